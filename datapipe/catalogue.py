@@ -1,0 +1,330 @@
+"""Stage name to stage object: the only place that knows where stages live.
+
+    filter.gopher_quality               ->   the one Stage class in stages/filter/gopher_quality.py
+    my_company.clean:DropBoilerplate    ->   that class, installed or in the working directory
+    jsonl (a source's format)           ->   the one Reader class in stages/read/jsonl.py
+
+There is no table: a stage is found because its file is there. Names come from walking the folders, without importing
+anything; modules that begin with an underscore are no stages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import xxhash
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from datapipe import kernels
+from datapipe.config import Mixture, StageUse
+from datapipe.config.problems import problems_error
+from datapipe.config.yaml import dotted
+from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.stage import Filter, Global, Map, Reader, Stage
+from datapipe.storage import split_query
+
+_PACKAGE = "stages"
+_READERS = "read"
+_COMPRESSIONS = (".gz", ".zst")
+_KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
+_USER_CLASS = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}
+
+
+@lru_cache(maxsize=1)
+def _all_names() -> tuple[str, ...]:
+    """Every module below stages/ that is neither a package nor private, without importing it; sorted."""
+    root = importlib.import_module(_PACKAGE)
+    found: list[str] = []
+    folders = [("", list(root.__path__))]
+    while folders:
+        prefix, paths = folders.pop()
+        for module in pkgutil.iter_modules(paths, prefix):
+            if module.name.rpartition(".")[2].startswith("_"):
+                continue
+            if module.ispkg:
+                folder = module.name.rpartition(".")[2]
+                folders.append((f"{module.name}.", [os.path.join(path, folder) for path in paths]))
+            elif prefix:
+                found.append(module.name)
+    return tuple(sorted(found))
+
+
+def stage_names() -> list[str]:
+    """The names a list of stages may use, sorted; readers apart."""
+    return [name for name in _all_names() if not name.startswith(f"{_READERS}.")]
+
+
+def formats() -> list[str]:
+    """The formats a source may name, besides auto; sorted."""
+    return [name.removeprefix(f"{_READERS}.") for name in _all_names() if name.startswith(f"{_READERS}.")]
+
+
+def stage_class(name: str, where: str = "") -> type[Stage]:
+    """The class of a stage by its name. Raises UserError.
+
+    Args:
+        where: "mixture.yaml:23: stages[2]", for the error message.
+    """
+    if ":" in name:
+        return _user_class(name, where)
+    if name in stage_names():
+        return _only_stage(importlib.import_module(f"{_PACKAGE}.{name}"))
+    if name in _all_names():
+        short = name.removeprefix(f"{_READERS}.")
+        raise _refusal(where, f"{name} is a reader, expected a stage. Readers are chosen by a source: `format: {short}`.")
+    known = ", ".join(stage_names()) or "none"
+    raise _refusal(
+        where,
+        f"unknown stage '{name}'.{suggest(name, stage_names())} Expected one of: {known}; or package.module:Class for a "
+        f"class of your own. `datapipe stages` shows what each does.",
+    )
+
+
+def build_stage(use: StageUse) -> Stage:
+    """The stage that a mixture uses, its options checked. Raises UserError, one line for each thing that is wrong."""
+    found = stage_class(use.name, use.where)
+    try:
+        # As strict JSON: text is no number and true is no 1, but a list may be a tuple and text a path.
+        return found.model_validate_json(json.dumps(use.options), strict=True)
+    except ValidationError as error:
+        place = ".".join(part for part in (use.where, use.name) if part)
+        raise problems_error(error, found, use.options, lambda path: f"{place}.{dotted(path)}".rstrip(".")) from error
+
+
+def readers() -> dict[str, type[Reader]]:
+    """The class of every reader by format, sorted by format."""
+    return {name: _reader_class(name) for name in formats()}
+
+
+def build_reader(name: str, where: str = "") -> Reader:
+    """The reader of a format. Raises UserError, naming the nearest."""
+    if name not in formats():
+        known = ["auto", *formats()]
+        raise _refusal(where, f"unknown format '{name}'.{suggest(name, known)} Expected one of: {', '.join(known)}.")
+    return _reader_class(name)()
+
+
+def reader_for(path: str, where: str = "") -> Reader:
+    """The reader for a file by its ending, compression aside; the longest ending counts. Raises UserError."""
+    name = split_query(path)[0].lower()
+    for compression in _COMPRESSIONS:
+        name = name.removesuffix(compression)
+    endings = {ending: found for found in readers().values() for ending in found.extensions}
+    fitting = [ending for ending in endings if name.endswith(ending)]
+    if fitting:
+        return endings[max(fitting, key=len)]()
+    raise _refusal(
+        where,
+        f"cannot tell the format of {path} by its ending. Expected one of: {', '.join(sorted(endings))} (and "
+        f"{', '.join(_COMPRESSIONS)} after it), or a source with `format:` set to one of: {', '.join(formats())}.",
+    )
+
+
+def code_digest(stage: Stage) -> str:
+    """Full-width digest of the code that decides what a stage does.
+
+    It covers the file of the stage's class and of the classes it is derived from below the contract, every kernel, and the
+    versions of the libraries it declares.
+    """
+    hasher = xxhash.xxh3_128(kernels.digest().encode())
+    for found in type(stage).__mro__:
+        if issubclass(found, Stage) and found.__module__ != Stage.__module__:
+            source = Path(inspect.getfile(found)).read_bytes()
+            hasher.update(f"\0{found.__qualname__}\0{len(source)}\0".encode() + source)
+    for library in sorted(stage.libraries):
+        hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
+    return hasher.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionDescription:
+    """One option of a stage for people: `type` in words, `default` as YAML or "required"."""
+
+    name: str
+    type: str
+    default: str
+    description: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageDescription:
+    """A stage for people. `kind` is filter, map, global or reader."""
+
+    name: str
+    kind: str
+    summary: str
+    options: tuple[OptionDescription, ...]
+
+
+def describe(name: str) -> StageDescription:
+    """What a stage does and takes: `read.jsonl` for a reader, else as `stage_class` has it."""
+    format_name = name.removeprefix(f"{_READERS}.")
+    found = _reader_class(format_name) if name in _all_names() and format_name != name else stage_class(name)
+    options = tuple(
+        OptionDescription(
+            name=option,
+            type=_type_in_words(field.annotation),
+            default="required" if field.is_required() else _as_yaml(field),
+            description=field.description or "",
+        )
+        for option, field in found.model_fields.items()
+    )
+    summary = (found.__doc__ or sys.modules[found.__module__].__doc__ or "").strip().partition("\n")[0]
+    kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(found, kind))
+    return StageDescription(name=name, kind=kind, summary=summary, options=options)
+
+
+def mixture_schema() -> dict[str, Any]:
+    """The JSON Schema of the mixture file, with the options of every stage, by which editors complete and check one."""
+    schema = Mixture.model_json_schema()
+    definitions = schema["$defs"]
+    choices: list[dict[str, Any]] = [
+        {"enum": stage_names(), "description": "A stage with its default options."},
+        {"type": "string", "pattern": _USER_CLASS, "description": "A class of your own: package.module:Class."},
+        {
+            "type": "object",
+            "patternProperties": {_USER_CLASS: {"type": ["object", "null"]}},
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+            "description": "A class of your own with its options.",
+        },
+    ]
+    for name in stage_names():
+        options, inner = _options_schema(name)
+        definitions.update(inner)
+        definitions[name] = options
+        one = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+        choices.append({"type": "object", "properties": {name: one}, "required": [name], "additionalProperties": False})
+    definitions["StageEntry"] = {"anyOf": choices}
+    stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
+    source = definitions["Source"]["properties"]
+    schema["properties"]["stages"] |= stage_list
+    source["stages"]["anyOf"] = [stage_list, {"type": "null"}]
+    source["format"]["anyOf"] = [{"enum": ["auto", *formats()]}, {"type": "string", "pattern": r"\$\{.+\}"}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _options_schema(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of a stage's options with `as`, and the definitions it refers to under names of their own."""
+    schema = stage_class(name).model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+    inner = {f"{name}.{model}": definition for model, definition in schema.pop("$defs", {}).items()}
+    renamed = {"type": "string", "description": "The name of this use in reports and reasons; the stage's own by default."}
+    schema["properties"] = schema.get("properties", {}) | {"as": renamed}
+    return schema, inner
+
+
+def _type_in_words(annotation: Any) -> str:
+    """`tuple[str, ...]` is "list of text", `Literal["a", "b"]` "a | b", `float | None` "number | null"."""
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if origin in (Union, UnionType):
+        return " | ".join(_type_in_words(member) for member in arguments)
+    if origin is Annotated:
+        return _type_in_words(arguments[0])
+    if origin in (list, tuple, set, frozenset):
+        return f"list of {_type_in_words(arguments[0])}"
+    if origin is dict:
+        return f"mapping to {_type_in_words(arguments[1])}"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _as_yaml(field: FieldInfo) -> str:
+    """A default as it would be written in a mixture."""
+    default = to_jsonable_python(field.get_default(call_default_factory=True))
+    return json.dumps(default, ensure_ascii=False)
+
+
+def _reader_class(name: str) -> type[Reader]:
+    found = _only_stage(importlib.import_module(f"{_PACKAGE}.{_READERS}.{name}"))
+    if not issubclass(found, Reader):
+        raise DatapipeError(
+            f"{found.__module__}: {found.__name__} is no Reader, as every class in {_PACKAGE}/{_READERS} must be."
+        )
+    return found
+
+
+def _only_stage(module: ModuleType) -> type[Stage]:
+    """The single public stage class that a module of stages/ defines."""
+    found = [
+        member
+        for name, member in vars(module).items()
+        if inspect.isclass(member)
+        and issubclass(member, Stage)
+        and member.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+    if len(found) != 1:
+        names = ", ".join(member.__name__ for member in found) or "none"
+        raise DatapipeError(f"{module.__name__}: expected exactly one public stage class in the file, found {names}.")
+    return found[0]
+
+
+def _user_class(name: str, where: str) -> type[Stage]:
+    module_name, _, class_name = name.partition(":")
+    module = _user_module(module_name, name, where)
+    found = getattr(module, class_name, None)
+    if found is None:
+        own = [
+            known
+            for known, member in vars(module).items()
+            if inspect.isclass(member) and issubclass(member, _KINDS) and member not in _KINDS
+        ]
+        raise _refusal(
+            where,
+            f"{name}: {module_name} has no class {class_name}.{suggest(class_name, own)} "
+            f"Expected one of: {', '.join(own) or 'none, it defines no stage'}.",
+        )
+    if not inspect.isclass(found) or not issubclass(found, _KINDS) or found in _KINDS:
+        what = f"a class derived from {found.__mro__[1].__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise _refusal(where, f"{name}: found {what}, expected a class derived from datapipe.stage.Filter, Map or Global.")
+    return found
+
+
+def _user_module(module_name: str, name: str, where: str) -> ModuleType:
+    """Imports a module that the user names; those in the working directory are found as in `python -m`."""
+    folder = os.getcwd()
+    if not {folder, ""} & set(sys.path):
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _refusal(where, f"{name}: importing {module_name} failed: {error}. Install what it needs.") from error
+        raise _refusal(
+            where,
+            f"{name}: there is no module {error.name}. Expected one that is installed or in the working directory, {folder}.",
+        ) from error
+    except Exception as error:
+        raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
+
+
+def _version(library: str, found: type[Stage]) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError as error:
+        raise UserError(
+            f"{found.__module__}:{found.__name__} needs {library}, which is not installed: pip install {library}."
+        ) from error
+
+
+def _refusal(where: str, text: str) -> UserError:
+    return UserError(f"{where}: {text}" if where else text)

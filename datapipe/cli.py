@@ -1,0 +1,262 @@
+"""The command line. Every command is a few lines over the package that does the work.
+
+Exit status: 0 done, 1 the run failed, 2 the user's input is wrong, 130 stopped by Ctrl-C. Errors are plain lines on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from datapipe.errors import DatapipeError, UserError
+
+app = typer.Typer(
+    name="datapipe",
+    help="Raw corpora to training batches: one mixture file, deterministic to the byte, resumable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
+OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the mixture: --set pack.sequence_length=512"),
+]
+Output = Annotated[str | None, typer.Option(metavar="URL", help="Where to write, instead of the mixture's output.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source: a quick look.")]
+
+
+@app.command()
+def init(file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("mixture.yaml")) -> None:
+    """Write a commented starter mixture."""
+    from datapipe.config.starter import starter_mixture
+
+    if file.exists():
+        raise UserError(f"{file} exists already, and is not overwritten. Give another name: datapipe init other.yaml")
+    file.write_text(starter_mixture(), encoding="utf-8")
+    print(f"wrote {file}. Try it: datapipe plan {file}, then datapipe run {file}")
+
+
+@app.command()
+def run(
+    mixture_file: MixtureFile,
+    engine: Annotated[str, typer.Option(metavar="local|ray", help="Where tasks run.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; one per core by default.")] = None,
+    address: Annotated[str | None, typer.Option(metavar="ADDR", help="A running Ray cluster: auto, or host:port.")] = None,
+    output: Output = None,
+    limit: Limit = None,
+    set_: Settings = None,
+) -> None:
+    """Run a mixture, or go on with it: the same command resumes after any stop."""
+    from datapipe.config import load_mixture
+    from datapipe.executor.run import Run
+    from datapipe.report.funnel import print_funnel
+    from datapipe.report.progress import Progress
+    from datapipe.report.summary import summarize, write_report
+
+    mixture = load_mixture(mixture_file, set_ or (), output)
+    console = Console(stderr=False)
+    problem: BaseException | None = None
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Progress(console) as progress:
+        running = Run(mixture, _engine_factory(engine, workers, address), progress, limit)
+        try:
+            running.execute()
+        except (DatapipeError, KeyboardInterrupt) as error:
+            problem = error
+    if running.plan is not None:
+        status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+        report = summarize(mixture.name, running.plan, mixture.sources, status, str(problem) if problem else None)
+        write_report(running.root, report)
+        print_funnel(report | {"problem": None}, console)
+    if isinstance(problem, KeyboardInterrupt):
+        print(f"stopped. What is committed stays; to go on, run the same command again: {_command()}", file=sys.stderr)
+        raise typer.Exit(130)
+    if problem is not None:
+        raise problem
+    _print_next_steps(mixture.output, mixture.pack.sequence_length)
+
+
+def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:
+    if engine not in ("local", "ray"):
+        raise UserError(f"--engine {engine}: expected local or ray")
+    if address is not None and engine != "ray":
+        raise UserError("--address goes with --engine ray")
+
+    def make(root: Any, request: Any) -> Any:
+        if engine == "ray":
+            from datapipe.executor.ray import RayEngine
+
+            return RayEngine(root, request, address, workers)
+        from datapipe.executor.local import LocalEngine, usable_cores
+
+        return LocalEngine(root.url, workers or usable_cores())
+
+    return make
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _command() -> str:
+    return " ".join(["datapipe", *sys.argv[1:]])
+
+
+def _print_next_steps(output: str, sequence_length: int) -> None:
+    print(f"\n{output} is ready. Stream it:\n")
+    print("    from datapipe.loader import Loader")
+    print(f'    for batch in Loader("{output}", batch_size=8):')
+    print(f'        batch["input_ids"], batch["labels"]        # (8, {sequence_length}) int64 each\n')
+
+
+@app.command()
+def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None) -> None:
+    """Show the step tree: what is committed, what would run, and the mixture table."""
+    from datapipe.config import load_mixture
+    from datapipe.executor.run import planned
+    from datapipe.report.plan_view import plan_view
+
+    mixture = load_mixture(mixture_file, set_ or (), output)
+    request, plan = planned(mixture, limit)
+    Console().print(plan_view(mixture, request, plan))
+
+
+@app.command()
+def report(output: OutputFolder) -> None:
+    """Print the funnel of a run from its report.json."""
+    from datapipe.report.funnel import print_funnel
+    from datapipe.report.summary import REPORT
+    from datapipe.storage import Root
+
+    try:
+        content = json.loads(Root(output).read_bytes(REPORT))
+    except FileNotFoundError as error:
+        raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
+    print_funnel(content, Console())
+
+
+@app.command()
+def inspect(
+    output: OutputFolder,
+    kept: Annotated[bool, typer.Option("--kept", help="Documents that were kept (the default).")] = False,
+    dropped: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Dropped by a stage or stage:rule; 'all' for any.")
+    ] = None,
+    quarantined: Annotated[bool, typer.Option("--quarantined", help="What could not be read or processed.")] = False,
+    source: Annotated[str, typer.Option(help="Of this source only.")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many.")] = 5,
+    full: Annotated[bool, typer.Option("--full", help="Whole texts instead of their beginnings.")] = False,
+) -> None:
+    """Look at documents: kept, dropped for a reason with the measured value, or quarantined."""
+    from datapipe.executor.look import Looker, Wanted
+    from datapipe.executor.run import replanned
+    from datapipe.report.documents import print_document
+    from datapipe.storage import Root
+
+    if sum([kept, dropped is not None, quarantined]) > 1:
+        raise UserError("expected one of --kept, --dropped REASON, --quarantined")
+    request, plan = replanned(output)
+    outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
+    reason = "" if dropped in (None, "all") else dropped
+    found = Looker(Root(output), request, plan).look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
+    console = Console()
+    for document in found:
+        print_document(document, console, full)
+    if not found:
+        print(f"no {outcome} documents")
+
+
+@app.command()
+def verify(output: OutputFolder) -> None:
+    """Re-read every shard against its checksum, and the manifest against the shards."""
+    from datapipe.shards.manifest import read_snapshot
+    from datapipe.shards.verify import verify_snapshot
+    from datapipe.storage import Root
+
+    root = Root(output)
+    snapshot = read_snapshot(root)
+    problems = verify_snapshot(root, snapshot)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise typer.Exit(1)
+    tokens = sum(shard.tokens for shard in snapshot.shards)
+    print(f"{output}: {len(snapshot.shards)} shards, {tokens:,} tokens: every byte is as it was committed")
+
+
+@app.command()
+def trace(
+    output: OutputFolder,
+    step: Annotated[int, typer.Option(min=0, help="The training step, from 0.")],
+    global_batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step over all ranks.")],
+    rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
+    world_size: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Show which documents were in a batch. No logs needed: the order is arithmetic."""
+    from datapipe.loader.trace import trace_step
+
+    for row in trace_step(output, step=step, global_batch_size=global_batch_size, rank=rank, world_size=world_size):
+        print(row)
+
+
+@app.command()
+def stages(name: Annotated[str, typer.Argument(help="Only this stage.")] = "") -> None:
+    """List every stage with its options and defaults."""
+    from datapipe import catalogue
+
+    names = [name] if name else catalogue.stage_names()
+    for one in names:
+        described = catalogue.describe(one)
+        print(f"{described.name}  ({described.kind})\n    {described.summary}")
+        for option in described.options:
+            print(f"      {option.name}: {option.type} = {option.default}\n          {option.description}")
+        print()
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the mixture file, with the options of every stage, for editors."""
+    from datapipe import catalogue
+
+    print(json.dumps(catalogue.mixture_schema(), indent=2))
+
+
+def main() -> None:
+    """The entry point: turns errors into plain lines and an exit status."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except DatapipeError as error:
+        _fail("\n".join([str(error), *getattr(error, "__notes__", [])]), 1)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
+    except Exception as error:
+        _fail(_unexpected(error), 1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"datapipe: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _unexpected(error: Exception) -> str:
+    """A line for an error nobody foresaw; the traceback goes to a file that can be sent along."""
+    with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write("".join(traceback.format_exception(error)))
+    kind = "the system refused" if isinstance(error, OSError) else "a defect of datapipe"
+    return f"{type(error).__name__}: {error}\nThis is {kind}; the traceback is in {file.name}"

@@ -1,0 +1,101 @@
+"""The only door between Arrow columns and the NumPy views that kernels work on. Nothing here copies text.
+
+    text column   (num_docs,) large_string        <->  offsets (num_docs + 1,) int64, data (num_bytes,) uint8
+    key column    (num_docs,) fixed_size_binary   <->  (num_docs, 16) uint8, or two big-endian uint64 halves
+
+A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0, since a slice shares its parent's data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEY_BYTES = 16
+KEY_TYPE = pa.binary(KEY_BYTES)
+
+
+def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array, without a copy.
+
+    The array must hold no nulls: a text is a text, and readers turn missing ones into quarantine.
+    """
+    assert pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type), texts.type
+    assert texts.null_count == 0
+    _, offset_buffer, data_buffer = texts.buffers()
+    if len(texts) == 0 or offset_buffer is None:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(offset_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return offsets, data
+
+
+def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
+    """A large_string array over `data` (num_bytes,) uint8 cut at `offsets` (num_docs + 1,) int64, without a copy.
+
+    The bytes must be valid UTF-8; kernels that cut text do so at character borders only.
+    """
+    buffers: list[Any] = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+
+
+def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous large_string array of any string-like column; nulls stay null."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # zero chunks combine to a chunked array in some versions
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column if pa.types.is_large_string(column.type) else pc.cast(column, pa.large_string())
+
+
+def text_lengths(texts: pa.Array) -> np.ndarray:
+    """Bytes of each text: (num_docs,) int64."""
+    offsets, _ = text_buffers(texts)
+    return np.diff(offsets)
+
+
+def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A NumPy view of a numeric column without nulls (a copy only where the column is chunked)."""
+    return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+
+
+def make_keys(file_hashes: np.ndarray | int, places: np.ndarray) -> pa.Array:
+    """Document keys: the file's hash, then the place in the file, both big-endian so that byte order is file order.
+
+    Args:
+        file_hashes: uint64, one for all or (num_docs,).
+        places: (num_docs,) byte offset of the line in the decompressed file, or row number.
+    """
+    halves = np.empty((len(places), 2), ">u8")
+    halves[:, 0] = file_hashes
+    halves[:, 1] = places
+    return keys_from(halves.view(np.uint8).reshape(-1, KEY_BYTES))
+
+
+def keys_from(matrix: np.ndarray) -> pa.Array:
+    """A key column from (num_docs, 16) uint8."""
+    data = np.ascontiguousarray(matrix, np.uint8)
+    buffers: list[Any] = [None, pa.py_buffer(data)]
+    return pa.Array.from_buffers(KEY_TYPE, len(data), buffers)
+
+
+def key_matrix(keys: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The bytes of a key column: (num_docs, 16) uint8."""
+    if isinstance(keys, pa.ChunkedArray):
+        if keys.num_chunks == 0:
+            return np.zeros((0, KEY_BYTES), np.uint8)
+        keys = pa.concat_arrays(keys.chunks)
+    data = keys.buffers()[1]
+    if len(keys) == 0 or data is None:
+        return np.zeros((0, KEY_BYTES), np.uint8)
+    view = np.frombuffer(data, np.uint8, len(keys) * KEY_BYTES, keys.offset * KEY_BYTES)
+    return view.reshape(-1, KEY_BYTES)
+
+
+def key_halves(keys: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """File hashes and places, (num_docs,) native uint64 each. Comparing (hash, place) equals comparing key bytes."""
+    halves = key_matrix(keys).view(">u8")
+    return halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)

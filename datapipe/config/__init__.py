@@ -1,0 +1,36 @@
+"""mixture.yaml to frozen models, strictly: every error names the file, the line, what was found and what was expected."""
+
+from datapipe.config.load import load_mixture
+from datapipe.config.mixture import (
+    ExecutionSpec,
+    Mixture,
+    MixtureSpec,
+    PackSpec,
+    PhaseSpec,
+    ShardsSpec,
+    Source,
+    TokenizerSpec,
+    TokenizerTraining,
+    WeightPhase,
+)
+from datapipe.config.stage_use import StageUse
+from datapipe.config.starter import starter_mixture
+from datapipe.config.weights import integer_weights, proportions
+
+__all__ = [
+    "ExecutionSpec",
+    "Mixture",
+    "MixtureSpec",
+    "PackSpec",
+    "PhaseSpec",
+    "ShardsSpec",
+    "Source",
+    "StageUse",
+    "TokenizerSpec",
+    "TokenizerTraining",
+    "WeightPhase",
+    "integer_weights",
+    "load_mixture",
+    "proportions",
+    "starter_mixture",
+]

@@ -1,0 +1,61 @@
+"""`${…}` in the text values of a mixture.
+
+    ${CORPUS}                  the environment variable CORPUS; one that is not set is an error
+    ${python:stdlib}           the folder of this Python's standard library: a corpus that is always there
+    ${python:site-packages}    the folder of its installed packages
+    $${CORPUS}                 the text ${CORPUS} itself
+
+What is filled in is not looked through again, and keys are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from typing import Any
+
+from datapipe.config.origins import Origins
+from datapipe.config.yaml import KeyPath
+from datapipe.errors import UserError, suggest
+
+_PYTHON_FOLDERS = {"python:site-packages": "purelib", "python:stdlib": "stdlib"}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
+
+
+def interpolated(data: Any, origins: Origins, path: KeyPath = ()) -> Any:
+    """`data` with every reference in its text values filled in. Raises UserError naming the reference and its line."""
+    if isinstance(data, dict):
+        return {key: interpolated(value, origins, (*path, key)) for key, value in data.items()}
+    if isinstance(data, list):
+        return [interpolated(value, origins, (*path, index)) for index, value in enumerate(data)]
+    if isinstance(data, str) and "${" in data:
+        return _REFERENCE.sub(lambda match: _filled_in(match, origins.where(path)), data)
+    return data
+
+
+def escaped(text: str) -> str:
+    """Text that `interpolated` turns back into `text`."""
+    return text.replace("${", "$${")
+
+
+def _filled_in(match: re.Match[str], where: str) -> str:
+    if match["escaped"]:
+        return "${"
+    name = match["name"]
+    if name is None:
+        raise UserError(f"{where}: found '${{' without its '}}'. Expected ${{NAME}}; write $${{ for the text itself.")
+    if name in _PYTHON_FOLDERS:
+        return sysconfig.get_path(_PYTHON_FOLDERS[name])
+    if not _NAME.fullmatch(name):
+        known = ", ".join(f"${{{folder}}}" for folder in _PYTHON_FOLDERS)
+        raise UserError(
+            f"{where}: found ${{{name}}}.{suggest(name, _PYTHON_FOLDERS)} Expected the name of an environment variable, "
+            f"or one of: {known}. Write $${{ for the text itself."
+        )
+    if name not in os.environ:
+        raise UserError(
+            f"{where}: the environment variable {name} is not set. Set it, or write $${{{name}}} for the text itself."
+        )
+    return os.environ[name]

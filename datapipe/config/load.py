@@ -1,0 +1,40 @@
+"""From a file and the command line to a Mixture, or to a UserError with one line for each thing that is wrong.
+
+mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data ── ${…} filled in ──▶ data ── models ──▶ Mixture
+                    └──▶ origins: the file and line, or the option, of every value ─────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from datapipe.config.interpolation import interpolated
+from datapipe.config.mixture import Mixture
+from datapipe.config.origins import Origins
+from datapipe.config.overrides import apply_override
+from datapipe.config.problems import problems_error
+from datapipe.config.yaml import read_yaml_mapping
+
+
+def load_mixture(path: str | Path, overrides: Sequence[str] = (), output: str | None = None) -> Mixture:
+    """The mixture in a file. Raises UserError.
+
+    Args:
+        overrides: what `--set` was given, each "key.path=value", applied in order.
+        output: what `--output` was given: it replaces the mixture's own.
+    """
+    text = read_yaml_mapping(path)
+    data, origins = text.data, Origins.of(text, str(path))
+    for override in overrides:
+        data, origins = apply_override(data, origins, override)
+    if output is not None:
+        data, origins = data | {"output": output}, origins.replaced(("output",), output, "--output")
+    data = interpolated(data, origins)
+    try:
+        mixture = Mixture.model_validate(data)
+    except ValidationError as error:
+        raise problems_error(error, Mixture, data, origins.where) from error
+    return mixture.with_origins(origins)

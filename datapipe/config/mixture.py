@@ -1,0 +1,333 @@
+"""The mixture file as frozen models. The descriptions are its documentation, its help text and its JSON Schema.
+
+    Mixture ── sources: {name: Source}      where documents come from, and how much each counts
+            ── stages: [StageUse]           what is done to them, in order
+            ── tokenizer, pack, shards      how they become rows of tokens on disk
+            ── mixture                      how much is drawn, and from which source when
+            ── execution                    how the work is cut; never what comes out
+
+`load.py` makes one of a file. Numbers are exact and text is never taken for a number. Equality ignores where things were
+written, so a mixture equals its own resolved form.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from ruamel.yaml import YAML
+
+from datapipe.config.fields import ByteSize, Count, ExactShare, Globs, Paths, Record, Share, Texts, Weight
+from datapipe.config.interpolation import escaped
+from datapipe.config.origins import Origins
+from datapipe.config.problems import ProblemsError
+from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
+from datapipe.config.units import plain_number
+from datapipe.config.weights import integer_weights
+from datapipe.config.yaml import KeyPath
+from datapipe.errors import suggest
+
+_OWN_COLUMNS = ("id", "key", "text")
+
+
+def _source_name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError("expected a name of letters, digits, '_', '.' and '-' that begins with a letter or digit")
+    return name
+
+
+def _kept(names: tuple[str, ...]) -> tuple[str, ...]:
+    taken = [name for name in names if name in _OWN_COLUMNS]
+    if taken:
+        raise ValueError(f"'{taken[0]}' cannot be kept: every document has a column of that name already")
+    if len(set(names)) < len(names):
+        raise ValueError("expected each field once")
+    return names
+
+
+def _shard_format(value: Any) -> Any:
+    if value == "megatron":
+        raise ValueError("megatron shards cannot be written yet. Expected one of: arrow, parquet")
+    return value
+
+
+class Source(Record):
+    """One corpus: its files, its share of the mixture, and what is done to it."""
+
+    path: Paths = Field(
+        description="Glob or list of globs of the input files, local or URLs (s3://…). Relative: from the working directory."
+    )
+    exclude: Globs = Field(default=(), description="Globs of files to leave out, like `path`: '**/site-packages/**'.")
+    format: str = Field(
+        default="auto", min_length=1, description="Format of the files: a reader's name, or auto to tell by their endings."
+    )
+    text: str = Field(default="text", min_length=1, description="Input field with the text; dots reach into objects.")
+    id: str = Field(default="id", min_length=1, description="Input field with the id; where it is missing, path:place is.")
+    keep: Annotated[Texts, AfterValidator(_kept)] = Field(default=(), description="Other input fields to carry along.")
+    weight: Weight = Field(
+        default=Fraction(1),
+        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. 0: prepared, never drawn.",
+        json_schema_extra={"default": 1},
+    )
+    max_epochs: float | None = Field(
+        default=None, gt=0, description="How often the source may be repeated at most; no limit by default."
+    )
+    license: str | None = Field(default=None, description="License of the corpus, noted in the snapshot.")
+    synthetic: bool = Field(default=False, description="Whether a model wrote it, noted in the snapshot.")
+    stages: StageList | None = Field(default=None, description="Stages of this source instead of the mixture's list.")
+    fingerprint: Literal["stat", "content"] = Field(
+        default="stat", description="How a changed file is noticed: by size and time (stat), or by reading it (content)."
+    )
+
+
+class TokenizerTraining(Record):
+    """A byte-level BPE tokenizer trained on the mixture itself."""
+
+    vocab_size: int = Field(default=32_000, ge=257, description="Tokens in all: 256 bytes, merges, and the end-of-text token.")
+    sample_bytes: ByteSize = Field(
+        default=256 << 20, description="Text to train on, drawn from the kept documents of all sources by weight."
+    )
+    pattern: Literal["gpt2"] = Field(default="gpt2", description="How text is cut into pieces that merges stay within.")
+    eos: str = Field(default="<|endoftext|>", min_length=1, description="The end-of-text token that closes every document.")
+
+
+class TokenizerSpec(Record):
+    """A tokenizer: trained here, or one that exists."""
+
+    train: TokenizerTraining | None = Field(default=None, description="Train one on this mixture, with these options.")
+    path: str | None = Field(default=None, min_length=1, description="A tokenizer.json to use, local or a URL.")
+    eos: str | None = Field(
+        default=None, min_length=1, description="The end-of-text token of the tokenizer at `path`, where it cannot be inferred."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> TokenizerSpec:
+        if (self.train is None) == (self.path is None):
+            found = "none" if self.train is None else "both"
+            raise ProblemsError([((), f"found {found}, expected exactly one of: train, path")])
+        if self.train is not None and self.eos is not None:
+            raise ProblemsError([(("eos",), "goes with path. Write the token of a trained tokenizer as train.eos")])
+        return self
+
+
+class PackSpec(Record):
+    """How documents are laid into rows of equal length."""
+
+    sequence_length: int = Field(default=2048, ge=2, description="Tokens per row.")
+    method: Literal["best_fit", "concat"] = Field(
+        default="best_fit",
+        description="best_fit: whole documents where they fit best, almost no padding. concat: end to end, cut anywhere.",
+    )
+    pool_documents: int = Field(default=10_000, ge=1, description="Documents packed together by best_fit; bounds its memory.")
+
+
+class ShardsSpec(Record):
+    """The files that trainers read."""
+
+    format: Annotated[Literal["arrow", "parquet"], BeforeValidator(_shard_format)] = Field(
+        default="arrow", description="arrow: memory-mapped, fastest. parquet: smaller, compressed."
+    )
+    target_bytes: ByteSize = Field(default=256 << 20, description="Size at which a shard is closed.")
+
+
+class PhaseSpec(Record):
+    """Weights for one part of the training run."""
+
+    until: ExactShare = Field(description="Where the phase ends, as a part of all tokens: 80%. The last one ends at 100%.")
+    weights: dict[str, Weight] = Field(description="Weight of each source in this phase; sources that are left out have 0.")
+
+
+class MixtureSpec(Record):
+    """How much is drawn from the sources, and when."""
+
+    tokens: Count | None = Field(
+        default=None, description="Tokens to train on: 100B. The loader stops there; without it, it never does."
+    )
+    phases: Annotated[tuple[PhaseSpec, ...], Field(strict=False)] = Field(
+        default=(), description="Weights that change on the way, in order; by default the sources' own throughout."
+    )
+
+    @model_validator(mode="after")
+    def _phases_in_order(self) -> MixtureSpec:
+        problems: list[tuple[KeyPath, str]] = []
+        if self.phases and self.tokens is None:
+            problems.append((("tokens",), "missing. Expected: the tokens to train on, since phases are parts of them"))
+        ends = [Fraction(0), *(phase.until for phase in self.phases)]
+        for index, (start, end) in enumerate(pairwise(ends)):
+            if end <= start:
+                problems.append((("phases", index, "until"), f"found {_percent(end)}, expected more than {_percent(start)}"))
+        if self.phases and self.phases[-1].until != 1:
+            last = ("phases", len(self.phases) - 1, "until")
+            problems.append((last, f"found {_percent(ends[-1])}, expected 100% for the last phase"))
+        if problems:
+            raise ProblemsError(problems)
+        return self
+
+
+class Resources(Record):
+    """What a task asks of a Ray node while a stage runs in it. The local engine gives every task one core."""
+
+    num_cpus: float = Field(default=1.0, ge=0, description="Cores.")
+    num_gpus: float = Field(default=0.0, ge=0, description="GPUs, or a part of one.")
+    memory: ByteSize | None = Field(default=None, description="Memory that Ray sets aside.")
+
+
+class ExecutionSpec(Record):
+    """How the work is cut into tasks. Speed and memory depend on it, the documents that are kept do not."""
+
+    split_bytes: ByteSize = Field(default=32 << 20, description="Input text per task.")
+    bucket_bytes: ByteSize = Field(default=256 << 20, description="Rows exchanged per reducing task; it holds them in memory.")
+    max_retries: int = Field(default=3, ge=0, description="How often a task that raises is tried again before the run fails.")
+    max_infrastructure_retries: int = Field(
+        default=20, ge=0, description="The same for lost workers, full memory, and failing disks or networks."
+    )
+    resources: dict[str, Resources] = Field(
+        default_factory=dict,
+        description="By stage (its name in the run), or tokenize, pack, tokenizer/train: what its tasks ask of Ray.",
+    )
+
+    def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        """The most that any of the stages in a task asks for, as (resource, amount); empty where none does."""
+        asked = [self.resources[name] for name in uses if name in self.resources]
+        if not asked:
+            return ()
+        memory = max(one.memory or 0 for one in asked)
+        most = {"num_cpus": max(one.num_cpus for one in asked), "num_gpus": max(one.num_gpus for one in asked)}
+        return tuple({**most, **({"memory": float(memory)} if memory else {})}.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightPhase:
+    """Exact integer weights, in their smallest form, until token `until_tokens` of the run (None: to the end)."""
+
+    until_tokens: int | None
+    weights: dict[str, int]
+
+
+class Mixture(Record):
+    """A whole mixture file."""
+
+    name: str = Field(min_length=1, description="What the snapshot and the report are called.")
+    seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
+    output: str = Field(
+        min_length=1, description="Folder of the snapshot: a path or URL (s3://…). Relative: from the working directory."
+    )
+    max_quarantined: Share = Field(
+        default=0.001, description="Part of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
+    )
+    validation: Share = Field(
+        default=0.0, lt=1, description="Part of each source's kept documents held out into shards of their own: 0.1% or 0.001."
+    )
+    sources: dict[Annotated[str, AfterValidator(_source_name)], Source] = Field(
+        min_length=1, description="The corpora by name; at least one."
+    )
+    stages: StageList = Field(
+        default=(), description="What is done to the documents, in order. `datapipe stages` lists all stages and options."
+    )
+    tokenizer: TokenizerSpec = Field(
+        default=TokenizerSpec(train=TokenizerTraining()), description="A tokenizer to train or to use: train or path."
+    )
+    pack: PackSpec = Field(default=PackSpec(), description="How documents are laid into rows.")
+    shards: ShardsSpec = Field(default=ShardsSpec(), description="Format and size of the files that trainers read.")
+    mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens are drawn, and from which sources when.")
+    execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
+
+    _origins: Origins = PrivateAttr(default_factory=Origins)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_sections(cls, data: Any) -> Any:
+        """A section whose every line is commented out is a section that is not there."""
+        optional = ("stages", "tokenizer", "pack", "shards", "mixture", "execution")
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if value is not None or key not in optional}
+
+    @model_validator(mode="after")
+    def _weights_name_sources(self) -> Mixture:
+        problems: list[tuple[KeyPath, str]] = []
+        for index, phase in enumerate(self.mixture.phases):
+            path = ("mixture", "phases", index, "weights")
+            for name in sorted(phase.weights.keys() - self.sources.keys()):
+                text = f"unknown source.{suggest(name, self.sources)} Expected one of: {', '.join(self.sources)}"
+                problems.append(((*path, name), text))
+            if not any(phase.weights.values()):
+                problems.append((path, "every weight is 0. Expected at least one above 0"))
+        if not self.mixture.phases and not any(source.weight for source in self.sources.values()):
+            problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
+        if problems:
+            raise ProblemsError(problems)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if isinstance(other, Mixture) else NotImplemented
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def stages_of(self, source: str) -> tuple[StageUse, ...]:
+        """The stages of a source: its own list, or else the mixture's."""
+        own = self.sources[source].stages
+        return self.stages if own is None else own
+
+    def weight_phases(self) -> tuple[WeightPhase, ...]:
+        """The weights over the run, every source named in each phase; one phase where the mixture has none."""
+        phases = self.mixture.phases
+        if not phases:
+            own = {name: source.weight for name, source in self.sources.items()}
+            return (WeightPhase(until_tokens=None, weights=integer_weights(own)),)
+        ends = [int(phase.until * (self.mixture.tokens or 0)) for phase in phases[:-1]]
+        return tuple(
+            WeightPhase(
+                until_tokens=end,
+                weights=integer_weights({name: phase.weights.get(name, Fraction(0)) for name in self.sources}),
+            )
+            for end, phase in zip([*ends, None], phases, strict=True)
+        )
+
+    def where(self, *path: str | int) -> str:
+        """File, line and path for an error message: `mixture.where("sources", "web", "path")`."""
+        return self._origins.where(path)
+
+    def with_origins(self, origins: Origins) -> Mixture:
+        """This mixture, knowing where each of its values was written."""
+
+        def placed(uses: tuple[StageUse, ...], *path: str | int) -> tuple[StageUse, ...]:
+            return tuple(use.model_copy(update={"where": origins.where((*path, index))}) for index, use in enumerate(uses))
+
+        sources = {
+            name: source
+            if source.stages is None
+            else source.model_copy(update={"stages": placed(source.stages, "sources", name, "stages")})
+            for name, source in self.sources.items()
+        }
+        copy = self.model_copy(update={"sources": sources, "stages": placed(self.stages, "stages")})
+        copy._origins = origins
+        return copy
+
+    def resolved_yaml(self) -> str:
+        """This mixture with every default written out and every reference filled in; loading it gives an equal one."""
+        writer = YAML(typ="safe", pure=True)
+        writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
+        writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+        stream = io.StringIO()
+        writer.dump(_plain(self.model_dump(exclude_none=True)), stream)
+        return stream.getvalue()
+
+
+def _plain(data: Any) -> Any:
+    """Dumped data as YAML takes it: tuples are lists, and text that looks like a reference is escaped."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return escaped(data) if isinstance(data, str) else data
+
+
+def _percent(share: Fraction) -> str:
+    return f"{plain_number(share * 100)}%"

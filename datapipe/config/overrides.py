@@ -1,0 +1,113 @@
+"""`--set key.path=value`: one value of a mixture replaced from the command line, written as YAML.
+
+    --set pack.sequence_length=512
+    --set sources.web.weight=0.2                  names of sources may hold dots: the longest one that is there counts
+    --set stages[2].min_score=0.7                 a stage by its place in the list (also stages.2) …
+    --set stages.filter.language.min_score=0.7    … or by its name
+    --set 'stages=[dedup.exact]'                  a list as a whole
+
+Only the path is checked here; the mixture as a whole is checked once all replacements are made.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import Any
+
+from datapipe.config.origins import Origins
+from datapipe.config.problems import described
+from datapipe.config.stage_use import parse_stage
+from datapipe.config.yaml import KeyPath, dotted, parse_yaml
+from datapipe.errors import UserError, suggest
+
+PLACE = "--set"
+
+
+def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tuple[dict[str, Any], Origins]:
+    """A copy of `data` with one value replaced, and where its values now come from. Raises UserError."""
+    parts, value = _parsed(override)
+    changed = deepcopy(data)
+    node: Any = changed
+    path: KeyPath = ()
+    replaced: KeyPath | None = None
+    while True:
+        part, parts = _next_part(node, path, parts)
+        is_new = isinstance(node, dict) and node.get(part) is None
+        replaced = (*path, part) if is_new and replaced is None else replaced
+        if not parts:
+            break
+        if is_new and path == ("sources",):
+            near, names = suggest(str(part), node), ", ".join(node)
+            raise UserError(f"{PLACE}: {dotted((*path, part))}: unknown source.{near} Expected one of: {names}.")
+        if is_new:
+            node[part] = {}
+        node, path = node[part], (*path, part)
+        if path[-2:-1] == ("stages",) and isinstance(part, int):
+            node, path = _options_of(changed, path)
+    node[part] = value
+    replaced = replaced or (*path, part)
+    return changed, origins.replaced(replaced, _at(changed, replaced), PLACE)
+
+
+def _parsed(override: str) -> tuple[list[str], Any]:
+    """The path of an override in parts that names may yet be joined of, and its value."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{PLACE}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
+    parts = re.sub(r"\[([^\]]*)\]", r".\1", key.strip()).split(".")
+    if not all(parts):
+        raise UserError(f"{PLACE}: found '{key}', expected a path of keys such as sources.web.weight.")
+    return parts, parse_yaml(text, f"{PLACE} {key}").data
+
+
+def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, list[str]]:
+    """The key or index that `parts` goes on with below `node`, and what is left of them."""
+    if isinstance(node, dict):
+        ends = (end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in node)
+        end = next(ends, 1)
+        return ".".join(parts[:end]), parts[end:]
+    if not isinstance(node, list):
+        raise UserError(
+            f"{PLACE}: {dotted((*path, *parts))}: {dotted(path)} is {described(node)}, which has no keys. "
+            f"Expected a path such as sources.web.weight."
+        )
+    if parts[0].isdigit() and int(parts[0]) < len(node):
+        return int(parts[0]), parts[1:]
+    names = _stage_names(node) if path[-1:] == ("stages",) else {}
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in names:
+            return names[".".join(parts[:end])], parts[end:]
+    near = suggest(".".join(parts), names)
+    indexes = f"an index from 0 to {len(node) - 1}" if node else "nothing: the list is empty"
+    listed = f", or one of: {', '.join(names)}" if names else ""
+    raise UserError(f"{PLACE}: {dotted((*path, *parts))}: no such item.{near} Expected {indexes}{listed}.")
+
+
+def _stage_names(entries: list[Any]) -> dict[str, int]:
+    """The place of each well-formed stage of a list by its name in the run."""
+    names = {}
+    for index, entry in enumerate(entries):
+        try:
+            names[parse_stage(entry).alias] = index
+        except ValueError:  # the mixture itself is checked, and this entry reported, after all replacements
+            continue
+    return names
+
+
+def _options_of(data: Any, path: KeyPath) -> tuple[Any, KeyPath]:
+    """The options of the stage at `path`, made a mapping where the stage was written without any."""
+    entries, index = _at(data, path[:-1]), path[-1]
+    entry = entries[index]
+    name = entry if isinstance(entry, str) else next(iter(entry)) if isinstance(entry, dict) and entry else None
+    if name is None:
+        return entry, path
+    options = {} if isinstance(entry, str) else entry[name]
+    entries[index] = {name: {} if options is None else options}
+    return entries[index][name], (*path, name)
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data

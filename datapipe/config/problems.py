@@ -1,0 +1,176 @@
+"""Everything wrong with a mixture or a stage's options, one line each: where, what was found, what was expected.
+
+    mixture.yaml:14: sources.web.wieght: unknown key. Did you mean 'weight'? Expected one of: format, id, …
+    mixture.yaml:15: sources.web.max_epochs: found 'four', expected a number
+
+pydantic finds the problems; this file gives them a place and plain words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from datapipe.config.yaml import KeyPath
+from datapipe.errors import UserError, suggest
+
+MAX_LINES = 10
+
+_WHOLE, _NUMBER, _LIST, _MAPPING = "a whole number", "a number", "a list", "a mapping"
+_EXPECTED = {
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "int_parsing_size": _WHOLE,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "none_required": "nothing",
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+    "set_type": _LIST,
+    "frozen_set_type": _LIST,
+    "dict_type": _MAPPING,
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "multiple_of": "a multiple of {multiple_of:g}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "missing_argument": "{argument}",
+}
+"""What to say for pydantic's kinds of error, filled in from their context; its own words stand for all others."""
+
+
+class ProblemsError(ValueError):
+    """Several things wrong inside one value, each with its path below that value; raised by validators."""
+
+    def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
+        super().__init__("; ".join(text for _, text in problems))
+        self.problems = tuple(problems)
+
+
+def problems_error(error: ValidationError, model: type[BaseModel], data: Any, where: Callable[[KeyPath], str]) -> UserError:
+    """All problems of one validation as a UserError, at most `MAX_LINES` lines and a count of the rest.
+
+    Args:
+        model: what `data` was validated as; its field names are the known keys.
+        where: the place and name of a key path, as `Origins.where` gives it.
+    """
+    problems: dict[KeyPath, list[str]] = {}
+    # a mistyped key explains what is missing, so unknown keys come first
+    for details in sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden"):
+        for path, text in _problems_of(details, model, data):
+            problems.setdefault(path, []).append(text)
+    lines = [": ".join(part for part in (where(path), _joined(texts)) if part) for path, texts in problems.items()]
+    more = [f"… and {len(lines) - MAX_LINES} more."] if len(lines) > MAX_LINES else []
+    return UserError("\n".join(lines[:MAX_LINES] + more))
+
+
+def _joined(texts: list[str]) -> str:
+    """Problems of one value as one sentence; the members of a union each say what they expected."""
+    first, *rest = dict.fromkeys(texts)
+    found, comma, _ = first.partition(", expected ")
+    prefix = found + comma
+    alternatives = [text.removeprefix(prefix) for text in rest if comma and text.startswith(prefix)]
+    others = [text for text in rest if not (comma and text.startswith(prefix))]
+    sentence = "; ".join([" or ".join([first, *alternatives]), *others])
+    return sentence if sentence.endswith(("?", ".")) else f"{sentence}."
+
+
+def _problems_of(details: ErrorDetails, model: type[BaseModel], data: Any) -> list[tuple[KeyPath, str]]:
+    kind, context = details["type"], details.get("ctx", {})
+    path, value = _reached(data, details["loc"])
+    if kind == "missing":
+        name = str(details["loc"][-1])
+        return [((*path, name), f"missing. Expected: {_description(model, path, name)}")]
+    if kind == "extra_forbidden":
+        known = known_keys(model, path[:-1])
+        return [(path, f"unknown key.{suggest(str(path[-1]), known)} Expected one of: {', '.join(known)}")]
+    cause = context.get("error")
+    if isinstance(cause, ProblemsError):
+        return [((*path, *below), text) for below, text in cause.problems]
+    if kind in ("model_type", "model_attributes_type"):
+        return [(path, f"found {described(value)}, expected a mapping with keys of: {', '.join(known_keys(model, path))}")]
+    if kind in ("literal_error", "enum"):
+        return [(path, f"found {described(value)}, expected {_choices(value, str(context['expected']))}")]
+    if isinstance(cause, ValueError):
+        text = str(cause).rstrip(".")
+        return [(path, f"found {described(value)}, {text}" if text.startswith("expected ") else text)]
+    if kind in _EXPECTED:
+        quoted = ": put it in quotes" if kind == "string_type" and isinstance(value, bool | int | float) else ""
+        return [(path, f"found {described(value)}, expected {_EXPECTED[kind].format(**context)}{quoted}")]
+    return [(path, f"found {described(value)}: {details['msg']}")]
+
+
+def _choices(value: Any, expected: str) -> str:
+    """pydantic's "'arrow' or 'parquet'" as a list, with the nearest first."""
+    choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    near = suggest(value, choices).strip() if isinstance(value, str) else ""
+    listed = f"one of: {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    return f"{listed}. {near}".removesuffix("?") + "?" if near else listed
+
+
+def described(value: Any) -> str:
+    """A value as a person would point at it."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}…'"
+        case dict():
+            return "a mapping" if value else "an empty mapping"
+        case list() | tuple():
+            return "a list" if value else "an empty list"
+    return str(value)
+
+
+def known_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """The keys that a path below `model` takes, in the order of the documentation; none where any will do."""
+    reached = _model_at(model, path)
+    return [] if reached is None else list(reached.model_fields)
+
+
+def _description(model: type[BaseModel], path: KeyPath, name: str) -> str:
+    reached = _model_at(model, path)
+    field = None if reached is None else reached.model_fields.get(name)
+    sentence = ((field and field.description) or "a value").partition(". ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
+    """How far pydantic's location goes in the data, and what was written there: it also names members of unions."""
+    if location[-1:] == ("[key]",):
+        return tuple(location[:-1]), location[-2]
+    for depth, part in enumerate(location):
+        children: Any = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
+        if part not in children:
+            return tuple(location[:depth]), data
+        data = children[part]
+    return tuple(location), data
+
+
+def _model_at(annotation: Any, path: KeyPath) -> type[BaseModel] | None:
+    """The model that stands at `path` below an annotation, through Optional, dict, tuple and Annotated."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not path:
+            return annotation
+        field = annotation.model_fields.get(str(path[0]))
+        return None if field is None else _model_at(field.annotation, path[1:])
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (dict, list, tuple) and path:
+        return _model_at(arguments[-1 if origin is dict else 0], path[1:])
+    members = (_model_at(member, path) for member in arguments) if origin not in (dict, list, tuple) else ()
+    return next((reached for reached in members if reached is not None), None)

@@ -1,0 +1,107 @@
+"""Sizes, counts, percentages and weights as people write them, to exact numbers.
+
+    "256MiB", "1GB", 1048576      bytes     int         (a fraction of a byte is dropped)
+    "100B", "2.5M", 1e9           counts    int         (100B: a hundred billion)
+    "0.1%", 0.001                 shares    Fraction from 0 to 1
+    0.7, "70%", "1/3"             weights   Fraction from 0
+
+A YAML number has been a float on its way here; its shortest decimal form is what was written, so 0.7 is exactly 7/10.
+Every refusal is a ValueError whose text begins with "expected", which `problems.py` puts after what was found.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import isfinite
+from typing import Any
+
+_DECIMAL = 1000
+_BINARY = 1024
+_SIZE_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{ending}": base ** (power + 1)
+    for power, letter in enumerate("kmgtp")
+    for ending, base in (("b", _DECIMAL), ("ib", _BINARY))
+}
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_QUANTITY = re.compile(r"([+-]?[0-9_]*\.?[0-9_]*(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
+_HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
+
+MAX_WEIGHT_PRECISION = 10**9
+"""Largest denominator and largest value of a weight: integer shares of thousands of sources stay far below 2^63."""
+
+SIZE_EXPECTED = "expected a size above 0 such as 256MiB, 1GB or 1048576"
+COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
+SHARE_EXPECTED = "expected a share from 0 to 1 such as 0.001, or a percentage such as 0.1%"
+WEIGHT_EXPECTED = "expected a number of at least 0 such as 0.7, 70% or 1/3"
+
+
+def parse_size(value: Any) -> int:
+    """Whole bytes: KB, MB, GB, TB and PB are powers of 1000, KiB … PiB of 1024; capitals do not matter."""
+    num_bytes = int(_quantity(value, _SIZE_UNITS, SIZE_EXPECTED))
+    if num_bytes < 1:
+        raise ValueError(SIZE_EXPECTED)
+    return num_bytes
+
+
+def parse_count(value: Any) -> int:
+    """A whole number of things: K, M, B and T stand for 10^3, 10^6, 10^9 and 10^12; capitals do not matter."""
+    count = _quantity(value, _COUNT_UNITS, COUNT_EXPECTED)
+    if count < 1 or count.denominator != 1:
+        raise ValueError(COUNT_EXPECTED)
+    return int(count)
+
+
+def parse_share(value: Any) -> Fraction:
+    """A part of the whole, 0 to 1."""
+    share = _ratio(value, SHARE_EXPECTED)
+    if not 0 <= share <= 1:
+        raise ValueError(SHARE_EXPECTED)
+    return share
+
+
+def parse_weight(value: Any) -> Fraction:
+    """A weight, at least 0, exact."""
+    weight = _ratio(value, WEIGHT_EXPECTED)
+    if weight < 0:
+        raise ValueError(WEIGHT_EXPECTED)
+    if max(weight, weight.denominator) > MAX_WEIGHT_PRECISION:
+        raise ValueError("expected a weight of at most nine decimal places and at most 1e9: round it")
+    return weight
+
+
+def plain_number(value: Fraction) -> int | float | str:
+    """What `parse_share` and `parse_weight` read back as `value`: 2, 0.7 or '1/3'."""
+    if value.denominator == 1:
+        return int(value)
+    return float(value) if Fraction(repr(float(value))) == value else f"{value.numerator}/{value.denominator}"
+
+
+def _quantity(value: Any, units: dict[str, int], expected: str) -> Fraction:
+    if not isinstance(value, str):
+        return _number(value, expected)
+    match = _QUANTITY.fullmatch(value.strip())
+    if match is None or match[2].lower() not in units:
+        raise ValueError(expected)
+    return _number(match[1], expected) * units[match[2].lower()]
+
+
+def _ratio(value: Any, expected: str) -> Fraction:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return _number(value.strip()[:-1], expected) / 100
+    return _number(value, expected)
+
+
+def _number(value: Any, expected: str) -> Fraction:
+    """An exact number of an int, float, Fraction or its text. A bool is not a number, nor is infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
+        raise ValueError(expected)
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(expected)
+    exact = repr(value) if isinstance(value, float) else value.replace("_", "") if isinstance(value, str) else value
+    if isinstance(value, str) and _HUGE_EXPONENT.search(value):  # 1e999999999 is eleven letters and a gigabyte of digits
+        raise ValueError(expected)
+    try:
+        return Fraction(exact)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(expected) from error

@@ -1,0 +1,189 @@
+"""YAML 1.2 text to plain data, and the line that every value stands on.
+
+    text ── compose ──▶ node graph ── walk ──▶ data    dict, list, str, int, float, bool, None
+                                           └─▶ lines   {("sources", "web", "weight"): 14}
+
+`no` is text and `1e9` a number, as YAML 1.2 says. Keys are text as written, so a source may be called 2024. Anchors,
+aliases and merge keys work; a value that came through one stands on the line where it was written. A key given twice is
+refused, as are tags other than YAML's own and dates (which are text).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
+
+from datapipe.errors import UserError
+
+KeyPath = tuple[str | int, ...]
+"""Where a value stands: keys and list indexes from the top."""
+
+MAX_VALUES = 100_000
+"""More values than any mixture has: a few nested aliases can stand for billions."""
+
+_TAG = "tag:yaml.org,2002:"
+_TYPED_SCALARS = (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null")
+_TEXT_SCALARS = (f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge")
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as it is written in messages and in --set: `stages[2]`, `sources.web.path`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class YamlText:
+    """Plain data with the line, counted from 1, of every mapping key and list item in it."""
+
+    data: Any
+    lines: Mapping[KeyPath, int]
+
+
+def read_yaml_mapping(path: str | Path) -> YamlText:
+    """The mapping in a file. Raises UserError, with file and line, for whatever keeps it from being one."""
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: no such file. Expected a mixture file; `datapipe init {path}` writes one to start from."
+        ) from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: found a folder, expected a mixture file.") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line}: found the byte 0x{content[error.start]:02x}, expected text in UTF-8.") from error
+    parsed = parse_yaml(text, str(path))
+    if parsed.data is None:
+        raise UserError(f"{path}:1: the file is empty. Expected a mixture; `datapipe init FILE` writes one to start from.")
+    if not isinstance(parsed.data, dict):
+        line = min(parsed.lines.values(), default=1)
+        found = "a list" if isinstance(parsed.data, list) else "a single value"
+        raise UserError(f"{path}:{line}: found {found}, expected a mapping with keys such as name, output and sources.")
+    return parsed
+
+
+def parse_yaml(text: str, name: str) -> YamlText:
+    """The data in YAML text of any shape.
+
+    Args:
+        name: what error messages call it: the file, or the command-line option.
+    """
+    loader = YAML(typ="safe", pure=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML 1.2 lets a later anchor take the name over
+            root = loader.compose(text)
+        walk = _Walk(name, loader.constructor)
+        data = None if root is None else walk.value(root, ())
+    except MarkedYAMLError as error:
+        raise UserError(f"{name}:{_line_of(error)}: invalid YAML: {_problem_of(error)}.") from error
+    except YAMLError as error:
+        raise UserError(f"{name}: invalid YAML: {str(error).splitlines()[0]}.") from error
+    except RecursionError as error:
+        raise UserError(f"{name}: invalid YAML: nested too deeply.") from error
+    return YamlText(data=data, lines=walk.lines)
+
+
+def _line_of(error: MarkedYAMLError) -> int:
+    mark = error.problem_mark or error.context_mark
+    return 1 if mark is None else mark.line + 1
+
+
+def _problem_of(error: MarkedYAMLError) -> str:
+    problem = " ".join(part for part in (error.context, error.problem) if part)
+    hint = " (indent with spaces)" if "'\\t'" in problem else ""
+    mark = error.problem_mark
+    return problem + hint + ("" if mark is None else f", at column {mark.column + 1}")
+
+
+class _Walk:
+    """One walk over a node graph, which may share nodes (aliases) and even contain itself."""
+
+    def __init__(self, name: str, constructor: Any) -> None:
+        self.name = name
+        self.constructor = constructor
+        self.lines: dict[KeyPath, int] = {}
+        self._open: set[int] = set()
+        self._num_values = 0
+
+    def value(self, node: Any, path: KeyPath) -> Any:
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise self._refusal(node, f"more than {MAX_VALUES} values, aliases counted each time")
+        if id(node) in self._open:
+            raise self._refusal(node, "an alias stands inside what it names")
+        if isinstance(node.value, str):
+            return self._scalar(node)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            raise self._refusal(node, f"the tag {node.tag} is not supported")
+        self._open.add(id(node))
+        data = self._mapping(node, path) if node.tag == f"{_TAG}map" else self._sequence(node, path)
+        self._open.remove(id(node))
+        return data
+
+    def _scalar(self, node: Any) -> Any:
+        if node.tag in _TEXT_SCALARS:
+            return node.value
+        if node.tag not in _TYPED_SCALARS:
+            raise self._refusal(node, f"the tag {node.tag} is not supported")
+        try:
+            return self.constructor.construct_object(node)
+        except (ValueError, KeyError) as error:
+            raise self._refusal(node, f"'{node.value}' is not what its tag {node.tag} says") from error
+
+    def _sequence(self, node: Any, path: KeyPath) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self.lines[(*path, index)] = item.start_mark.line + 1
+        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        own_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                self._merge(value_node, path, data)
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                continue
+            if not isinstance(key_node.value, str):
+                raise self._refusal(key_node, "a key is a list or a mapping, expected text")
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if key in own_lines:
+                raise self._refusal(key_node, f"{dotted((*path, key))}: given twice, first in line {own_lines[key]}")
+            own_lines[key] = line
+            self._forget((*path, key))
+            self.lines[(*path, key)] = line
+            data[key] = self.value(value_node, (*path, key))
+        return data
+
+    def _merge(self, node: Any, path: KeyPath, data: dict[str, Any]) -> None:
+        """Adds the keys of a mapping, or of each of a list of mappings, that `data` does not have."""
+        for part in node.value if node.tag == f"{_TAG}seq" else [node]:
+            if part.tag != f"{_TAG}map":
+                raise self._refusal(part, "the merge key << takes a mapping or a list of mappings")
+            inner = _Walk(self.name, self.constructor)
+            inner._open, inner._num_values = self._open, self._num_values
+            merged = inner.value(part, path)
+            self._num_values = inner._num_values
+            new = {key: value for key, value in merged.items() if key not in data}
+            self.lines.update({at: line for at, line in inner.lines.items() if at[len(path)] in new})
+            data.update(new)
+
+    def _forget(self, path: KeyPath) -> None:
+        """Drops the lines of a merged value that an explicit key replaces."""
+        if path in self.lines:
+            self.lines = {at: line for at, line in self.lines.items() if at[: len(path)] != path}
+
+    def _refusal(self, node: Any, problem: str) -> UserError:
+        return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}.")

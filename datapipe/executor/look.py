@@ -1,0 +1,143 @@
+"""Finding documents to look at: kept, dropped for a reason, or quarantined, with the text read again from the source.
+
+Which documents are shown is a keyed sample, so looking twice shows the same ones, and a larger sample holds the smaller.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from datapipe.columns import key_halves
+from datapipe.errors import UserError, suggest
+from datapipe.executor.partitions import read_table
+from datapipe.plan.compile import Plan, Request, Step
+from datapipe.plan.inputs import file_hash
+from datapipe.plan.tasks import OutputRef
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.stage import FieldNames, InputFile, Reader
+from datapipe.storage import Root, open_input
+
+Outcome = Literal["kept", "dropped", "quarantined"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A document to look at.
+
+    Attributes:
+        key: 32 hex digits.
+        reason: "stage:rule" where dropped, the stage where quarantined.
+        value, threshold: what the rule measured, and what it was held against.
+        survivor: where dropped as a duplicate, path:place of the document that stands for it.
+        text: None where the source does not give it again.
+        error: why it is quarantined.
+    """
+
+    source: str
+    outcome: Outcome
+    key: str
+    path: str
+    place: int
+    reason: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    survivor: str = ""
+    text: str | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What to look for. `reason` may be a stage, "stage:rule", or empty for all."""
+
+    outcome: Outcome
+    source: str = ""
+    reason: str = ""
+    count: int = 5
+
+
+class Looker:
+    """Looks into the committed work of a plan."""
+
+    def __init__(self, root: Root, request: Request, plan: Plan) -> None:
+        self.root, self.request, self.plan = root, request, plan
+        self._files: dict[int, tuple[str, InputFile, Reader]] = {}
+        for name, source in request.sources.items():
+            for split in (split for group in source.groups for split in group):
+                path = split.file.path
+                self._files[file_hash(name, path)] = (name, split.file, source.readers[path])
+
+    def look(self, wanted: Wanted) -> list[Seen]:
+        """At most `count` documents. Raises UserError for a source or reason that is not there."""
+        if wanted.source and wanted.source not in self.request.sources:
+            known = ", ".join(self.request.sources)
+            hint = suggest(wanted.source, self.request.sources)
+            raise UserError(f"no source '{wanted.source}' in this output.{hint} There are: {known}")
+        sources = [wanted.source] if wanted.source else list(self.request.sources)
+        rows = heapq.nsmallest(wanted.count, self._rows(wanted, sources), key=lambda row: (row["sample"], row["key"]))
+        if not rows and wanted.reason:
+            self._check_reason(wanted.reason, sources)
+        return [self._seen(wanted.outcome, row) for row in rows]
+
+    def _check_reason(self, reason: str, sources: list[str]) -> None:
+        records = [record for name in sources for step in self.plan.of_kind("map", name) for record in step.records]
+        known = sorted({one for record in records for one in record.metrics.books.dropped})
+        if not any(_matches(reason, one) for one in known):
+            raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
+
+    def _rows(self, wanted: Wanted, sources: list[str]) -> Iterator[dict[str, Any]]:
+        kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[wanted.outcome]
+        for name in sources:
+            steps = self.plan.of_kind("map", name)
+            for step in steps[-1:] if wanted.outcome == "kept" else steps:
+                for output in step.outputs(kind):
+                    yield from self._rows_of(output, wanted, step)
+
+    def _rows_of(self, output: OutputRef, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
+        seed = seed_for(0, "inspect")
+        for batch in read_table(self.root, output):
+            hashes = keyed_hash(key_halves(batch.column("key")), seed)
+            shown = [name for name in batch.schema.names if name not in ("text", "excerpt")]
+            for row, sample in zip(batch.select(shown).to_pylist(), hashes.tolist()):
+                if wanted.reason and not _matches(wanted.reason, _reason(row)):
+                    continue
+                yield {**row, "sample": sample, "source": step.source}
+
+    def _seen(self, outcome: Outcome, row: dict[str, Any]) -> Seen:
+        path, place, text = self._read_again(row["key"])
+        survivor = row.get("survivor")
+        return Seen(
+            source=row["source"],
+            outcome=outcome,
+            key=row["key"].hex(),
+            path=path,
+            place=place,
+            reason=_reason(row),
+            value=row.get("value"),
+            threshold=row.get("threshold"),
+            survivor="" if survivor is None else "{0[0]}:{0[1]}".format(self._read_again(survivor, text=False)),
+            text=text,
+            error=row.get("error", ""),
+        )
+
+    def _read_again(self, key: bytes, text: bool = True) -> tuple[str, int, str | None]:
+        place = int.from_bytes(key[8:], "big")
+        found = self._files.get(int.from_bytes(key[:8], "big"))
+        if found is None:
+            return "(a file that is gone)", place, None
+        name, file, reader = found
+        source = self.request.mixture.sources[name]
+        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
+        return file.path, place, reader.read_one(file, place, fields, open_input) if text else None
+
+
+def _reason(row: dict[str, Any]) -> str:
+    stage, rule = row.get("stage", ""), row.get("rule", "")
+    return f"{stage}:{rule}" if rule else stage
+
+
+def _matches(wanted: str, reason: str) -> bool:
+    return reason == wanted or reason.startswith(f"{wanted}:")

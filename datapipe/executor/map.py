@@ -1,0 +1,327 @@
+"""The map task: documents stream through the fused stages of a segment.
+
+    splits ─▶ reader ─┐                                         ┌─▶ documents    for the next step
+                      ├─▶ verdicts ─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted      rows for the global stage that follows
+    documents ────────┘                                         ├─▶ drops        key, reason, measured value
+                                                                └─▶ quarantine   what could not be read or processed
+
+One batch is in memory at a time, and one run of emitted rows. All bookkeeping of stages is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.columns import keys_from, make_keys
+from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
+from datapipe.errors import DatapipeError
+from datapipe.executor.exchange import ExchangeWriter
+from datapipe.executor.guard import Culprit, guarded
+from datapipe.executor.partitions import TableWriter, documents_writer, read_documents
+from datapipe.executor.verdicts import VerdictReader
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.inputs import file_hash
+from datapipe.plan.tasks import BoundStage, MapTask, OutputRef
+from datapipe.rng import seed_for
+from datapipe.shards import schemas
+from datapipe.stage import Filter, FilterResult, Global, Map, ReadBatch, Rejected, Split
+from datapipe.storage import Root, open_input
+
+MAX_BATCH_DOCS = 8192
+
+
+def run_map(task: MapTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+    """Runs a map task, writing its outputs below `folder`."""
+    mapper = _Mapper(task, root, folder)
+    for batch in mapper.batches():
+        mapper.process(batch)
+    return mapper.finish(), mapper.metrics
+
+
+class _Mapper:
+    """One map task at work: its writers and its numbers."""
+
+    def __init__(self, task: MapTask, root: Root, folder: str) -> None:
+        self.task, self.root = task, root
+        self.metrics = TaskMetrics()
+        self.books = self.metrics.books
+        self.documents = documents_writer(root, f"{folder}/documents.arrow")
+        self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
+        self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
+        self.verdicts = VerdictReader(root, task.verdicts.files) if task.verdicts else None
+        self.exchange: ExchangeWriter | None = None
+        if task.emit is not None:
+            stage = task.emit.stage
+            assert isinstance(stage, Global)
+            self.exchange = ExchangeWriter(root, f"{folder}/emitted.exchange", stage.emit_schema())
+            self.salt = np.uint64(seed_for(0, "scope", task.source) if stage.scope == "source" else 0)
+
+    # ---------------------------------------------------------------------------------------------- where batches come from
+
+    def batches(self) -> Iterator[DocumentBatch]:
+        if not self.task.splits:
+            for batch in read_documents(self.root, self.task.documents):
+                self._count_read(batch)
+                yield batch
+            return
+        for record in _coalesced(self._records()):
+            batch = DocumentBatch(record)
+            self._count_read(batch)
+            yield batch
+
+    def _count_read(self, batch: DocumentBatch) -> None:
+        self.books.read += batch.num_docs
+        self.books.read_bytes += batch.text_bytes
+
+    def _records(self) -> Iterator[pa.RecordBatch]:
+        """What the readers yield, with keys; rejected input goes to quarantine on the way, up to the limit."""
+        left = self.task.limit
+        for split, reader in zip(self.task.splits, self.task.readers):
+            reading = iter(reader.read(split, self.task.fields, open_input))
+            while left is None or left > 0:
+                started = perf_counter()
+                part = next(reading, None)
+                if part is None:
+                    break
+                if left is not None:
+                    part, left = _limited(part, left)
+                record = _with_keys(part, split, self.task.source)
+                self.metrics.spent("read", perf_counter() - started, part.input_bytes, len(part.places))
+                self._reject(split, part.rejected)
+                if record.num_rows:
+                    yield record
+
+    def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
+        """Quarantines what a reader rejected: it counts as read and as quarantined."""
+        if not rejected:
+            return
+        self.books.read += len(rejected)
+        self.books.quarantined += len(rejected)
+        places = np.array([one.place for one in rejected], np.uint64)
+        self.quarantine.add(
+            pa.record_batch(
+                [
+                    make_keys(file_hash(self.task.source, split.file.path), places),
+                    pa.array([split.file.path] * len(rejected)),
+                    pa.array(places),
+                    pa.array(["read"] * len(rejected)),
+                    pa.array([one.error for one in rejected]),
+                    pa.array([one.excerpt for one in rejected], pa.binary()),
+                ],
+                schema=schemas.QUARANTINE,
+            )
+        )
+
+    # ---------------------------------------------------------------------------------------------- through the stages
+
+    def process(self, batch: DocumentBatch) -> None:
+        if self.verdicts is not None:
+            batch = self._apply_verdicts(batch)
+        for bound in self.task.stages:
+            if batch.num_docs == 0:
+                return
+            started, num_bytes, num_docs = perf_counter(), batch.text_bytes, batch.num_docs
+            batch = self._run_stage(bound, batch)
+            self.metrics.spent(bound.name, perf_counter() - started, num_bytes, num_docs)
+        if self.exchange is not None and self.task.emit is not None and batch.num_docs:
+            started, num_bytes, num_docs = perf_counter(), batch.text_bytes, batch.num_docs
+            batch = self._emit(self.task.emit, self.exchange, batch)
+            self.metrics.spent(self.task.emit.name, perf_counter() - started, num_bytes, num_docs)
+        started = perf_counter()
+        self.documents.add(batch.record)
+        self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
+        self.books.kept += batch.num_docs
+        self.books.kept_bytes += batch.text_bytes
+
+    def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        stage = bound.stage
+        if isinstance(stage, Filter):
+            return self._run_filter(bound.name, stage, batch)
+        assert isinstance(stage, Map)
+        return self._run_map(bound.name, stage, batch)
+
+    def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
+        done = guarded(lambda part: _checked(name, stage.process(part), part), batch)
+        kept: list[DocumentBatch] = []
+        rules = list(stage.rules().items())
+        for start, stop, result in done.parts:
+            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            if stage.mode == "tag":
+                names = pa.array([rule for rule, _ in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
+                kept.append(part.with_columns({f"{name}.rule": names, f"{name}.value": pa.array(result.value)}))
+                continue
+            self._drop(name, rules, part, result)
+            kept.append(part.filter(result.keep))
+        self._isolate(name, batch, done.culprits)
+        return _joined(kept, batch)
+
+    def _drop(self, name: str, rules: list[tuple[str, float]], part: DocumentBatch, result: FilterResult) -> None:
+        rows = np.flatnonzero(~result.keep)
+        if not len(rows):
+            return
+        numbers = result.rule[rows].astype(np.int64)
+        names = pa.array([rule for rule, _ in rules], pa.string()).take(pa.array(numbers))
+        thresholds = np.array([threshold for _, threshold in rules], np.float64)[numbers]
+        for number, count in zip(*np.unique(numbers, return_counts=True)):
+            self.books.dropped[f"{name}:{rules[number][0]}"] += int(count)
+        self.drops.add(
+            pa.record_batch(
+                [
+                    part.keys.take(pa.array(rows)),
+                    pa.array([name] * len(rows)),
+                    names,
+                    pa.array(result.value[rows]),
+                    pa.array(thresholds),
+                    pa.nulls(len(rows), schemas.DROPS.field("survivor").type),
+                ],
+                schema=schemas.DROPS,
+            )
+        )
+
+    def _run_map(self, name: str, stage: Map, batch: DocumentBatch) -> DocumentBatch:
+        done = guarded(stage.process, batch)
+        parts: list[DocumentBatch] = []
+        for start, stop, columns in done.parts:
+            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            for tally in stage.tallies:
+                self.books.tallies[f"{name}:{tally}"] += int(columns[tally].sum().as_py() or 0)
+            parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.tallies}))
+        self._isolate(name, batch, done.culprits)
+        return _joined(parts, batch)
+
+    def _emit(self, bound: BoundStage, exchange: ExchangeWriter, batch: DocumentBatch) -> DocumentBatch:
+        stage = bound.stage
+        assert isinstance(stage, Global)
+        done = guarded(stage.emit, batch)
+        for _, _, rows in done.parts:
+            exchange.add(self._salted(rows))
+        self._isolate(bound.name, batch, done.culprits)
+        return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.culprits else batch
+
+    def _salted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows whose hashes no other source's can equal, where the stage keeps the sources apart."""
+        if not self.salt:
+            return rows
+        hashes = rows.column("hash").to_numpy() ^ self.salt
+        return rows.set_column(0, rows.schema.field(0), pa.array(hashes))
+
+    def _apply_verdicts(self, batch: DocumentBatch) -> DocumentBatch:
+        assert self.verdicts is not None
+        assert self.task.verdicts is not None
+        started = perf_counter()
+        found = self.verdicts.of(batch.keys)
+        rows = np.flatnonzero(found.dropped)
+        if len(rows):
+            self.books.dropped[f"{self.task.verdicts.name}:{self.task.verdicts.rule}"] += len(rows)
+            self.drops.add(
+                pa.record_batch(
+                    [
+                        batch.keys.take(pa.array(rows)),
+                        pa.array([self.task.verdicts.name] * len(rows)),
+                        pa.array([self.task.verdicts.rule] * len(rows)),
+                        pa.array(found.value[rows]),
+                        pa.nulls(len(rows), pa.float64()),
+                        keys_from(found.survivor[rows]),
+                    ],
+                    schema=schemas.DROPS,
+                )
+            )
+        kept = batch.filter(~found.dropped)
+        self.metrics.spent(self.task.verdicts.name, perf_counter() - started)
+        return kept
+
+    def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
+        """Quarantines documents that made a stage raise."""
+        self.books.quarantined += len(culprits)
+        for culprit in culprits:
+            one = batch.slice(culprit.row, culprit.row + 1)
+            place = int.from_bytes(one.keys[0].as_py()[8:], "big")
+            row = {
+                "key": one.keys[0].as_py(),
+                "path": one.record.column("id")[0].as_py(),
+                "place": place,
+                "stage": name,
+                "error": culprit.error,
+                "excerpt": one.texts[0].as_py().encode()[:4096],
+            }
+            self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
+
+    def finish(self) -> dict[str, tuple[OutputRef, ...]]:
+        outputs = {
+            "documents": (self.documents.finish(),),
+            "drops": (self.drops.finish(),),
+            "quarantine": (self.quarantine.finish(),),
+        }
+        if self.exchange is not None:
+            outputs["emitted"] = (self.exchange.finish(),)
+        self.books.check(self.task.label)
+        return outputs
+
+
+def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
+    """At most `left` documents of a batch; what was rejected behind the last of them was not read."""
+    if len(part.places) <= left:
+        return part, left - len(part.places)
+    end = int(part.places[left])
+    cut = ReadBatch(
+        places=part.places[:left],
+        texts=part.texts.slice(0, left),
+        ids=part.ids.slice(0, left),
+        extra={name: column.slice(0, left) for name, column in part.extra.items()},
+        rejected=tuple(one for one in part.rejected if one.place < end),
+        input_bytes=part.input_bytes,
+    )
+    return cut, 0
+
+
+def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
+    """A reader's batch as documents; where the input has no id, it is path:place."""
+    keys = make_keys(file_hash(source, split.file.path), part.places)
+    ids = part.ids
+    if ids.null_count:
+        places = pa.array(part.places).cast(pa.large_string())
+        path, colon = pa.scalar(split.file.path, pa.large_string()), pa.scalar(":", pa.large_string())
+        ids = pc.coalesce(ids, pc.binary_join_element_wise(path, places, colon))
+    extra = [pa.field(name, column.type) for name, column in part.extra.items()]
+    return pa.record_batch([keys, ids, part.texts, *part.extra.values()], schema=pa.schema([*BASE_FIELDS, *extra]))
+
+
+def _coalesced(records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins small batches (one file a document makes batches of one) up to `TARGET_BATCH_BYTES`."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_docs = 0
+    for record in records:
+        size = record.nbytes
+        full = held_bytes + size > TARGET_BATCH_BYTES or held_docs + record.num_rows > MAX_BATCH_DOCS
+        if held and (full or record.schema != held[0].schema):
+            yield pa.concat_batches(held) if len(held) > 1 else held[0]
+            held, held_bytes, held_docs = [], 0, 0
+        held.append(record)
+        held_bytes += size
+        held_docs += record.num_rows
+    if held:
+        yield pa.concat_batches(held) if len(held) > 1 else held[0]
+
+
+def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatch:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return original.slice(0, 0)
+    return DocumentBatch(pa.concat_batches([part.record for part in parts]))
+
+
+def _checked(name: str, result: FilterResult, batch: DocumentBatch) -> FilterResult:
+    """A filter's result, if it is one entry per document and names a rule for every drop."""
+    shapes = {len(result.keep), len(result.rule), len(result.value)}
+    if shapes != {batch.num_docs} or result.keep.dtype != np.bool_:
+        raise DatapipeError(
+            f"{name}: process() must return keep (bool), rule and value with {batch.num_docs} entries each, "
+            f"but returned lengths {sorted(shapes)} and keep of {result.keep.dtype}"
+        )
+    return result

@@ -1,0 +1,87 @@
+"""Documents between two steps: one compressed Arrow IPC stream per task, written and read batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from datapipe.documents import DocumentBatch
+from datapipe.errors import UserError
+from datapipe.plan.tasks import OutputRef
+from datapipe.shards import schemas
+from datapipe.shards.checksum import file_checksum
+from datapipe.storage import Root
+
+_CODEC = "zstd"
+
+
+class TableWriter:
+    """Writes record batches of one schema to one file; the schema is that of the first batch, or `default`."""
+
+    def __init__(self, root: Root, path: str, default: pa.Schema) -> None:
+        self.root, self.path, self.default = root, path, default
+        self._stream = root.open_output(path)
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._schema = default
+        self._rows = 0
+        self._weight = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._writer is None:
+            self._open(batch.schema)
+        assert self._writer is not None
+        if batch.schema != self._schema:
+            batch = _conform(batch, self._schema)
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        self._weight += batch.nbytes
+
+    def finish(self) -> OutputRef:
+        if self._writer is None:
+            self._open(self.default)
+        assert self._writer is not None
+        self._writer.close()
+        self._stream.close()
+        checksum, size = file_checksum(self.root, self.path)
+        return OutputRef(path=self.path, rows=self._rows, bytes=size, weight=self._weight, checksum=checksum)
+
+    def _open(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._writer = pa.ipc.new_stream(self._stream, schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns of `schema`; files of one source may differ in the types of the columns they keep."""
+    if set(batch.schema.names) != set(schema.names):
+        raise UserError(
+            f"documents of one source have columns {sorted(batch.schema.names)} here and {sorted(schema.names)} before. "
+            f"Name only columns under `keep:` that every file of the source has, or make two sources of it."
+        )
+    try:
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UserError(
+            f"a column that this source keeps has different types in different files: {error}. "
+            f"Drop it from `keep:`, or make two sources of these files."
+        ) from error
+    return pa.record_batch(columns, schema=schema)
+
+
+def read_table(root: Root, output: OutputRef) -> Iterator[pa.RecordBatch]:
+    """The batches of a file, one in memory at a time."""
+    with root.open_input(output.path) as stream, pa.ipc.open_stream(stream) as reader:
+        yield from reader
+
+
+def read_documents(root: Root, outputs: Sequence[OutputRef]) -> Iterator[DocumentBatch]:
+    """The documents of a step before, in order."""
+    for output in outputs:
+        for batch in read_table(root, output):
+            yield DocumentBatch(batch)
+
+
+def documents_writer(root: Root, path: str) -> TableWriter:
+    return TableWriter(root, path, schemas.DOCUMENTS_BASE)

@@ -1,0 +1,166 @@
+"""From committed shards to a snapshot: every shard under its deterministic name, snapshot.json last.
+
+    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000.arrow
+    tokenizer.json, mixture.yaml, files.parquet, and then snapshot.json
+
+An old snapshot.json is removed before the first shard changes, so that whoever finds one finds all it names. A snapshot
+that is there already, equal and whole, is left alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datapipe.config.mixture import Mixture, WeightPhase
+from datapipe.config.weights import integer_weights
+from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.plan.compile import Plan, Request
+from datapipe.plan.inputs import file_hash
+from datapipe.plan.tasks import OutputRef, PackTask
+from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.manifest import (
+    SNAPSHOT,
+    FileEntry,
+    Phase,
+    ShardEntry,
+    Snapshot,
+    SourceEntry,
+    TokenizerEntry,
+    read_snapshot,
+)
+from datapipe.storage import Root
+
+FILES = "files.parquet"
+TOKENIZER = "tokenizer.json"
+MIXTURE = "mixture.yaml"
+
+
+def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
+    """Publishes the snapshot of a committed plan. Returns it, and what the user should hear about it."""
+    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer"))
+    shards = _shards(plan)
+    files = _files(request)
+    snapshot, warnings = make_snapshot(request.mixture, tokenizer, [entry for entry, _ in shards], files)
+    if _is_published(root, snapshot):
+        return snapshot, warnings
+    root.delete(SNAPSHOT)
+    for number, (entry, output) in enumerate(shards):
+        if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path):
+            root.publish(output.path, entry.path, f"work/publish/{number:06d}")
+    wanted = {entry.path for entry, _ in shards}
+    for path, _ in root.list_files("shards"):
+        if path not in wanted:
+            root.delete(path)
+    root.write_atomic(TOKENIZER, root.read_bytes(tokenizer.path))
+    root.write_atomic(FILES, files)
+    root.write_atomic(SNAPSHOT, snapshot.to_json())
+    return snapshot, warnings
+
+
+def _same_file(root: Root, published: str, committed: str) -> bool:
+    """Whether the published name is a link to the committed file already."""
+    if root.local is None:
+        return False
+    return (root.local / published).samefile(root.local / committed)
+
+
+def _is_published(root: Root, snapshot: Snapshot) -> bool:
+    try:
+        there = read_snapshot(root)
+    except SnapshotError:
+        return False
+    if there.fingerprint != snapshot.fingerprint:
+        return False
+    listed = dict(root.list_files("shards"))
+    return listed == {entry.path: entry.bytes for entry in snapshot.shards} and root.exists(TOKENIZER) and root.exists(FILES)
+
+
+def _shards(plan: Plan) -> list[tuple[ShardEntry, OutputRef]]:
+    """What is published where, by path."""
+    found: list[tuple[ShardEntry, OutputRef]] = []
+    for step in plan.of_kind("pack"):
+        for task, record in zip(step.tasks or (), step.records):
+            assert isinstance(task, PackTask)
+            for output in record.of("shards"):
+                facts = output.facts or {}
+                entry = ShardEntry(
+                    path=f"shards/{step.source}/{output.path.rpartition('/')[2]}",
+                    source=step.source,
+                    split=task.split,
+                    sequences=output.rows,
+                    tokens=int(facts["tokens"]),
+                    documents=int(facts["documents"]),
+                    bytes=output.bytes,
+                    checksum=output.checksum,
+                )
+                found.append((entry, output))
+    return sorted(found, key=lambda one: one[0].path)
+
+
+def _files(request: Request) -> bytes:
+    """files.parquet: which input file the first half of a document's key stands for."""
+    rows = sorted(
+        (name, split.file.path)
+        for name, source in request.sources.items()
+        for split in {split.file.path: split for group in source.groups for split in group}.values()
+    )
+    table = pa.table(
+        {
+            "hash": pa.array([file_hash(name, path) for name, path in rows], pa.uint64()),
+            "source": pa.array([name for name, _ in rows], pa.string()),
+            "path": pa.array([path for _, path in rows], pa.string()),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def make_snapshot(mixture: Mixture, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes) -> tuple[Snapshot, list[str]]:
+    """The manifest, and warnings. Raises DatapipeError where nothing is left to train on."""
+    filled = {entry.source for entry in shards if entry.split == "train"}
+    empty = [name for name in mixture.sources if name not in filled]
+    phases = tuple(_phase(mixture, phase, empty) for phase in mixture.weight_phases())
+    facts = tokenizer.facts or {}
+    own = integer_weights({name: source.weight for name, source in mixture.sources.items()})
+    snapshot = Snapshot(
+        name=mixture.name,
+        seed=mixture.seed,
+        sequence_length=mixture.pack.sequence_length,
+        shard_format=mixture.shards.format,
+        tokenizer=TokenizerEntry(
+            path=TOKENIZER,
+            fingerprint=str(facts["fingerprint"]),
+            vocab_size=int(facts["vocab_size"]),
+            eos_id=int(facts["eos_id"]),
+        ),
+        sources={
+            name: SourceEntry(
+                weight=0 if name in empty else own[name],
+                max_epochs=source.max_epochs,
+                license=source.license,
+                synthetic=source.synthetic,
+            )
+            for name, source in mixture.sources.items()
+        },
+        phases=phases,
+        total_tokens=mixture.mixture.tokens,
+        files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
+        shards=tuple(shards),
+    )
+    warned = [f"source '{name}' kept no document to train on: its weight goes to the others" for name in empty]
+    return snapshot.sealed(), warned
+
+
+def _phase(mixture: Mixture, phase: WeightPhase, empty: list[str]) -> Phase:
+    weights: Mapping[str, int] = {name: 0 if name in empty else weight for name, weight in phase.weights.items()}
+    if not any(weights.values()):
+        raise DatapipeError(
+            f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
+            f"The funnel shows where they went; loosen the stage that dropped them, or check the text field."
+        )
+    return Phase(until_tokens=phase.until_tokens, weights=dict(weights))

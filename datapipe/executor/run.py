@@ -1,0 +1,123 @@
+"""One run of one mixture into one output: prepare, lock, resume, execute, publish.
+
+mixture ─▶ request ─▶ lock ─▶ ledger ─▶ kernels compiled ─▶ driver + engine ─▶ snapshot
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe import kernels
+from datapipe.config import Mixture, load_mixture
+from datapipe.errors import SnapshotError, UserError
+from datapipe.executor.driver import Driver, Observer
+from datapipe.executor.engine import Engine
+from datapipe.executor.ledger import Ledger
+from datapipe.executor.lock import exclusive
+from datapipe.executor.prepare import prepare
+from datapipe.executor.publish import MIXTURE, publish
+from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.storage import Root
+
+EngineFactory = Callable[[Root, Request], Engine]
+_RUN = "work/run.json"
+
+
+@dataclass(slots=True)
+class Run:
+    """A run and what came of it. `plan` is set as soon as there is one, also when the run fails after that."""
+
+    mixture: Mixture
+    make_engine: EngineFactory
+    observer: Observer
+    limit: int | None = None
+    plan: Plan | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def root(self) -> Root:
+        return Root(self.mixture.output)
+
+    def execute(self) -> Snapshot:
+        """Runs to the end. Raises UserError or DatapipeError; everything committed until then is used by the next run."""
+        request = prepare(self.mixture, self.limit)
+        _check_output(self.root)
+        with exclusive(self.root):
+            self._guard_limit()
+            self._note_what_runs()
+            ledger = Ledger(self.root)
+            ledger.load()
+            ledger.sweep()
+            driver = Driver(request, ledger, self.observer)
+            self.plan = driver.plan
+            try:
+                if not driver.plan.is_committed:
+                    self._run(driver, request)
+            finally:
+                self.plan = driver.plan
+            self.snapshot, warnings = publish(self.root, request, self.plan)
+        for warning in warnings:
+            self.observer.say(f"warning: {warning}")
+        return self.snapshot
+
+    def _run(self, driver: Driver, request: Request) -> None:
+        if not kernels.are_compiled():
+            self.observer.say("compiling kernels, once for this machine and version (about half a minute) …")
+            kernels.compile_all(lambda name, number, count: self.observer.say(f"  kernel {number}/{count}: {name}"))
+        engine = self.make_engine(self.root, request)
+        try:
+            driver.run(engine)
+        finally:
+            engine.close()
+
+    def _note_what_runs(self) -> None:
+        """So that `inspect` can plan the same again, also when the run fails."""
+        self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
+        self.root.write_atomic(_RUN, json.dumps({"limit": self.limit}).encode())
+
+    def _guard_limit(self) -> None:
+        """A quick look must not take the place of a whole snapshot."""
+        if self.limit is None:
+            return
+        try:
+            read_snapshot(self.root)
+            limited = json.loads(self.root.read_bytes(_RUN)).get("limit") is not None
+        except (SnapshotError, FileNotFoundError, ValueError):
+            return
+        if not limited:
+            raise UserError(
+                f"{self.root.url} holds the snapshot of a whole run, which --limit would replace. "
+                f"Give the quick look an output of its own: --output {self.root.url}-look"
+            )
+
+
+def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
+    """The plan of a mixture as things are, without running or locking anything."""
+    request = prepare(mixture, limit)
+    ledger = Ledger(Root(mixture.output))
+    ledger.load()
+    return request, compile_plan(request, ledger.look_up)
+
+
+def replanned(output: str) -> tuple[Request, Plan]:
+    """The plan of the run that made, or is making, an output. Raises UserError where there is none."""
+    root = Root(output)
+    try:
+        content = root.read_bytes(MIXTURE).decode()
+        limit = json.loads(root.read_bytes(_RUN))["limit"]
+    except FileNotFoundError as error:
+        raise UserError(f"{output}: no {MIXTURE} here. Expected the output of `datapipe run`.") from error
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / MIXTURE
+        file.write_text(content, encoding="utf-8")
+        return planned(load_mixture(file, (), output), limit)
+
+
+def _check_output(root: Root) -> None:
+    if root.local is not None and root.local.exists() and not root.local.is_dir():
+        raise UserError(f"output {root.url} is a file. Expected a folder, or a path where one can be made.")

@@ -1,0 +1,94 @@
+"""run_task: the one function that every worker of every engine runs."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from datapipe.errors import DatapipeError
+from datapipe.executor.global_stage import run_cluster, run_reduce
+from datapipe.executor.ledger import ATTEMPTS
+from datapipe.executor.map import run_map
+from datapipe.executor.pack import run_pack
+from datapipe.executor.tokenize import run_sample, run_tokenize, run_train
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.tasks import (
+    BoundStage,
+    ClusterTask,
+    MapTask,
+    OutputRef,
+    PackTask,
+    Record,
+    ReduceTask,
+    SampleTask,
+    Task,
+    TokenizeTask,
+    TrainTask,
+)
+from datapipe.stage import Stage, StageContext
+from datapipe.storage import Root
+
+Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]]
+
+_RUNNERS: dict[type[Task], Runner] = {
+    MapTask: run_map,
+    ReduceTask: run_reduce,
+    ClusterTask: run_cluster,
+    SampleTask: run_sample,
+    TrainTask: run_train,
+    TokenizeTask: run_tokenize,
+    PackTask: run_pack,
+}
+
+_opened: dict[tuple[str, str, int], Stage] = {}
+"""Stages opened in this process, by name, digest and seed: a model is loaded once per worker."""
+
+
+def run_task(task: Task, root: Root, attempt: str) -> Record:
+    """Runs one attempt of a task and says what it made. Nothing exists until the driver has committed the record.
+
+    Args:
+        attempt: unique over all attempts of all runs.
+    """
+    started = perf_counter()
+    folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
+    try:
+        outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
+    except Exception as error:
+        error.add_note(f"in {task.label}")
+        raise
+    metrics.seconds = perf_counter() - started
+    metrics.peak_bytes = peak_bytes()
+    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+
+
+def _with_open_stages(task: Task) -> Task:
+    """The task with its stages replaced by those this process has opened."""
+    if isinstance(task, MapTask):
+        stages = tuple(_open(bound, task.seed) for bound in task.stages)
+        emit = None if task.emit is None else _open(task.emit, task.seed)
+        return replace(task, stages=stages, emit=emit)
+    if isinstance(task, ReduceTask):
+        return replace(task, stage=_open(task.stage, task.seed))
+    return task
+
+
+def _open(bound: BoundStage, seed: int) -> BoundStage:
+    identity = (bound.name, bound.digest, seed)
+    if identity not in _opened:
+        bound.stage.open(StageContext(name=bound.name, seed=seed))
+        _opened[identity] = bound.stage
+    stage = _opened[identity]
+    if type(stage) is not type(bound.stage):
+        raise DatapipeError(f"{bound.name}: two different stages have one digest")
+    return replace(bound, stage=stage)
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,133 @@
+"""From cleaned text to token rows: sample, train, tokenize.
+
+    documents ─▶ sample ─▶ train ─▶ tokenizer.json
+    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own
+
+The hash of a row is a keyed hash of the document's key: its place in the global shuffle of its source. Which documents are
+sampled or held out are thresholds on keyed hashes too, so neither depends on how the input was cut.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from datapipe.columns import key_halves
+from datapipe.documents import DocumentBatch
+from datapipe.executor.exchange import ExchangeWriter
+from datapipe.executor.partitions import TableWriter, read_documents, read_table
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.tasks import OutputRef, SampleTask, TokenizeTask, TrainTask
+from datapipe.rng import below_fraction, keyed_hash, seed_for
+from datapipe.shards import schemas
+from datapipe.shards.checksum import file_checksum
+from datapipe.storage import Root
+from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.training import train_tokenizer
+
+Outputs = dict[str, tuple[OutputRef, ...]]
+
+_SAMPLE = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
+
+
+def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """Which documents are held out: (num_docs,) bool."""
+    return below_fraction(keyed_hash(key_halves(keys), seed_for(seed, "validation")), fraction)
+
+
+def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Writes the text of a keyed sample of the training documents."""
+    metrics = TaskMetrics()
+    writer = TableWriter(root, f"{folder}/sample.arrow", _SAMPLE)
+    seed = seed_for(task.seed, "tokenizer", "sample")
+    started = perf_counter()
+    for batch in read_documents(root, task.documents):
+        chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), task.fraction)
+        chosen &= ~is_validation(batch.keys, task.seed, task.validation)
+        sampled = batch.filter(chosen)
+        writer.add(pa.record_batch([sampled.texts], schema=_SAMPLE))
+    written = writer.finish()
+    metrics.spent("sample", perf_counter() - started, written.weight, written.rows)
+    return {"sample": (written,)}, metrics
+
+
+def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Trains a tokenizer, or writes the user's in its canonical form."""
+    metrics, started = TaskMetrics(), perf_counter()
+    if task.content:
+        encoder = Encoder(task.content, eos=task.eos)
+    else:
+        encoder = Encoder(_train(task, root), eos=task.eos)
+    path = f"{folder}/tokenizer.json"
+    with root.open_output(path) as stream:
+        stream.write(encoder.to_json())
+    checksum, size = file_checksum(root, path)
+    facts: dict[str, int | str] = {
+        "vocab_size": encoder.vocab_size,
+        "eos_id": encoder.eos_id,
+        "eos_token": encoder.eos_token,
+        "fingerprint": encoder.fingerprint,
+    }
+    output = OutputRef(path=path, rows=encoder.vocab_size, bytes=size, weight=size, checksum=checksum, facts=facts)
+    metrics.spent("train tokenizer", perf_counter() - started, sum(sample.weight for sample in task.samples))
+    return {"tokenizer": (output,)}, metrics
+
+
+def _train(task: TrainTask, root: Root) -> bytes:
+    texts = (batch.column("text") for output in task.samples for batch in read_table(root, output))
+    assert task.eos is not None
+    return train_tokenizer(texts, vocab_size=task.vocab_size, eos=task.eos, pattern=task.pattern)
+
+
+def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Encodes documents into two exchange files. Memory: one batch, and one run of rows for each file."""
+    metrics = TaskMetrics()
+    encoder = Encoder(root.read_bytes(task.tokenizer.path), eos=task.eos)
+    id_type = schemas.token_type(encoder.vocab_size)
+    schema = schemas.tokens(id_type)
+    writers = {split: ExchangeWriter(root, f"{folder}/{split}.exchange", schema) for split in ("train", "validation")}
+    counts = dict.fromkeys(writers, 0)
+    for batch in read_documents(root, task.documents):
+        metrics.books.read += batch.num_docs
+        metrics.books.read_bytes += batch.text_bytes
+        started = perf_counter()
+        rows = _token_rows(batch, encoder, task.seed, id_type)
+        metrics.spent("tokenize", perf_counter() - started, batch.text_bytes, batch.num_docs)
+        started = perf_counter()
+        held_out = is_validation(batch.keys, task.seed, task.validation)
+        for split, mask in (("train", ~held_out), ("validation", held_out)):
+            part = rows if mask.all() else rows.filter(pa.array(mask))
+            counts[split] += _num_tokens(part)
+            writers[split].add(part)
+        metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
+    metrics.books.kept, metrics.books.kept_bytes = metrics.books.read, metrics.books.read_bytes
+    metrics.tokens = sum(counts.values())
+    width = id_type.bit_width // 8
+    return {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}, metrics
+
+
+def _token_rows(batch: DocumentBatch, encoder: Encoder, seed: int, id_type: pa.DataType) -> pa.RecordBatch:
+    """Rows of `schemas.tokens`: every document's ids with the end-of-text id behind them."""
+    ids, offsets = encoder.encode(batch.texts)
+    # offsets: (num_docs + 1,); each document moves right by one place per document before it
+    shifted = offsets + np.arange(len(offsets), dtype=np.int64)
+    flat = np.empty(int(shifted[-1]), id_type.to_pandas_dtype())
+    ends = shifted[1:] - 1
+    is_end = np.zeros(len(flat), np.bool_)
+    is_end[ends] = True
+    flat[ends] = encoder.eos_id
+    flat[~is_end] = ids
+    hashes = keyed_hash(key_halves(batch.keys), seed_for(seed, "shuffle"))
+    tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
+    return pa.record_batch(
+        [pa.array(hashes), batch.keys, tokens.cast(schemas.tokens(id_type).field("tokens").type)],
+        schema=schemas.tokens(id_type),
+    )
+
+
+def _num_tokens(rows: pa.RecordBatch) -> int:
+    return int(pc.sum(pc.list_value_length(rows.column("tokens"))).as_py() or 0)

@@ -1,0 +1,170 @@
+"""A keyed permutation of 0..size-1, evaluated index by index: nothing is shuffled, nothing is stored.
+
+    permute(key, size, indices)  ->  positions          invert(key, size, positions)  ->  indices
+
+From 2^16 on, a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORing one half with the 64-bit
+finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size and a
+result outside 0..size-1 is sent through again (cycle walking), less than twice on average for any size; with equal halves
+2^30 + 1 would take four walks. Below 2^16 a Feistel network cannot be even over whole permutations (its rounds draw on too few
+bits), so a keyed Fisher-Yates table is made instead, without bias, and the last tables are kept.
+
+Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20).
+The tests hold a battery that finds such weakness and that these permutations pass.
+
+Measured on one core of a shared 2-core AMD EPYC: 26 ns an index at 2^30, 85 ns at 2^30 + 1, 0.25 ms for a table of 2^16.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+
+TABLE_SIZE = 1 << 16
+"""Sizes up to this one use a table: its entries then fit uint16, 128 KiB at most."""
+
+NUM_ROUNDS = 8
+"""The battery finds two rounds at every size and, with this finaliser, four at none; four more are the margin."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+
+
+def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
+    """Where each index goes: (n,) int64 in 0..size-1, distinct for distinct indices.
+
+    Args:
+        key: any uint64; one key is one permutation.
+        size: how many there are, 1 <= size <= 2^62.
+        indices: (n,) int64 in 0..size-1.
+    """
+    if size <= TABLE_SIZE:
+        return _table(key, size)[indices].astype(np.int64)
+    out = np.empty(len(indices), np.int64)
+    feistel(np.ascontiguousarray(indices, np.int64), size, round_keys(key), out)
+    return out
+
+
+def invert(key: int, size: int, positions: np.ndarray) -> np.ndarray:
+    """The indices that `permute` sends to `positions`: (n,) int64."""
+    if size <= TABLE_SIZE:
+        return np.argsort(_table(key, size))[positions].astype(np.int64)
+    out = np.empty(len(positions), np.int64)
+    feistel_inverse(np.ascontiguousarray(positions, np.int64), size, round_keys(key), out)
+    return out
+
+
+@lru_cache(maxsize=512)  # 64 MiB at most
+def _table(key: int, size: int) -> np.ndarray:
+    table = np.empty(size, np.uint16)
+    shuffle_table(np.uint64(key), table)
+    return table
+
+
+@lru_cache(maxsize=4096)
+def round_keys(key: int) -> np.ndarray:
+    """(NUM_ROUNDS,) uint64, each a finalised step of a splitmix64 counter that starts at `key`."""
+    keys = np.empty(NUM_ROUNDS, np.uint64)
+    with np.errstate(over="ignore"):
+        for number in range(NUM_ROUNDS):
+            keys[number] = finalise(np.uint64(key) + np.uint64(number + 1) * _GOLDEN)
+    return keys
+
+
+@inline
+def finalise(value: np.uint64) -> np.uint64:
+    """The splitmix64 finaliser: a bijection of uint64 in which each input bit flips about half of the output's."""
+    value = (value ^ (value >> np.uint64(30))) * _MIX_1
+    value = (value ^ (value >> np.uint64(27))) * _MIX_2
+    return value ^ (value >> np.uint64(31))
+
+
+@kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
+def feistel(indices, size, keys, out) -> None:
+    """The permutation by a Feistel network.
+
+    Args:
+        indices: (n,) int64 in 0..size-1.
+        size: int64, at least 2.
+        keys: (rounds,) uint64, from `round_keys`; an even number.
+        out: (n,) int64, positions in 0..size-1.
+    """
+    bits = 0
+    while (size - 1) >> bits > 0:
+        bits += 1
+    # An index is `high` above `low`; low has the odd bit where there is one.
+    low_bits = np.uint64(bits - bits // 2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << np.uint64(bits // 2)) - np.uint64(1)
+    for i in range(len(indices)):
+        value = indices[i]
+        while True:
+            high, low = np.uint64(value) >> low_bits, np.uint64(value) & low_mask
+            for number in range(0, len(keys), 2):
+                high ^= finalise(low ^ keys[number]) & high_mask
+                low ^= finalise(high ^ keys[number + 1]) & low_mask
+            value = np.int64((high << low_bits) | low)
+            if value < size:
+                break
+        out[i] = value
+
+
+@kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
+def feistel_inverse(positions, size, keys, out) -> None:
+    """The inverse of `feistel`: the same rounds, last to first.
+
+    Args:
+        positions: (n,) int64 in 0..size-1.
+        size: int64, at least 2.
+        keys: (rounds,) uint64, as for `feistel`.
+        out: (n,) int64, indices in 0..size-1.
+    """
+    bits = 0
+    while (size - 1) >> bits > 0:
+        bits += 1
+    low_bits = np.uint64(bits - bits // 2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << np.uint64(bits // 2)) - np.uint64(1)
+    for i in range(len(positions)):
+        value = positions[i]
+        while True:
+            high, low = np.uint64(value) >> low_bits, np.uint64(value) & low_mask
+            for number in range(len(keys) - 1, 0, -2):
+                low ^= finalise(high ^ keys[number]) & low_mask
+                high ^= finalise(low ^ keys[number - 1]) & high_mask
+            value = np.int64((high << low_bits) | low)
+            if value < size:
+                break
+        out[i] = value
+
+
+@kernel("void(uint64, uint16[::1])")
+def shuffle_table(key, out) -> None:
+    """A keyed Fisher-Yates shuffle of 0..len(out)-1, every permutation equally likely over keys.
+
+    Draws are 32-bit words of a splitmix64 counter; a word becomes a number below n by Lemire's multiply-high, and the few
+    words that would favour some numbers are drawn again.
+
+    Args:
+        key: uint64.
+        out: (size,) uint16, size at most 2^16.
+    """
+    for i in range(len(out)):
+        out[i] = i
+    counter = finalise(key)
+    for i in range(len(out) - 1, 0, -1):
+        choices = np.uint64(i + 1)
+        unfair = (_LOW_32 + np.uint64(1)) % choices
+        while True:
+            counter += _GOLDEN
+            product = (finalise(counter) >> np.uint64(32)) * choices
+            if product & _LOW_32 >= unfair:
+                break
+        chosen = np.int64(product >> np.uint64(32))
+        held = out[i]
+        out[i] = out[chosen]
+        out[chosen] = held

@@ -1,0 +1,110 @@
+"""What kind of character a code point is, and the one decoder of UTF-8 that kernels share.
+
+    bytes  --decode-->  code point, size  --class_table()[code point]-->  one bit of LETTER, MARK, ... , OTHER
+
+The classes are the major general categories of the Unicode database that Python carries, so they change with the Python
+version alone. White space is what `str.split` splits at, controls such as U+001C and U+0085 included.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from datapipe.kernels import inline
+
+LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, OTHER = 1, 2, 4, 8, 16, 32, 64
+"""OTHER: controls, format characters, private use, and what the database does not know."""
+
+CONTENT = LETTER | MARK | NUMBER | OTHER
+"""A word is more than punctuation when one of its characters is none of punctuation and symbols."""
+
+REPLACEMENT = 0xFFFD
+
+_CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S": SYMBOL}
+_ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
+"""All assigned characters outside private use; a test holds this against the database."""
+
+_NEWLINE = 0x0A
+_HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
+"""Jamo that join the one before them by rule: they are in no decomposition of the database."""
+
+
+@lru_cache(maxsize=1)
+def class_table() -> np.ndarray:
+    """The class of every code point: (0x110000,) uint8. Built once per process, in about 0.1 s."""
+    table = np.full(sys.maxunicode + 1, OTHER, np.uint8)
+    for start, stop in _ASSIGNED:
+        categories = "".join([unicodedata.category(chr(code))[0] for code in range(start, stop)])
+        letters = np.frombuffer(categories.encode(), np.uint8)
+        for category, kind in _CLASS_OF_CATEGORY.items():
+            table[start:stop][letters == ord(category)] = kind
+    for code in range(0x3001):  # the highest white space is U+3000
+        if chr(code).isspace():
+            table[code] = SPACE
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=4)
+def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
+    """Which code points a normal form keeps as they are beside any other: (0x110000,) uint8, 1 where so.
+
+    A text of such characters alone is in normal form: none changes, none is reordered, none joins the one before it.
+    Characters that the database does not know may be known to a newer normaliser, and are never stable.
+    """
+    table = np.zeros(sys.maxunicode + 1, np.uint8)
+    joining: list[int] = []
+    for start, stop in _ASSIGNED:
+        characters = [chr(code) for code in range(start, stop)]
+        forms = unicodedata.normalize(form, "\n".join(characters)).split("\n")  # nothing joins or passes a newline
+        if start == 0:
+            forms[_NEWLINE : _NEWLINE + 2] = ["\n"]  # the newline itself, split into two empty texts
+        known = np.array([category != "Cn" for category in map(unicodedata.category, characters)])
+        reordered = np.array(list(map(unicodedata.combining, characters)), np.uint8) != 0
+        table[start:stop] = np.array(list(map(str.__eq__, characters, forms))) & known & ~reordered
+        joining += [int(pair.split()[1], 16) for pair in map(unicodedata.decomposition, characters) if _is_canonical_pair(pair)]
+    if form in ("NFC", "NFKC"):
+        table[joining] = 0
+        table[_HANGUL_VOWELS] = 0
+        table[_HANGUL_FINALS] = 0
+    table.flags.writeable = False
+    return table
+
+
+def _is_canonical_pair(decomposition: str) -> bool:
+    """Whether this is two code points and no compatibility tag: "0065 0301"."""
+    return " " in decomposition and decomposition[0] != "<"
+
+
+@inline
+def decode(data, at, stop) -> tuple[Any, Any]:
+    """The character at `at` and its bytes; (REPLACEMENT, 1) for a byte that begins no well-formed one before `stop`.
+
+    Args:
+        data: (num_bytes,) uint8, any bytes at all.
+        at, stop: int64, `at` below `stop`.
+    """
+    code = np.int64(data[at])
+    if code < 0x80:
+        return code, 1
+    if code < 0xC2 or code > 0xF4:
+        return REPLACEMENT, 1
+    size = 2 if code < 0xE0 else (3 if code < 0xF0 else 4)
+    if at + size > stop:
+        return REPLACEMENT, 1
+    code &= 0x7F >> size
+    for place in range(at + 1, at + size):
+        byte = np.int64(data[place])
+        if byte & 0xC0 != 0x80:
+            return REPLACEMENT, 1
+        code = (code << 6) | (byte & 0x3F)
+    if size == 3 and (code < 0x800 or 0xD800 <= code < 0xE000):
+        return REPLACEMENT, 1
+    if size == 4 and (code < 0x10000 or code > 0x10FFFF):
+        return REPLACEMENT, 1
+    return code, size

@@ -1,0 +1,5 @@
+"""Batches for trainers as a pure function of position: snapshot in, NumPy out, no torch, no Ray, no YAML."""
+
+from datapipe.loader.loader import Loader
+
+__all__ = ["Loader"]

@@ -1,0 +1,72 @@
+"""Where every sequence of a split lies: one number line over all shards, sorted by source and then by path.
+
+    address   0 1 2 3 4 5 6 7 8 9        source_starts  0 . . . 6 . .
+    source    a a a a a a b b b b        shard_starts    0 . . 3 . . 6 …
+    shard     0 0 0 1 1 1 2 2 3 3
+
+A source's position p is the address `source_starts[source] + p`; a shard's row r is `shard_starts[shard] + r`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from datapipe.shards.manifest import ShardEntry, Snapshot
+
+Split = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The shards of one split in the order of their rows.
+
+    Attributes:
+        sources: names, sorted; also of sources without a shard in this split.
+        shards: by source, then by path.
+        source_starts: (num_sources + 1,) int64.
+        shard_starts: (num_shards + 1,) int64.
+    """
+
+    sources: tuple[str, ...]
+    shards: tuple[ShardEntry, ...]
+    source_starts: np.ndarray
+    shard_starts: np.ndarray
+
+    @property
+    def num_sequences(self) -> int:
+        return int(self.shard_starts[-1])
+
+    def size(self, source: int) -> int:
+        """How many sequences a source has."""
+        return int(self.source_starts[source + 1] - self.source_starts[source])
+
+    def find(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Shard number and row of each address: (n,) int64 each."""
+        # side="right" passes by empty shards, which share their start with the next
+        shards = np.searchsorted(self.shard_starts, addresses, side="right") - 1
+        return shards, addresses - self.shard_starts[shards]
+
+    def source_of(self, addresses: np.ndarray) -> np.ndarray:
+        """Source number of each address: (n,) int64."""
+        return np.searchsorted(self.source_starts, addresses, side="right") - 1
+
+
+def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
+    """The layout of a split: a function of the manifest alone, whatever the order of its shards."""
+    sources = tuple(sorted(snapshot.sources))
+    per_source = [snapshot.shards_of(source, split) for source in sources]
+    shards = tuple(shard for found in per_source for shard in found)
+    return Layout(
+        sources=sources,
+        shards=shards,
+        source_starts=_starts([sum(shard.sequences for shard in found) for found in per_source]),
+        shard_starts=_starts([shard.sequences for shard in shards]),
+    )
+
+
+def _starts(counts: list[int]) -> np.ndarray:
+    """(n + 1,) int64: 0, then the running sum."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])

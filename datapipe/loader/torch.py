@@ -1,0 +1,194 @@
+"""The loader as a torch dataset of whole batches, right under a DataLoader with any number of workers.
+
+    dataset = StreamingDataset("runs/x", batch_size=8)
+    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
+
+Worker w of W takes the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so what comes out
+is what one process would give, each batch once. Nothing is opened and no thread is started before a worker iterates.
+
+Checkpoints. Workers run ahead, and what they have built says nothing of what the trainer has seen. So:
+
+    without workers          dataset.state_dict()                 counts what was handed out, as `Loader` does
+    with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
+                             (with fields=(…, "step"), that is `batch["step"] + 1`)
+    StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
+
+`load_state_dict` goes before the DataLoader is iterated. A new pass over a DataLoader with workers starts where the dataset of
+the main process stands (with `persistent_workers`, where the workers stand, batches that nobody took being lost), so go on
+after a break with a state. Reading object stores, start workers with `multiprocessing_context="spawn"`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader.batches import Batch, Labels
+from datapipe.loader.layout import Split
+from datapipe.loader.loader import Loader
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise ImportError("datapipe.loader.torch needs torch: pip install datapipe[torch]") from error
+
+
+class StreamingDataset(IterableDataset):
+    """Whole batches as dicts of tensors; give it to `DataLoader(dataset, batch_size=None)`.
+
+    Args:
+        output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` holds in each
+            worker.
+        rank, world_size: by default those of `torch.distributed` if it is initialised, else the environment's RANK and
+            WORLD_SIZE (as torchrun sets them), else 0 of 1.
+    """
+
+    def __init__(
+        self,
+        output: str | Path,
+        *,
+        global_batch_size: int | None = None,
+        batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        split: Split = "train",
+        fields: Sequence[str] = ("input_ids", "labels"),
+        labels: Labels = "shifted",
+        seed: int | None = None,
+        prefetch: int = 2,
+    ) -> None:
+        super().__init__()
+        here = _place_in_world()
+        self._arguments: dict[str, Any] = {
+            "output": output,
+            "global_batch_size": global_batch_size,
+            "batch_size": batch_size,
+            "rank": here[0] if rank is None else rank,
+            "world_size": here[1] if world_size is None else world_size,
+            "split": split,
+            "fields": tuple(fields),
+            "labels": labels,
+            "seed": seed,
+            "prefetch": prefetch,
+        }
+        self._loader = Loader(**self._arguments)
+        self._resumed: dict[str, int] | None = None
+        self._iterated_in: tuple[int, int] | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Source names, in the order that the field `sources` counts them."""
+        return self._loader.sources
+
+    @property
+    def num_steps(self) -> int | None:
+        """As `Loader.num_steps`: of this rank, over all workers."""
+        return self._loader.num_steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker, num_workers = _place_in_loader()
+        if not self._is_iterated_here():
+            step = self._first_step()
+            if get_worker_info() is not None:  # a fork copies locks as they were, and those of the open loader may be held
+                self._loader = Loader(**self._arguments)
+            self._loader.seek(step)
+            self._resumed, self._iterated_in = None, (os.getpid(), worker)
+        elif self._arguments["split"] == "validation" and self._loader.step >= (self.num_steps or 0):
+            self._loader.seek(worker)
+        return self._iterate(num_workers)
+
+    def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
+        """Where to go on; see the head of this file for who counts.
+
+        Args:
+            steps_done: the step of the run to go on with. Needed unless the batches were handed out in this very process.
+        """
+        state = self._loader.state_dict()
+        if steps_done is not None:
+            return {**state, "step": steps_done}
+        if get_worker_info() is not None:
+            worker, num_workers = _place_in_loader()
+            step = state["step"] if self._is_iterated_here() else self._first_step()
+            return {**state, "step": step, "worker": {"id": worker, "num_workers": num_workers}}
+        if not self._is_iterated_here():
+            raise UserError(
+                "this process handed out no batch, so it cannot know how many the trainer took from DataLoader workers. "
+                "Give the number: dataset.state_dict(steps_done), the step of the run to go on with (batch['step'] + 1)."
+            )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on after the batches that `state` counts; call it before the DataLoader is iterated.
+
+        A state that one of several workers saved fits that worker alone; a DataLoader of another number of workers needs a
+        state of the whole run.
+        """
+        whole, worker = {name: value for name, value in state.items() if name != "worker"}, state.get("worker")
+        if worker is not None and state.get("global_batch_size") != self._loader.global_batch_size:
+            raise SnapshotError(
+                f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
+                f"{self._loader.global_batch_size}. Use the same, or a state of the whole run: state_dict(steps_done)."
+            )
+        self._loader.load_state_dict(whole)
+        self._resumed, self._iterated_in = worker, None
+
+    def _is_iterated_here(self) -> bool:
+        """Whether the position counts what this very process handed out; a copy in a new worker knows its parent's."""
+        return self._iterated_in == (os.getpid(), _place_in_loader()[0])
+
+    def _first_step(self) -> int:
+        """The first step of this worker: its place in the round that starts where the dataset stands, or its own, resumed."""
+        worker, num_workers = _place_in_loader()
+        if self._resumed is None:
+            return self._loader.step + worker
+        if self._resumed != {"id": worker, "num_workers": num_workers}:
+            raise SnapshotError(
+                f"the state was saved by worker {self._resumed['id']} of {self._resumed['num_workers']}, and this is worker "
+                f"{worker} of {num_workers}. Use as many workers as then, or a state of the whole run: state_dict(steps_done)."
+            )
+        return self._loader.step
+
+    def _iterate(self, stride: int) -> Iterator[Batch]:
+        loader, stop = self._loader, self.num_steps
+        ahead = loader.prefetcher(stride)
+        try:
+            while stop is None or loader.step < stop:
+                step = loader.step
+                batch = {name: _as_tensor(value) for name, value in ahead.take(step).items()}
+                loader.seek(step + stride)
+                yield batch
+        finally:
+            ahead.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers that are spawned: the arguments and the position, no open file."""
+        return {name: value for name, value in self.__dict__.items() if name != "_loader"} | {"_step": self._loader.step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        step = state.pop("_step")
+        self.__dict__.update(state)
+        self._loader = Loader(**self._arguments)
+        self._loader.seek(step)
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _place_in_loader() -> tuple[int, int]:
+    """This DataLoader worker and how many there are; 0 of 1 in the main process."""
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _place_in_world() -> tuple[int, int]:
+    """Rank and world size of this process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,152 @@
+"""The numbers of a task, and how they add up. Every figure of a run is a sum over committed tasks, so a resumed run
+reports the same books.
+
+    per task and source:   read = kept + Σ dropped by reason + quarantined            (`Books.check`)
+    along a source:        kept of one step = read of the next                        (`report.books`)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datapipe.errors import DatapipeError
+
+
+@dataclass(slots=True)
+class Books:
+    """What happened to the documents that entered one step of one source.
+
+    Attributes:
+        read, kept, quarantined: documents.
+        read_bytes, kept_bytes: UTF-8 bytes of their text.
+        dropped: documents by reason, "stage:rule".
+        tallies: what stages counted, "stage:name": spans replaced, and the like. Not documents.
+    """
+
+    read: int = 0
+    read_bytes: int = 0
+    kept: int = 0
+    kept_bytes: int = 0
+    quarantined: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    tallies: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Books) -> None:
+        self.read += other.read
+        self.read_bytes += other.read_bytes
+        self.kept += other.kept
+        self.kept_bytes += other.kept_bytes
+        self.quarantined += other.quarantined
+        self.dropped.update(other.dropped)
+        self.tallies.update(other.tallies)
+
+    def check(self, where: str) -> None:
+        """Raises DatapipeError unless every document that was read is accounted for."""
+        accounted = self.kept + self.dropped.total() + self.quarantined
+        if self.read != accounted:
+            raise DatapipeError(
+                f"{where}: the books do not balance: read {self.read}, but kept {self.kept} + dropped "
+                f"{self.dropped.total()} + quarantined {self.quarantined} = {accounted}. "
+                f"A stage lost or invented documents; this is a defect of datapipe or of a stage of yours."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "read": self.read,
+            "read_bytes": self.read_bytes,
+            "kept": self.kept,
+            "kept_bytes": self.kept_bytes,
+            "quarantined": self.quarantined,
+            "dropped": dict(sorted(self.dropped.items())),
+            "tallies": dict(sorted(self.tallies.items())),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Books:
+        return cls(**{**data, "dropped": Counter(data["dropped"]), "tallies": Counter(data["tallies"])})
+
+
+@dataclass(slots=True)
+class Work:
+    """Time spent and text seen by one named piece of work: a stage, reading, writing.
+
+    Attributes:
+        seconds: wall time inside tasks, summed over them.
+        bytes: text bytes that went in.
+        documents: documents that went in.
+    """
+
+    seconds: float = 0.0
+    bytes: int = 0
+    documents: int = 0
+
+    def add(self, other: Work) -> None:
+        self.seconds += other.seconds
+        self.bytes += other.bytes
+        self.documents += other.documents
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "bytes": self.bytes, "documents": self.documents}
+
+
+@dataclass(slots=True)
+class TaskMetrics:
+    """All numbers of one task.
+
+    Attributes:
+        books: documents in and out; empty for tasks that judge no documents.
+        work: by name, in the order the data takes.
+        tokens, sequences: what tokenizing or packing produced.
+        seconds: wall time of the whole task.
+        peak_bytes: the worker's peak resident memory when the task ended.
+    """
+
+    books: Books = field(default_factory=Books)
+    work: dict[str, Work] = field(default_factory=dict)
+    tokens: int = 0
+    sequences: int = 0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def spent(self, name: str, seconds: float, num_bytes: int = 0, documents: int = 0) -> None:
+        self.work.setdefault(name, Work()).add(Work(seconds, num_bytes, documents))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "books": self.books.to_json(),
+            "work": {name: work.to_json() for name, work in self.work.items()},
+            "tokens": self.tokens,
+            "sequences": self.sequences,
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
+        work = {name: Work(**one) for name, one in data["work"].items()}
+        return cls(**{**data, "books": Books.from_json(data["books"]), "work": work})
+
+
+def total_books(parts: Iterable[Books]) -> Books:
+    """The sum of books."""
+    total = Books()
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def total_work(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
+    """The sum of work by name, names in order of first appearance."""
+    total: dict[str, Work] = {}
+    for part in parts:
+        for name, work in part.items():
+            total.setdefault(name, Work()).add(work)
+    return total
+
+
+def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
+    """Millions of bytes per second, or None where nothing was timed."""
+    return num_bytes / 1e6 / seconds if seconds > 0 else None

@@ -1,0 +1,91 @@
+"""The books of a run: for every source, read = kept + Σ dropped by reason + quarantined, from the records of a plan. Pure.
+
+Within a task the engine checked it already; here the steps are held against each other: what one kept, the next has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from datapipe.errors import DatapipeError
+from datapipe.metrics import Books, Work, total_books, total_work
+from datapipe.plan.compile import Plan, Step
+
+
+@dataclass(slots=True)
+class SourceBooks:
+    """The totals of one source over the whole run, as far as it is committed.
+
+    Attributes:
+        books: `read` as the first step has it, `kept` as the last.
+        tokens, sequences: over both splits.
+        work: time per stage.
+        is_complete: whether every step of the source is committed.
+    """
+
+    books: Books = field(default_factory=Books)
+    tokens: int = 0
+    sequences: int = 0
+    work: dict[str, Work] = field(default_factory=dict)
+    is_complete: bool = False
+
+
+def source_books(plan: Plan, source: str) -> SourceBooks:
+    """The books of a source. Raises DatapipeError where two committed steps disagree."""
+    steps = plan.of_kind("map", source)
+    parts = [total_books(record.metrics.books for record in step.records) for step in steps]
+    for step, before, after in zip(steps[1:], parts, parts[1:]):
+        if step.is_committed and before.kept != after.read:
+            raise DatapipeError(
+                f"{step.id}: the books do not balance: the step before kept {before.kept} documents, this one read {after.read}"
+            )
+    total = Books(read=parts[0].read, read_bytes=parts[0].read_bytes)
+    for step, part in zip(steps, parts):
+        total.dropped.update(part.dropped)
+        total.tallies.update(part.tallies)
+        total.quarantined += part.quarantined
+        if step.is_committed:
+            total.kept, total.kept_bytes = part.kept, part.kept_bytes
+    tokenized, packed = plan.of_kind("tokenize", source), plan.of_kind("pack", source)
+    found = SourceBooks(
+        books=total,
+        tokens=_sum(step.records for step in tokenized),
+        sequences=sum(record.metrics.sequences for step in packed for record in step.records),
+        work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
+        is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed)),
+    )
+    if found.is_complete:
+        _check(source, found, tokenized, packed)
+    return found
+
+
+def _sum(groups: Iterable[Iterable]) -> int:
+    return sum(record.metrics.tokens for group in groups for record in group)
+
+
+def _check(source: str, found: SourceBooks, tokenized: list[Step], packed: list[Step]) -> None:
+    found.books.check(source)
+    encoded = sum(record.metrics.books.read for step in tokenized for record in step.records)
+    if encoded != found.books.kept:
+        raise DatapipeError(f"{source}: the books do not balance: {found.books.kept} documents kept, {encoded} tokenized")
+    in_shards = _sum(step.records for step in packed)
+    if in_shards != found.tokens:
+        raise DatapipeError(f"{source}: the books do not balance: {found.tokens} tokens encoded, {in_shards} in shards")
+
+
+def shared_work(plan: Plan) -> dict[str, Work]:
+    """Time spent on what serves several sources: global stages, the tokenizer."""
+    return total_work(record.metrics.work for step in plan.steps if not step.source for record in step.records)
+
+
+def over_quarantined(books: Mapping[str, SourceBooks], share: float) -> str | None:
+    """What to say when a source has more than `share` of its documents in quarantine, or None."""
+    for source, found in books.items():
+        total = found.books
+        if total.quarantined > share * total.read:
+            return (
+                f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
+                f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}"
+            )
+    return None

@@ -1,0 +1,217 @@
+"""What must run: the mixture, its inputs and what is committed, compiled into steps of tasks. Pure.
+
+    inputs ─▶ clean-0 ─▶ reduce ─▶ cluster ─▶ clean-1 ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
+
+A step is expanded into tasks as soon as the records of the step before are there; until then it is known by name alone.
+So the plan is compiled again whenever a step ends, and a resumed run walks through the committed ones at once. What the
+tasks of a step are is decided in `expand.py`; this file decides which step needs which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from datapipe.config.mixture import Mixture
+from datapipe.errors import DatapipeError
+from datapipe.plan import expand
+from datapipe.plan.steps import Meeting, Pipeline, lay_out
+from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts
+from datapipe.stage import Reader, Split
+
+LookUp = Callable[[str], Record | None]
+"""The committed record of a fingerprint, or None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSource:
+    """One source as planning sees it.
+
+    Attributes:
+        groups: what each map task reads.
+        readers: by input path.
+        reader_digests: by input path, code and options of its reader.
+        stages: bound, in order.
+    """
+
+    groups: tuple[tuple[Split, ...], ...]
+    readers: Mapping[str, Reader]
+    reader_digests: Mapping[str, str]
+    stages: tuple[BoundStage, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Everything a plan is a function of, records apart.
+
+    Attributes:
+        tokenizer_content: the user's tokenizer.json; empty where one is trained.
+        limit: read at most so many documents of each source.
+    """
+
+    mixture: Mixture
+    sources: Mapping[str, PlannedSource]
+    tokenizer_content: bytes = b""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Tasks of one kind.
+
+    Attributes:
+        id: unique in the run: "web/clean-0".
+        label: what it does, for people.
+        source: empty where it serves several.
+        tasks: None while what it needs is not committed.
+        records: as many as are committed, in task order.
+    """
+
+    id: str
+    kind: str
+    label: str
+    source: str = ""
+    tasks: tuple[Task, ...] | None = None
+    records: tuple[Record, ...] = ()
+
+    @property
+    def is_committed(self) -> bool:
+        return self.tasks is not None and len(self.records) == len(self.tasks)
+
+    def outputs(self, kind: str) -> tuple[OutputRef, ...]:
+        """All outputs of a kind, in task order."""
+        return tuple(output for record in self.records for output in record.of(kind))
+
+    def pending(self) -> list[Task]:
+        done = {record.fingerprint for record in self.records}
+        return [task for task in self.tasks or () if task.fingerprint not in done]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Steps in an order in which they can run."""
+
+    pipeline: Pipeline
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def is_committed(self) -> bool:
+        return all(step.is_committed for step in self.steps)
+
+    def pending(self) -> list[Task]:
+        """Tasks that are ready to run and have no record, in plan order."""
+        return [task for step in self.steps for task in step.pending()]
+
+    def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
+        return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
+
+
+def compile_plan(request: Request, look_up: LookUp) -> Plan:
+    """The plan of a run at this moment. Raises UserError where the mixture cannot be laid out."""
+    pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
+    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline))
+    cleaned = [compilation.segment(name, len(pipeline.segments[name]) - 1) for name in request.sources]
+    tokenizer = compilation.tokenizer(cleaned)
+    for step in cleaned:
+        tokenized = compilation.tokenize(step, tokenizer)
+        compilation.pack(tokenized, tokenizer)
+    return compilation.plan
+
+
+class _Compilation:
+    """One compilation at work. Each method adds a step after those it needs, and returns it."""
+
+    def __init__(self, request: Request, look_up: LookUp, plan: Plan) -> None:
+        self.request, self.look_up, self.plan = request, look_up, plan
+        self.expander = expand.Expander(request.mixture)
+        self.known: dict[str, Step] = {}
+
+    def add(self, step_id: str, kind: str, label: str, source: str, tasks: Sequence[Task] | None) -> Step:
+        if tasks is not None and len({task.fingerprint for task in tasks}) != len(tasks):
+            raise DatapipeError(f"{step_id}: two tasks have one fingerprint; this is a defect of datapipe, please report it")
+        found = [self.look_up(task.fingerprint) for task in tasks or ()]
+        step = Step(
+            id=step_id,
+            kind=kind,
+            label=label,
+            source=source,
+            tasks=None if tasks is None else tuple(tasks),
+            records=tuple(record for record in found if record is not None),
+        )
+        self.known[step_id] = step
+        self.plan.steps.append(step)
+        return step
+
+    def segment(self, name: str, number: int) -> Step:
+        """Segment `number` of a source, with all that comes before it."""
+        step_id = f"{name}/clean-{number}"
+        if step_id in self.known:
+            return self.known[step_id]
+        stages = self.plan.pipeline.segments[name][number]
+        meeting = self.plan.pipeline.after[name][number]
+        emit = meeting.stage if meeting else None
+        labels = [stage.name for stage in stages]
+        if number == 0:
+            planned = self.request.sources[name]
+            tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, self.request.limit)
+            return self.add(step_id, "map", " → ".join(["read", *labels]), name, tasks)
+        before = self.segment(name, number - 1)
+        ending = self.plan.pipeline.after[name][number - 1]
+        assert ending is not None
+        verdicts = self.verdicts(ending)
+        later = None
+        if before.is_committed and verdicts is not None:
+            later = self.expander.later_tasks(step_id, name, before.records, verdicts, stages, emit)
+        return self.add(step_id, "map", " → ".join([f"apply {ending.id}", *labels]), name, later)
+
+    def verdicts(self, meeting: Meeting) -> Verdicts | None:
+        """The verdicts of a global stage, or None while they are not committed."""
+        emitting = [self.segment(name, number) for name, number in meeting.sources]
+        cluster = self.known.get(f"{meeting.id}/cluster") or self.cluster(meeting, emitting)
+        if not cluster.is_committed:
+            return None
+        return Verdicts(name=meeting.id, rule=meeting.rule, files=cluster.outputs("verdicts"))
+
+    def cluster(self, meeting: Meeting, emitting: Sequence[Step]) -> Step:
+        ready = all(step.is_committed for step in emitting)
+        rows = [output for step in emitting for output in step.outputs("emitted")]
+        reduce_id, cluster_id = f"{meeting.id}/reduce", f"{meeting.id}/cluster"
+        reduces = self.expander.reduce_tasks(reduce_id, meeting.stage, rows) if ready else None
+        reduced = self.add(reduce_id, "reduce", f"{meeting.id}: meet by hash", "", reduces)
+        edges = reduced.outputs("edges")
+        clusters = self.expander.cluster_tasks(cluster_id, meeting.stage, edges) if reduced.is_committed else None
+        return self.add(cluster_id, "cluster", f"{meeting.id}: name survivors", "", clusters)
+
+    def tokenizer(self, cleaned: Sequence[Step]) -> OutputRef | None:
+        """The tokenizer's file, or None while it is not committed."""
+        if self.request.tokenizer_content:
+            tasks = self.expander.load_task("tokenizer/load", self.request.tokenizer_content)
+            loaded = self.add("tokenizer/load", "train", "take the tokenizer into the run", "", tasks)
+            return next(iter(loaded.outputs("tokenizer")), None)
+        ready = all(step.is_committed for step in cleaned)
+        total = sum(record.metrics.books.kept_bytes for step in cleaned for record in step.records)
+        samples: list[Step] = []
+        for step in cleaned:
+            step_id = f"{step.source}/sample"
+            sampling = self.expander.sample_tasks(step_id, step.source, step.records, total) if ready else None
+            samples.append(self.add(step_id, "sample", "sample text for the tokenizer", step.source, sampling))
+        sampled = [output for step in samples for output in step.outputs("sample")]
+        known = all(step.is_committed for step in samples)
+        training = self.expander.train_task("tokenizer/train", sampled) if known else None
+        trained = self.add("tokenizer/train", "train", "train the tokenizer", "", training)
+        return next(iter(trained.outputs("tokenizer")), None)
+
+    def tokenize(self, cleaned: Step, tokenizer: OutputRef | None) -> Step:
+        step_id = f"{cleaned.source}/tokenize"
+        tasks = None
+        if tokenizer is not None and cleaned.is_committed:
+            tasks = self.expander.tokenize_tasks(step_id, cleaned.source, cleaned.records, tokenizer)
+        return self.add(step_id, "tokenize", "tokenize and shuffle", cleaned.source, tasks)
+
+    def pack(self, tokenized: Step, tokenizer: OutputRef | None) -> Step:
+        step_id = f"{tokenized.source}/pack"
+        tasks = None
+        if tokenizer is not None and tokenized.is_committed:
+            by_split = {split: tokenized.outputs(split) for split in ("train", "validation")}
+            tasks = self.expander.pack_tasks(step_id, tokenized.source, by_split, tokenizer)
+        return self.add(step_id, "pack", "pack into shards", tokenized.source, tasks)

@@ -1,0 +1,241 @@
+"""The tasks of each kind of step, with their fingerprints. Pure.
+
+Bucket counts come from committed sizes, never from the number of workers, and are in no fingerprint of the tasks that made
+the rows. A task's inputs enter its fingerprint by their checksums, so equal content needs no second run even where the
+tasks that made it differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import xxhash
+
+from datapipe.config.mixture import Mixture
+from datapipe.plan.fingerprint import fingerprint
+from datapipe.plan.tasks import (
+    HASH_SPACE,
+    BoundStage,
+    ClusterTask,
+    MapTask,
+    OutputRef,
+    PackTask,
+    Record,
+    ReduceTask,
+    SampleTask,
+    Task,
+    TokenizeTask,
+    TrainTask,
+    Verdicts,
+)
+from datapipe.stage import FieldNames, Split
+
+if TYPE_CHECKING:
+    from datapipe.plan.compile import PlannedSource
+
+
+def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
+    """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
+    count = math.ceil(total_bytes / bucket_bytes)
+    borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
+    return list(zip(borders[:-1], borders[1:])) if count else []
+
+
+def _checksums(outputs: Iterable[OutputRef]) -> list[str]:
+    """What identifies a set of exchanged files: reducers sort, so the order of the files is no part of it."""
+    return sorted(output.checksum for output in outputs)
+
+
+class Expander:
+    """Makes the tasks of one mixture."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self.mixture = mixture
+
+    def common(self, step: str, source: str, kind: str, uses: Sequence[str], **parts: Any) -> dict[str, Any]:
+        """The fields every task has. `uses` names what runs in it, for the resources it asks for."""
+        return {
+            "step": step,
+            "source": source,
+            "seed": self.mixture.seed,
+            "fingerprint": fingerprint(kind, seed=self.mixture.seed, source=source, **parts),
+            "resources": self.mixture.execution.resources_for(uses),
+        }
+
+    # -------------------------------------------------------------------------------------------------- cleaning
+
+    def read_tasks(
+        self,
+        step: str,
+        name: str,
+        planned: PlannedSource,
+        stages: tuple[BoundStage, ...],
+        emit: BoundStage | None,
+        limit: int | None,
+    ) -> Sequence[Task]:
+        source = self.mixture.sources[name]
+        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
+        groups = planned.groups
+        if limit is not None:
+            groups = (tuple(split for group in groups for split in group),)
+        options: dict[str, Any] = {"fields": [fields.text, fields.id, list(fields.keep)], "limit": limit} | _stage_parts(
+            stages, emit
+        )
+        uses = _names(stages, emit)
+        return [
+            MapTask(
+                **self.common(step, name, "map", uses, splits=[_split_parts(split, planned) for split in group], **options),
+                splits=group,
+                readers=tuple(planned.readers[split.file.path] for split in group),
+                fields=fields,
+                limit=limit,
+                stages=stages,
+                emit=emit,
+            )
+            for group in groups
+        ]
+
+    def later_tasks(
+        self,
+        step: str,
+        name: str,
+        before: Sequence[Record],
+        verdicts: Verdicts,
+        stages: tuple[BoundStage, ...],
+        emit: BoundStage | None,
+    ) -> Sequence[Task]:
+        judged = {"name": verdicts.name, "rule": verdicts.rule, "files": _checksums(verdicts.files)}
+        options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit)
+        return [
+            MapTask(
+                **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
+                documents=record.of("documents"),
+                verdicts=verdicts,
+                stages=stages,
+                emit=emit,
+            )
+            for record in before
+        ]
+
+    def reduce_tasks(self, step: str, stage: BoundStage, rows: Sequence[OutputRef]) -> Sequence[Task]:
+        files = tuple(rows)
+        inputs = _checksums(files)
+        ranges = hash_ranges(sum(output.weight for output in files), self.mixture.execution.bucket_bytes)
+        return [
+            ReduceTask(
+                **self.common(step, "", "reduce", [stage.name], stage=stage.digest, files=inputs, range=[start, stop]),
+                stage=stage,
+                files=files,
+                start=start,
+                stop=stop,
+            )
+            for start, stop in ranges
+        ]
+
+    def cluster_tasks(self, step: str, stage: BoundStage, edges: Sequence[OutputRef]) -> Sequence[Task]:
+        """One task where clusters span buckets, else one per bucket, since each star there is a finished cluster."""
+        disjoint = getattr(stage.stage, "disjoint_stars", False)
+        groups = [(output,) for output in edges] if disjoint else [tuple(edges)]
+        return [
+            ClusterTask(
+                **self.common(step, "", "cluster", [stage.name], files=_checksums(group), number=number),
+                files=group,
+            )
+            for number, group in enumerate(groups)
+        ]
+
+    # -------------------------------------------------------------------------------------------------- tokens
+
+    def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], total_bytes: int) -> Sequence[Task]:
+        train = self.mixture.tokenizer.train
+        assert train is not None
+        fraction = min(1.0, train.sample_bytes / total_bytes) if total_bytes else 1.0
+        options: dict[str, Any] = {"fraction": fraction, "validation": self.mixture.validation}
+        return [
+            SampleTask(
+                **self.common(step, name, "sample", [], before=record.fingerprint, **options),
+                documents=record.of("documents"),
+                **options,
+            )
+            for record in cleaned
+        ]
+
+    def train_task(self, step: str, samples: Sequence[OutputRef]) -> Sequence[Task]:
+        train = self.mixture.tokenizer.train
+        assert train is not None
+        options: dict[str, Any] = {"vocab_size": train.vocab_size, "pattern": train.pattern, "eos": train.eos}
+        inputs = [output.checksum for output in samples]
+        return [
+            TrainTask(**self.common(step, "", "train", [step], samples=inputs, **options), samples=tuple(samples), **options)
+        ]
+
+    def load_task(self, step: str, content: bytes) -> Sequence[Task]:
+        eos = self.mixture.tokenizer.eos
+        digest = xxhash.xxh3_128_hexdigest(content)
+        return [TrainTask(**self.common(step, "", "train", [], content=digest, eos=eos), content=content, eos=eos)]
+
+    def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: OutputRef) -> Sequence[Task]:
+        options: dict[str, Any] = {"validation": self.mixture.validation}
+        eos = cast("str | None", (tokenizer.facts or {}).get("eos_token"))
+        known: dict[str, Any] = {**options, "tokenizer": tokenizer.checksum}
+        return [
+            TokenizeTask(
+                **self.common(step, name, "tokenize", ["tokenize"], before=record.fingerprint, **known),
+                documents=record.of("documents"),
+                tokenizer=tokenizer,
+                eos=eos,
+                **options,
+            )
+            for record in cleaned
+        ]
+
+    def pack_tasks(
+        self, step: str, name: str, by_split: Mapping[str, Sequence[OutputRef]], tokenizer: OutputRef
+    ) -> Sequence[Task]:
+        """One task per bucket; a bucket is about one shard of `target_bytes`."""
+        mixture, facts = self.mixture, tokenizer.facts or {}
+        options: dict[str, Any] = {
+            "tokenizer_fingerprint": str(facts["fingerprint"]),
+            "vocab_size": int(facts["vocab_size"]),
+            "eos_id": int(facts["eos_id"]),
+            "sequence_length": mixture.pack.sequence_length,
+            "method": mixture.pack.method,
+            "pool_documents": mixture.pack.pool_documents,
+            "format": mixture.shards.format,
+            "target_bytes": mixture.shards.target_bytes,
+        }
+        tasks: list[PackTask] = []
+        for split, outputs in by_split.items():
+            files, inputs = tuple(outputs), _checksums(outputs)
+            ranges = hash_ranges(sum(output.weight for output in files), mixture.shards.target_bytes)
+            tasks += [
+                PackTask(
+                    **self.common(step, name, "pack", ["pack"], files=inputs, range=[start, stop], split=split, **options),
+                    files=files,
+                    start=start,
+                    stop=stop,
+                    bucket=bucket,
+                    split=cast(Literal["train", "validation"], split),
+                    **options,
+                )
+                for bucket, (start, stop) in enumerate(ranges)
+            ]
+        return tasks
+
+
+def _names(stages: Sequence[BoundStage], emit: BoundStage | None) -> list[str]:
+    return [stage.name for stage in (*stages, *([emit] if emit else []))]
+
+
+def _stage_parts(stages: Sequence[BoundStage], emit: BoundStage | None) -> dict[str, Any]:
+    return {
+        "stages": [[stage.name, stage.digest] for stage in stages],
+        "emit": None if emit is None else [emit.name, emit.digest],
+    }
+
+
+def _split_parts(split: Split, planned: PlannedSource) -> list[Any]:
+    file = split.file
+    return [planned.reader_digests[file.path], file.path, file.num_bytes, file.stamp, split.start, split.stop]

@@ -1,0 +1,110 @@
+"""Logical steps: each source's stages, cut at the global ones into segments that run fused.
+
+    web:   normalize.unicode  filter.language │ dedup.exact │  │ dedup.minhash │ redact.pii
+           └── segment 0 ───────────────────┘               1                  └ segment 2
+    code:                                     │ dedup.exact │  redact.pii
+           segment 0 (nothing but reading)                    segment 1
+
+A global stage runs once over all sources that name it with equal options. Sources must meet their common global stages in
+one order; otherwise each would wait for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import cast
+
+from datapipe.errors import UserError
+from datapipe.plan.tasks import BoundStage
+from datapipe.stage import Global
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """A global stage and the sources that meet in it.
+
+    Attributes:
+        id: its name in the run; with a piece of its digest where two have the same name and differ in options.
+        sources: each with the number of the segment that emits into it, in the mixture's order.
+    """
+
+    id: str
+    stage: BoundStage
+    sources: tuple[tuple[str, int], ...]
+
+    @property
+    def rule(self) -> str:
+        """The reason of its drops, after its name."""
+        return cast(Global, self.stage.stage).rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """The logical steps of a run.
+
+    Attributes:
+        segments: by source; segment i ends where global stage i of that source begins.
+        meetings: in an order in which they can run.
+        after: by source, the meeting that ends each segment; None for the last.
+    """
+
+    segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
+    meetings: tuple[Meeting, ...]
+    after: Mapping[str, tuple[Meeting | None, ...]]
+
+
+def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
+    """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting order."""
+    segments = {source: _segments(listed) for source, listed in stages.items()}
+    globals_of = {source: [one for one in listed if isinstance(one.stage, Global)] for source, listed in stages.items()}
+    meetings = {one.id: one for one in _meetings(globals_of)}
+    by_identity = {(one.stage.name, one.stage.digest): one for one in meetings.values()}
+    orders = {source: [by_identity[g.name, g.digest].id for g in listed] for source, listed in globals_of.items()}
+    after = {source: (*(meetings[one] for one in order), None) for source, order in orders.items()}
+    ordered = tuple(meetings[one] for one in _order(orders))
+    return Pipeline(segments=segments, meetings=ordered, after=after)
+
+
+def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
+    segments: list[list[BoundStage]] = [[]]
+    for one in listed:
+        if isinstance(one.stage, Global):
+            segments.append([])
+        else:
+            segments[-1].append(one)
+    return tuple(tuple(segment) for segment in segments)
+
+
+def _meetings(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[Meeting]:
+    members: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    stages: dict[tuple[str, str], BoundStage] = {}
+    for source, listed in globals_of.items():
+        for number, one in enumerate(listed):
+            members.setdefault((one.name, one.digest), []).append((source, number))
+            stages[one.name, one.digest] = one
+    names = [name for name, _ in members]
+    return [
+        Meeting(
+            id=name if names.count(name) == 1 else f"{name}@{digest[:8]}",
+            stage=stages[name, digest],
+            sources=tuple(sources),
+        )
+        for (name, digest), sources in members.items()
+    ]
+
+
+def _order(orders: Mapping[str, Sequence[str]]) -> list[str]:
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    for order in orders.values():
+        for before, one in zip([None, *order], order):
+            graph.add(one, *([before] if before is not None else []))
+    try:
+        return list(graph.static_order())
+    except CycleError as error:
+        circle = " → ".join(dict.fromkeys(error.args[1]))
+        raise UserError(
+            f"sources name the global stages {circle} in conflicting orders, so each would wait for the other. "
+            f"Put them in the same order in every source's list, or set `scope: source` and different `as:` names."
+        ) from error

@@ -1,0 +1,177 @@
+"""The records that travel: what a worker is told to do, and what it says it has done.
+
+    map        splits of input, or documents of the step before  ->  documents, drops, quarantine, rows to exchange
+    reduce     a range of hashes of the exchanged rows           ->  edges between documents found alike
+    cluster    all edges                                         ->  verdicts
+    sample     documents                                         ->  a deterministic part of their text
+    train      samples                                           ->  tokenizer.json
+    tokenize   documents                                         ->  token rows to exchange, training and validation apart
+    pack       a range of hashes of the token rows               ->  shards
+
+Every task is picklable, names its inputs by content, and writes only under a folder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from datapipe.metrics import TaskMetrics
+from datapipe.stage import FieldNames, Filter, Global, Map, Reader, Split
+
+HASH_SPACE = 1 << 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputRef:
+    """A committed file: where it is (relative to OUTPUT), and what is in it.
+
+    Attributes:
+        rows: documents, edges or sequences, as the file's kind has it.
+        bytes: as stored.
+        weight: bytes before compression, or tokens × width: what bucket counts are reckoned from.
+        facts: the few more things the next step must know, such as the end-of-text id of a tokenizer.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    weight: int
+    checksum: str
+    facts: Mapping[str, int | str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundStage:
+    """A stage under the name it has in this run, with the digest of its code and options."""
+
+    name: str
+    stage: Filter | Map | Global
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdicts:
+    """The verdicts of a global stage, and the reason they give."""
+
+    name: str
+    rule: str
+    files: tuple[OutputRef, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What every task has. `resources` are Ray's: num_cpus, num_gpus, memory in bytes."""
+
+    step: str
+    fingerprint: str
+    source: str = ""
+    seed: int
+    resources: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.step} ({self.fingerprint[:12]})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapTask(Task):
+    """Streams documents through fused stages. Either `splits`, each with its reader, or `documents` of the step before."""
+
+    splits: tuple[Split, ...] = ()
+    readers: tuple[Reader, ...] = ()
+    fields: FieldNames = field(default_factory=FieldNames)
+    limit: int | None = None
+    documents: tuple[OutputRef, ...] = ()
+    verdicts: Verdicts | None = None
+    stages: tuple[BoundStage, ...] = ()
+    emit: BoundStage | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReduceTask(Task):
+    """Meets the rows of one hash range."""
+
+    stage: BoundStage
+    files: tuple[OutputRef, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterTask(Task):
+    """Joins all edges into clusters and names one survivor each."""
+
+    files: tuple[OutputRef, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleTask(Task):
+    """Takes the documents whose keyed hash is below `fraction`, validation apart."""
+
+    documents: tuple[OutputRef, ...]
+    fraction: float
+    validation: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainTask(Task):
+    """Trains the tokenizer on all samples, or takes the user's own (`content`) into the run."""
+
+    samples: tuple[OutputRef, ...] = ()
+    vocab_size: int = 0
+    pattern: str = ""
+    eos: str | None
+    content: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeTask(Task):
+    """Encodes documents and spreads them by keyed hash."""
+
+    documents: tuple[OutputRef, ...]
+    tokenizer: OutputRef
+    eos: str | None
+    validation: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackTask(Task):
+    """Packs one hash range of a source's token rows into shards."""
+
+    files: tuple[OutputRef, ...]
+    start: int
+    stop: int
+    bucket: int
+    split: Literal["train", "validation"]
+    tokenizer_fingerprint: str
+    vocab_size: int
+    eos_id: int
+    sequence_length: int
+    method: Literal["best_fit", "concat"]
+    pool_documents: int
+    format: Literal["arrow", "parquet"]
+    target_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What the ledger keeps of a committed task: its outputs by kind, and its numbers."""
+
+    step: str
+    fingerprint: str
+    outputs: Mapping[str, tuple[OutputRef, ...]]
+    metrics: TaskMetrics
+
+    def of(self, kind: str) -> tuple[OutputRef, ...]:
+        return self.outputs.get(kind, ())
+
+
+def output_to_json(output: OutputRef) -> dict[str, Any]:
+    facts = None if output.facts is None else dict(output.facts)
+    return {name: getattr(output, name) for name in ("path", "rows", "bytes", "weight", "checksum")} | {"facts": facts}
+
+
+def output_from_json(data: Mapping[str, Any]) -> OutputRef:
+    return OutputRef(**data)

@@ -1,0 +1,80 @@
+"""The funnel: what became of every document, source by source, and what each step cost. For people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+def funnel(report: Mapping[str, Any]) -> RenderableType:
+    """Tables of a report: documents, and steps."""
+    return Group(_documents(report), _steps(report))
+
+
+def _documents(report: Mapping[str, Any]) -> Table:
+    sources: Mapping[str, Any] = report["sources"]
+    table = Table(title=f"{report['name']}: what became of the documents", title_justify="left", title_style="bold")
+    table.add_column("")
+    for name in sources:
+        table.add_column(name, justify="right")
+    table.add_column("total", justify="right", style="bold")
+    columns = [*sources.values(), report["total"]]
+    table.add_row("read", *(_count(one["documents"]["read"]) for one in columns))
+    for reason in report["total"]["documents"]["dropped"]:
+        table.add_row(f"  dropped  {reason}", *(_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns))
+    table.add_row("  quarantined", *(_minus(one["documents"]["quarantined"]) for one in columns))
+    table.add_row("kept", *(_kept(one["documents"]) for one in columns), style="bold", end_section=True)
+    table.add_row("text read", *(size(one["bytes"]) for one in columns))
+    table.add_row("text kept", *(size(one["kept_bytes"]) for one in columns))
+    table.add_row("tokens", *(_count(one["tokens"]) for one in columns))
+    table.add_row("sequences", *(_count(one["sequences"]) for one in columns))
+    for tally in report["total"]["tallies"]:
+        table.add_row(tally, *(_count(one["tallies"].get(tally, 0)) for one in columns))
+    return table
+
+
+def _steps(report: Mapping[str, Any]) -> Table:
+    table = Table(title="what each step cost (summed over workers)", title_justify="left", title_style="bold")
+    table.add_column("step")
+    for name in ("seconds", "share", "text", "MB/s"):
+        table.add_column(name, justify="right")
+    steps: Mapping[str, Any] = report["total"]["steps"]
+    total = sum(step["seconds"] for step in steps.values()) or 1.0
+    for name, step in steps.items():
+        rate = "" if step["mb_per_s"] is None or not step["bytes"] else f"{step['mb_per_s']:,.1f}"
+        style = "bold yellow" if name == report["slowest_step"] else ""
+        share = f"{step['seconds'] / total:.0%}"
+        table.add_row(name, f"{step['seconds']:,.2f}", share, size(step["bytes"]), rate, style=style)
+    return table
+
+
+def print_funnel(report: Mapping[str, Any], console: Console) -> None:
+    console.print(funnel(report))
+    if report["problem"]:
+        console.print(Text(f"{report['status']}: {report['problem']}"), soft_wrap=True)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _minus(number: int) -> str:
+    return f"−{number:,}" if number else "·"
+
+
+def _kept(documents: Mapping[str, Any]) -> str:
+    share = f" ({documents['kept'] / documents['read']:.0%})" if documents["read"] else ""
+    return f"{documents['kept']:,}{share}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people: 1.2 MB, in steps of 1,000."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError

@@ -1,0 +1,135 @@
+"""The live display of a run: per step its tasks, MB/s, documents kept and time left; plain lines where no terminal is.
+
+Rates are over this session's wall time, so that a resumed run does not boast of what an earlier one did.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.tasks import Record, Task
+from datapipe.report.funnel import size
+
+_PLAIN_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class _Pace:
+    """What a step has done in this session."""
+
+    began: float
+    done: int = 0
+    text_bytes: int = 0
+
+    def left_s(self, remaining: int) -> float | None:
+        return (time.monotonic() - self.began) / self.done * remaining if self.done else None
+
+    def mb_per_s(self) -> float | None:
+        elapsed = time.monotonic() - self.began
+        return self.text_bytes / 1e6 / elapsed if self.text_bytes and elapsed > 0 else None
+
+
+class Progress:
+    """Watches a run; use it as a context manager around `Run.execute`."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._plan: Plan | None = None
+        self._paces: dict[str, _Pace] = {}
+        self._records: dict[str, list[Record]] = {}
+        self._live: Live | None = None
+        self._last_plain = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4, transient=True)
+            live.start()
+            self._live = live
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    # ---------------------------------------------------------------------------------------------- what the driver tells
+
+    def planned(self, plan: Plan) -> None:
+        first = self._plan is None
+        self._plan = plan
+        self._records = {step.id: list(step.records) for step in plan.steps}
+        for step in plan.steps:
+            if step.tasks is not None and not step.is_committed and step.id not in self._paces:
+                self._paces[step.id] = _Pace(began=time.monotonic())
+        if first and any(step.records for step in plan.steps):
+            committed = sum(len(step.records) for step in plan.steps)
+            self.say(f"resuming: {committed} tasks are committed and will not run again")
+
+    def committed(self, record: Record) -> None:
+        self._records.setdefault(record.step, []).append(record)
+        pace = self._paces.setdefault(record.step, _Pace(began=time.monotonic()))
+        pace.done += 1
+        pace.text_bytes += record.metrics.books.read_bytes
+        step = next((one for one in self._plan.steps if one.id == record.step), None) if self._plan else None
+        if self._live is None and step is not None and len(self._records[step.id]) == len(step.tasks or ()):
+            self._plain(step)
+
+    def retried(self, task: Task, failure: Any) -> None:
+        self.say(f"trying again: {task.label}: {failure.message}")
+
+    def tick(self) -> None:
+        if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._plan is not None:
+            for step in self._plan.steps:
+                if step.tasks and 0 < len(self._records.get(step.id, ())) < len(step.tasks):
+                    self._plain(step)
+            self._last_plain = time.monotonic()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    # ---------------------------------------------------------------------------------------------- what people see
+
+    def _row(self, step: Step) -> tuple[str, str, str, str]:
+        records = self._records.get(step.id, [])
+        pace = self._paces.get(step.id)
+        tasks = f"{len(records)}/{'?' if step.tasks is None else len(step.tasks)}"
+        rate = pace.mb_per_s() if pace else None
+        kept = sum(record.metrics.books.kept for record in records)
+        remaining = 0 if step.tasks is None else len(step.tasks) - len(records)
+        left = pace.left_s(remaining) if pace and remaining else None
+        return (
+            tasks,
+            "" if rate is None else f"{rate:,.1f} MB/s",
+            f"{kept:,} kept" if kept else "",
+            "" if left is None else f"{_duration(left)} left",
+        )
+
+    def _plain(self, step: Step) -> None:
+        self.say("  ".join(part for part in (f"{step.id}:", *self._row(step)) if part))
+
+    def _table(self) -> Table:
+        table = Table(box=None, padding=(0, 2), show_header=False)
+        for step in self._plan.steps if self._plan else ():
+            total = len(step.tasks) if step.tasks else None
+            bar = ProgressBar(total=total or 1, completed=len(self._records.get(step.id, ())), width=20)
+            table.add_row(step.id, bar, *self._row(step))
+        return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def committed_size(step: Step) -> str:
+    """Bytes that a step's committed outputs take, for people."""
+    return size(sum(output.bytes for record in step.records for group in record.outputs.values() for output in group))

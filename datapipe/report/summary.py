@@ -1,0 +1,88 @@
+"""report.json: every number of a run, per source and in total, summed over committed tasks. Pure, but for writing it.
+
+sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
+           .bytes       text read;  kept_bytes: text kept
+           .tokens, .sequences, .tallies
+           .steps       name → {seconds, bytes, mb_per_s, documents}
+total                   the same, and the steps that serve several sources
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from datapipe.metrics import Work, rate_mb_per_s, total_books, total_work
+from datapipe.plan.books import SourceBooks, shared_work, source_books
+from datapipe.plan.compile import Plan
+from datapipe.storage import Root
+
+REPORT = "report.json"
+
+
+def summarize(name: str, plan: Plan, sources: Iterable[str], status: str, problem: str | None = None) -> dict[str, Any]:
+    """The report as plain data.
+
+    Args:
+        status: "done", "failed" or "stopped".
+        problem: why, where it is not "done".
+    """
+    books = {source: source_books(plan, source) for source in sources}
+    total = SourceBooks(
+        books=total_books(one.books for one in books.values()),
+        tokens=sum(one.tokens for one in books.values()),
+        sequences=sum(one.sequences for one in books.values()),
+        work=total_work([*(one.work for one in books.values()), shared_work(plan)]),
+    )
+    records = [record for step in plan.steps for record in step.records]
+    return {
+        "name": name,
+        "status": status,
+        "problem": problem,
+        "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
+        "sources": {source: _entry(one) for source, one in books.items()},
+        "tasks": {
+            step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
+            for step in plan.steps
+        },
+        "slowest_step": slowest(total.work),
+        "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
+    }
+
+
+def _entry(found: SourceBooks) -> dict[str, Any]:
+    books = found.books
+    return {
+        "documents": {
+            "read": books.read,
+            "kept": books.kept,
+            "dropped": dict(books.dropped.most_common()),
+            "quarantined": books.quarantined,
+        },
+        "bytes": books.read_bytes,
+        "kept_bytes": books.kept_bytes,
+        "tokens": found.tokens,
+        "sequences": found.sequences,
+        "tallies": dict(sorted(books.tallies.items())),
+        "steps": {name: _step(work) for name, work in found.work.items()},
+    }
+
+
+def _step(work: Work) -> dict[str, Any]:
+    rate = rate_mb_per_s(work.bytes, work.seconds)
+    return {
+        "seconds": round(work.seconds, 6),
+        "bytes": work.bytes,
+        "mb_per_s": None if rate is None else round(rate, 3),
+        "documents": work.documents,
+    }
+
+
+def slowest(work: Mapping[str, Work]) -> str | None:
+    """The piece of work that took most of the workers' time."""
+    return max(work, key=lambda name: work[name].seconds, default=None)
+
+
+def write_report(root: Root, report: Mapping[str, Any]) -> None:
+    root.write_atomic(REPORT, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())

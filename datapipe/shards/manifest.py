@@ -1,0 +1,136 @@
+"""snapshot.json: the immutable manifest, written last. Whoever holds it can find, check and order every shard.
+
+    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum
+                  ── sources{}    weight, max_epochs, license, synthetic
+                  ── mixture      phases of integer weights over token positions
+                  ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
+                  ── files        files.parquet: first half of a document key -> source and path
+
+Its fingerprint covers every field but itself and holds no path outside the output and no time, so two runs that made the
+same bytes made the same snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from datapipe.errors import SnapshotError
+from datapipe.storage import Root
+
+SNAPSHOT = "snapshot.json"
+FORMAT = "datapipe-snapshot"
+VERSION = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ShardEntry(_Record):
+    """One shard file. `tokens` counts document tokens, padding apart; `documents` counts documents that start in it."""
+
+    path: str
+    source: str
+    split: Literal["train", "validation"]
+    sequences: int
+    tokens: int
+    documents: int
+    bytes: int
+    checksum: str
+
+
+class SourceEntry(_Record):
+    """What the loader must know of a source. `weight` is an exact integer share; see `Phase`."""
+
+    weight: int
+    max_epochs: float | None = None
+    license: str | None = None
+    synthetic: bool = False
+
+
+class Phase(_Record):
+    """Weights that hold until token position `until_tokens` of the whole run (None: for ever)."""
+
+    until_tokens: int | None
+    weights: dict[str, int]
+
+
+class TokenizerEntry(_Record):
+    path: str
+    fingerprint: str
+    vocab_size: int
+    eos_id: int
+
+
+class FileEntry(_Record):
+    path: str
+    bytes: int
+    checksum: str
+
+
+class Snapshot(_Record):
+    """The manifest. Construct with `fingerprint=""` and call `sealed()`."""
+
+    format: Literal["datapipe-snapshot"] = FORMAT
+    version: Literal[1] = VERSION
+    name: str
+    seed: int
+    sequence_length: int
+    shard_format: Literal["arrow", "parquet"]
+    tokenizer: TokenizerEntry
+    sources: dict[str, SourceEntry]
+    phases: tuple[Phase, ...]
+    total_tokens: int | None = None
+    files: FileEntry | None = None
+    shards: tuple[ShardEntry, ...]
+    fingerprint: str = ""
+
+    def sealed(self) -> Snapshot:
+        """This snapshot with its fingerprint filled in."""
+        return self.model_copy(update={"fingerprint": self.digest()})
+
+    def digest(self) -> str:
+        """Full-width digest of every field but the fingerprint itself."""
+        content = self.model_dump(mode="json", exclude={"fingerprint"})
+        return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
+
+    def mixture_digest(self) -> str:
+        """Full-width digest of what decides which source a sample comes from."""
+        content = self.model_dump(mode="json", include={"sources", "phases", "total_tokens", "seed", "sequence_length"})
+        return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
+
+    def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
+        """The shards of a source in the order of their rows: by path."""
+        found = (shard for shard in self.shards if shard.source == source and shard.split == split)
+        return tuple(sorted(found, key=lambda shard: shard.path))
+
+    def to_json(self) -> bytes:
+        return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_snapshot(root: Root) -> Snapshot:
+    """The snapshot of an output. Raises SnapshotError where there is none, or where it was edited or torn."""
+    try:
+        content = root.read_bytes(SNAPSHOT)
+    except FileNotFoundError as error:
+        raise SnapshotError(
+            f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run; "
+            f"run `datapipe run MIXTURE.yaml` (again, if it was stopped: it resumes) and give its output."
+        ) from error
+    try:
+        snapshot = Snapshot.model_validate_json(content)
+    except ValidationError as error:
+        raise SnapshotError(
+            f"{root.url}/{SNAPSHOT}: not a snapshot this version can read: {error.errors()[0]['msg']} "
+            f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
+        ) from error
+    if snapshot.fingerprint != snapshot.digest():
+        raise SnapshotError(
+            f"{root.url}/{SNAPSHOT}: its content does not match its own fingerprint, so it was edited or damaged. "
+            f"Run the mixture again to rewrite it."
+        )
+    return snapshot

@@ -1,0 +1,78 @@
+"""The Arrow schemas of everything the engine writes, in the order of the data path.
+
+documents   key, id, text, kept and added columns                       work/, one file per task
+drops       which document, by which rule, what it measured             work/
+quarantine  what could not be read or processed, and why                work/
+tokens      hash, key, tokens: the exchange before packing              work/
+sequences   rows of exactly S tokens, with the documents they hold      shards/
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from datapipe.columns import KEY_TYPE
+from datapipe.documents import BASE_FIELDS
+
+DOCUMENTS_BASE = pa.schema(BASE_FIELDS)
+
+DROPS = pa.schema(
+    [
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("rule", pa.string(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+        pa.field("threshold", pa.float64()),
+        pa.field("survivor", KEY_TYPE),
+    ]
+)
+"""One row per dropped document; its text is read again from the source. `survivor` is set by dedup alone."""
+
+QUARANTINE = pa.schema(
+    [
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("place", pa.uint64(), nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("excerpt", pa.binary(), nullable=False),
+    ]
+)
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """uint16 below 65,500 ids, else uint32.
+
+    65,500 and not 65,536: between the two, Megatron's writer and one of its readers disagree on the width
+    (`DType.optimal_dtype` against `GPTDatasetConfig.token_dtype_code`), so a snapshot never sits there.
+    """
+    return pa.uint16() if vocab_size < 65_500 else pa.uint32()
+
+
+def tokens(id_type: pa.DataType) -> pa.Schema:
+    """The exchange before packing: one row per tokenized document, `hash` its place in the global shuffle."""
+    return pa.schema(
+        [
+            pa.field("hash", pa.uint64(), nullable=False),
+            pa.field("key", KEY_TYPE, nullable=False),
+            pa.field("tokens", pa.large_list(pa.field("item", id_type, nullable=False)), nullable=False),
+        ]
+    )
+
+
+def sequences(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
+    """A shard: one row per packed sequence.
+
+    tokens   exactly S ids; past the sum of `lengths` the row is padding (the end-of-text id)
+    lengths  tokens of each piece of a document in this row, in order; every piece has at least one
+    keys     the document of each piece
+    starts   where the piece starts in its document's tokens: 0 but for documents that were split
+    """
+    return pa.schema(
+        [
+            pa.field("tokens", pa.list_(pa.field("item", id_type, nullable=False), sequence_length), nullable=False),
+            pa.field("lengths", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+            pa.field("keys", pa.list_(pa.field("item", KEY_TYPE, nullable=False)), nullable=False),
+            pa.field("starts", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        ]
+    )

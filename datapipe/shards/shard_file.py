@@ -1,0 +1,126 @@
+"""One shard file, Arrow or Parquet: what it says of itself, and opening it with that held against the manifest.
+
+Every record batch (Arrow) or row group (Parquet) holds `rows_per_batch` rows and the last one what is left, so
+row -> (batch, row in it) is arithmetic in both formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datapipe.errors import CorruptionError, SnapshotError
+from datapipe.shards import schemas
+from datapipe.shards.manifest import ShardEntry
+from datapipe.storage import Root
+
+FORMAT_VERSION = "1"
+VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
+SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
+
+
+def identity(sequence_length: int, tokenizer_fingerprint: str) -> dict[bytes, bytes]:
+    """What the metadata of every shard of a snapshot must say."""
+    return {
+        VERSION_KEY: FORMAT_VERSION.encode(),
+        TOKENIZER_KEY: tokenizer_fingerprint.encode(),
+        LENGTH_KEY: str(sequence_length).encode(),
+    }
+
+
+def open_shard(root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str) -> Shard:
+    """Opens a shard and checks all but its rows. Raises SnapshotError for other data, CorruptionError for damage."""
+    size = root.size(entry.path)
+    if size != entry.bytes:
+        found = "no such file" if size is None else f"{size} bytes"
+        raise CorruptionError(f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it")
+    shard = Shard(root, entry)
+    try:
+        shard.check(sequence_length, tokenizer_fingerprint)
+    except BaseException:
+        shard.close()
+        raise
+    return shard
+
+
+class Shard:
+    """An open file as record batches of constant size. Not for use by two threads at once.
+
+    Attributes:
+        mapped: the bytes of the file where it is local Arrow, whose batches are views of them; else None.
+        schema: with the file's metadata.
+    """
+
+    def __init__(self, root: Root, entry: ShardEntry) -> None:
+        self._root, self._entry = root, entry
+        self._stream = root.open_input(entry.path)
+        is_parquet = entry.path.endswith(".parquet")
+        self.mapped = self._stream.read_buffer() if root.local is not None and not is_parquet else None
+        try:
+            with self._damage_named():
+                if is_parquet:
+                    file: Any = pq.ParquetFile(self._stream)
+                    self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
+                    self._get: Callable[[int], Any] = lambda number: file.read_row_group(number, use_threads=False)
+                else:
+                    file = pa.ipc.open_file(self._stream if self.mapped is None else pa.BufferReader(self.mapped))
+                    self.schema, self.num_batches = file.schema, file.num_record_batches
+                    self._get = file.get_batch
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def rows_per_batch(self) -> int:
+        return int(self.schema.metadata[ROWS_KEY])
+
+    @property
+    def id_type(self) -> pa.DataType:
+        return self.schema.field("tokens").type.value_type
+
+    def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
+        """Holds what the file says of itself against the snapshot."""
+        metadata, path = self.schema.metadata or {}, self._entry.path
+        for name, value in identity(sequence_length, tokenizer_fingerprint).items():
+            if metadata.get(name) != value:
+                found = metadata.get(name, b"nothing").decode(errors="replace")
+                raise SnapshotError(f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot")
+        known = [schemas.sequences(id_type, sequence_length) for id_type in (pa.uint16(), pa.uint32())]
+        if not any(self.schema.equals(schema) for schema in known) or not metadata.get(ROWS_KEY, b"").isdigit():
+            raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
+        expected = -(-self._entry.sequences // max(1, self.rows_per_batch))
+        if self.num_batches != expected:
+            raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {expected}")
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Record batch or row group `number`, with its buffers checked to be as long as its rows need."""
+        with self._damage_named():
+            batch = self._get(number)
+            if isinstance(batch, pa.Table):
+                batch = pa.concat_batches(batch.to_batches())
+            batch.validate()
+        expected = min(self.rows_per_batch, self._entry.sequences - number * self.rows_per_batch)
+        pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
+        if batch.num_rows != expected or len(pieces) != 1:
+            raise CorruptionError(f"{self._entry.path}: record batch {number} is not laid out as its footer says")
+        return batch
+
+    def close(self) -> None:
+        """Closes the file; batches and `mapped` stay valid as long as they are held."""
+        self._stream.close()
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Turns what Arrow raises for broken content into a CorruptionError that names the file."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and (self._root.local is None or error.errno is not None):
+                raise  # the disk or the network, not the content
+            raise CorruptionError(
+                f"{self._entry.path}: cannot be read: {error}. Run the mixture again to restore it"
+            ) from error

@@ -1,0 +1,170 @@
+"""Writing shards: rows of sequences in, files of a fixed layout out.
+
+    append(batch) ── rebuffered to a constant number of rows ── PREFIX-00000.arrow, PREFIX-00001.arrow, …
+
+Every record batch (Arrow) or row group (Parquet) of a file holds `rows_per_batch` rows, the last one what is left, so row ->
+(batch, row in it) is arithmetic. A file is closed when the next row would take its tokens past `target_bytes`. How rows
+arrive in batches does not show in the bytes, and neither does the path or the time. Memory is one record batch of about
+4 MiB of tokens beside what is appended.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datapipe import columns
+from datapipe.shards import schemas
+from datapipe.shards.checksum import file_checksum
+from datapipe.shards.shard_file import FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
+from datapipe.storage import Root
+
+ShardFormat = Literal["arrow", "parquet"]
+
+BATCH_BYTES = 4 << 20
+"""Tokens of one record batch: large enough to read at disk speed, small enough to hold a few."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenShard:
+    """One finished file; the fields are those of `manifest.ShardEntry`, and `path` is where it was written."""
+
+    path: str
+    sequences: int
+    tokens: int
+    documents: int
+    bytes: int
+    checksum: str
+
+
+def shard_schema(id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str) -> pa.Schema:
+    """`schemas.sequences` with what a shard says of itself: no path and no time, so equal rows are equal bytes."""
+    metadata = {**identity(sequence_length, tokenizer_fingerprint), SOURCE_KEY: source.encode()}
+    return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
+
+
+class ShardWriter:
+    """Writes rows to `PREFIX-NNNNN.FORMAT` under `root`. After an error, or instead of `finish`, call `abort`.
+
+    Args:
+        prefix: an attempt path nobody reads: files appear under their names while they are written.
+        schema: from `shard_schema`.
+        target_bytes: token bytes of a file, padding included; a file holds at least one row.
+    """
+
+    def __init__(self, root: Root, prefix: str, format: ShardFormat, schema: pa.Schema, target_bytes: int) -> None:
+        row_type = schema.field("tokens").type
+        row_bytes = row_type.list_size * row_type.value_type.bit_width // 8
+        self._root, self._prefix = root, prefix
+        self._format: ShardFormat = format
+        self._rows_per_file = max(1, target_bytes // row_bytes)
+        self._rows_per_batch = min(self._rows_per_file, max(1, BATCH_BYTES // row_bytes))
+        layout = {VERSION_KEY: FORMAT_VERSION.encode(), ROWS_KEY: str(self._rows_per_batch).encode()}
+        self._schema = schema.with_metadata({**(schema.metadata or {}), **layout})
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._file: _OpenShard | None = None
+        self._written: list[WrittenShard] = []
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Adds rows of `schemas.sequences`. On an exception the open file is closed and what was written is void."""
+        assert batch.schema.equals(self._schema), batch.schema
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        while self._pending_rows >= self._rows_wanted():
+            self._write(self._rows_wanted())
+
+    def finish(self) -> tuple[WrittenShard, ...]:
+        """Writes what is left and returns every file in order; none when there was no row."""
+        if self._pending_rows:
+            self._write(self._pending_rows)
+        if self._file is not None:
+            self._close()
+        return tuple(self._written)
+
+    def abort(self) -> None:
+        """Closes the file that is open, leaving a torn one behind. Harmless when nothing is open."""
+        opened, self._file = self._file, None
+        if opened is not None:
+            opened.close()
+
+    def _rows_wanted(self) -> int:
+        """Rows of the next record batch: a full one, or what the file has room for."""
+        return min(self._rows_per_batch, self._rows_per_file - (self._file.sequences if self._file is not None else 0))
+
+    def _write(self, num_rows: int) -> None:
+        batch = self._take(num_rows)
+        try:
+            if self._file is None:
+                path = f"{self._prefix}-{len(self._written):05d}.{self._format}"
+                self._file = _OpenShard(self._root, path, self._format, self._schema)
+            self._file.write(batch)
+        except BaseException:
+            self.abort()
+            raise
+        if self._file.sequences == self._rows_per_file:
+            self._close()
+
+    def _close(self) -> None:
+        opened, self._file = self._file, None
+        assert opened is not None
+        opened.close()
+        self._written.append(opened.written())
+
+    def _take(self, num_rows: int) -> pa.RecordBatch:
+        """The first `num_rows` pending rows as one batch."""
+        taken: list[pa.RecordBatch] = []
+        self._pending_rows -= num_rows
+        while num_rows:
+            first = self._pending.pop(0)
+            if first.num_rows > num_rows:
+                self._pending.insert(0, first.slice(num_rows))
+                first = first.slice(0, num_rows)
+            taken.append(first)
+            num_rows -= first.num_rows
+        return pa.concat_batches([batch.replace_schema_metadata(self._schema.metadata) for batch in taken])
+
+
+class _OpenShard:
+    """A file being written, and the counts of what is in it."""
+
+    def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
+        self._root, self._path = root, path
+        self.sequences = self.tokens = self.documents = 0
+        with ExitStack() as handles:
+            stream = handles.enter_context(root.open_output(path))
+            self._sink: Any = handles.enter_context(_sink(stream, format, schema))
+            self._handles = handles.pop_all()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._sink.write_batch(batch)
+        self.sequences += batch.num_rows
+        self.tokens += int(columns.numbers(batch.column("lengths").flatten()).sum(dtype=np.int64))
+        self.documents += int(np.count_nonzero(columns.numbers(batch.column("starts").flatten()) == 0))
+
+    def close(self) -> None:
+        self._handles.close()
+
+    def written(self) -> WrittenShard:
+        """The record of the closed file; its checksum is read back from where the file lies."""
+        checksum, size = file_checksum(self._root, self._path)
+        return WrittenShard(
+            path=self._path,
+            sequences=self.sequences,
+            tokens=self.tokens,
+            documents=self.documents,
+            bytes=size,
+            checksum=checksum,
+        )
+
+
+def _sink(stream: pa.NativeFile, format: ShardFormat, schema: pa.Schema) -> Any:
+    """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, for whoever has a use for it."""
+    if format == "arrow":
+        return pa.ipc.new_file(stream, schema)
+    return pq.ParquetWriter(stream, schema, compression="zstd", use_dictionary=False, write_statistics=False)

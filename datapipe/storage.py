@@ -1,0 +1,190 @@
+"""Files by URL, on a local disk or an object store, through pyarrow file systems.
+
+    runs/a, /data/a, file:///data/a          local
+    s3://bucket/a?endpoint_override=http://127.0.0.1:5000&region=us-east-1      and gs://, as pyarrow takes them
+
+A `Root` is one folder by URL. Writing is all or nothing: locally a temporary file, fsync and `os.replace`; on an object
+store one upload, which appears whole or not at all. (An exception inside pyarrow's local output stream leaves a visible
+half file, so local outputs are never opened under their final name.)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from datapipe.errors import UserError
+
+
+def is_remote(url: str) -> bool:
+    """Whether `url` names an object store rather than a local path."""
+    return "://" in url and not url.startswith("file://")
+
+
+@lru_cache(maxsize=64)
+def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
+    if not is_remote(base):
+        return pafs.LocalFileSystem(), os.path.abspath(base.removeprefix("file://"))
+    try:
+        return pafs.FileSystem.from_uri(base)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"cannot open {base}: {error}. Expected a local path or a URL such as s3://bucket/folder") from error
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """A remote URL and its "?key=value…" tail; a `?` in a local path, or one that no `=` follows, is part of the path."""
+    if is_remote(url) and "?" in url:
+        base, _, query = url.rpartition("?")
+        if "=" in query and "/" not in query.split("=", 1)[0]:
+            return base, "?" + query
+    return url, ""
+
+
+def resolve(url: str) -> tuple[pafs.FileSystem, str]:
+    """The pyarrow file system of a URL and the path on it."""
+    return _filesystem(url)
+
+
+def open_input(url: str) -> pa.NativeFile:
+    """A random-access file for reading. Raises FileNotFoundError or OSError."""
+    filesystem, path = resolve(url)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
+    return filesystem.open_input_file(path)
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder by URL; every method takes a path relative to it, with forward slashes."""
+
+    url: str
+
+    @cached_property
+    def _target(self) -> tuple[pafs.FileSystem, str]:
+        base, query = split_query(self.url)
+        filesystem, path = _filesystem(base.rstrip("/") + query) if query else _filesystem(base)
+        return filesystem, path.rstrip("/")
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        return self._target[0]
+
+    @property
+    def local(self) -> Path | None:
+        """The folder on the local disk, or None for an object store."""
+        return Path(self._target[1]) if isinstance(self.filesystem, pafs.LocalFileSystem) else None
+
+    def path(self, relative: str = "") -> str:
+        """The path on `filesystem`."""
+        return f"{self._target[1]}/{relative}" if relative else self._target[1]
+
+    def child_url(self, relative: str) -> str:
+        base, query = split_query(self.url)
+        return f"{base.rstrip('/')}/{relative}{query}"
+
+    def open_input(self, relative: str) -> pa.NativeFile:
+        """Random access; memory-mapped where local."""
+        if self.local is not None:
+            path = self.path(relative)
+            return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
+        return self.filesystem.open_input_file(self.path(relative))
+
+    def open_output(self, relative: str) -> pa.NativeFile:
+        """A stream to a name nobody reads yet. Use it only for unique attempt paths under work/."""
+        if self.local is not None:
+            Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
+        return self.filesystem.open_output_stream(self.path(relative))
+
+    def read_bytes(self, relative: str) -> bytes:
+        """Raises FileNotFoundError."""
+        if self.local is not None:
+            return Path(self.path(relative)).read_bytes()
+        with self.filesystem.open_input_stream(self.path(relative)) as stream:
+            return stream.read()
+
+    def write_atomic(self, relative: str, content: bytes) -> None:
+        """Puts `content` under its final name: readers see all of it, or what was there before."""
+        if self.local is None:
+            with self.filesystem.open_output_stream(self.path(relative)) as stream:
+                stream.write(content)
+            return
+        target = Path(self.path(relative))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+
+    def publish(self, source: str, target: str, staging: str) -> None:
+        """Makes the committed file `source` appear as `target`, whole or not at all, keeping `source`.
+
+        Args:
+            staging: a unique relative path outside the target's folder for the link before it is renamed.
+        """
+        if self.local is None:
+            self.filesystem.copy_file(self.path(source), self.path(target))
+            return
+        final, link = Path(self.path(target)), Path(self.path(staging))
+        final.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        try:
+            os.link(self.path(source), link)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(self.path(source), link)
+        sync_file(link)
+        os.replace(link, final)
+        link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
+        sync_folder(final.parent)
+
+    def delete(self, relative: str) -> None:
+        """Removes a file; one that is not there is as good as removed."""
+        try:
+            self.filesystem.delete_file(self.path(relative))
+        except FileNotFoundError:
+            return
+
+    def delete_folder(self, relative: str) -> None:
+        if self.local is not None:
+            shutil.rmtree(self.path(relative), ignore_errors=False) if os.path.isdir(self.path(relative)) else None
+        else:
+            self.filesystem.delete_dir_contents(self.path(relative), missing_dir_ok=True)
+
+    def exists(self, relative: str) -> bool:
+        return self.size(relative) is not None
+
+    def size(self, relative: str) -> int | None:
+        """Bytes of a file, or None where there is no such file."""
+        info = self.filesystem.get_file_info(self.path(relative))
+        return info.size if info.type == pafs.FileType.File else None
+
+    def list_files(self, relative: str) -> list[tuple[str, int]]:
+        """(path relative to this root, bytes) of every file below `relative`, sorted by path."""
+        selector = pafs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
+        prefix = len(self.path()) + 1
+        infos = self.filesystem.get_file_info(selector)
+        return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)
+
+
+def sync_file(path: Path) -> None:
+    """fsync of a file's content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """fsync of a folder, so that a rename in it survives a power cut."""
+    sync_file(path)

@@ -1,0 +1,201 @@
+"""Text to token ids with any tokenizer.json, exactly as Hugging Face tokenizers gives them.
+
+    texts (num_docs,) ── pieces of about 1 MB ── slices of about 2 MB ── tokenizers ──▶ ids, offsets (num_docs + 1,)
+
+No special token is added, and one that is spelled out in a text is text: data cannot end a document. Truncation, padding
+and dropout that a file may carry are switched off. Memory is bounded by the slice (an `Encoding` takes about a hundred
+bytes a token), except that a tokenizer which is not byte-level gets its documents whole. Calls use one thread: the
+engines are the only parallelism.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from datapipe import columns
+from datapipe.errors import UserError, suggest
+from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.schemas import token_type
+from datapipe.tokens.cuts import cut_long_texts
+
+PIECE_BYTES = 1 << 20
+"""Documents above this are cut, where the tokenizer allows it; see `cuts`."""
+
+SLICE_BYTES = 2 << 20
+"""Text given to `tokenizers` in one call."""
+
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+"""Names under which special tokens are known to end a text, the first found counts."""
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; set, it also silences the warning after a fork
+
+
+class Encoder:
+    """A tokenizer with its end-of-text token.
+
+    Attributes:
+        vocab_size: ids are 0 to vocab_size - 1, added tokens among them.
+        eos_token, eos_id: the token that ends every document. `encode` does not append it.
+        id_type: uint16 or uint32; see `schemas.token_type`.
+        fingerprint: checksum of `to_json()`, full width.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, eos: str | None = None) -> None:
+        """
+        Args:
+            source: path of a tokenizer.json, or its content.
+            eos: the end-of-text token; without it, the first special token of a well-known name.
+        """
+        name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
+        settings = _settings(name, content)
+        self._json = _canonical(settings)
+        self._tokenizer = _load(name, self._json)
+        self._may_cut = _splits_between_words(settings, self._tokenizer)
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.eos_token = _end_of_text(name, settings, vocabulary, eos)
+        self.eos_id = vocabulary[self.eos_token]
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.id_type = token_type(self.vocab_size)
+        self.fingerprint = bytes_checksum(self._json)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Encoder, (self._json, self.eos_token)
+
+    def to_json(self) -> bytes:
+        """The tokenizer.json as it is used: equal bytes for equal tokenizers, whatever order or spacing the file had."""
+        return self._json
+
+    def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids of each text.
+
+        Args:
+            texts: (num_docs,) strings without nulls.
+
+        Returns:
+            ids: (num_tokens,) uint16 or uint32, all texts end to end.
+            offsets: (num_docs + 1,) int64; text i has `ids[offsets[i]:offsets[i + 1]]`.
+        """
+        if texts.null_count:
+            raise UserError(f"cannot encode {texts.null_count} null texts; expected strings. Drop or fill them first")
+        pieces, first_piece = cut_long_texts(columns.as_large_string(texts), PIECE_BYTES if self._may_cut else 1 << 62)
+        dtype = np.dtype(self.id_type.to_pandas_dtype())
+        ids, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
+        for part in slices_of(pieces, SLICE_BYTES):
+            encodings = self._tokenizer.encode_batch_fast(part.to_pylist(), add_special_tokens=False)
+            num_tokens = np.fromiter(map(len, encodings), np.int64, len(encodings))
+            ids.append(np.fromiter(chain.from_iterable(one.ids for one in encodings), dtype, int(num_tokens.sum())))
+            lengths.append(num_tokens)
+        piece_offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        return np.concatenate(ids), piece_offsets[first_piece]
+
+
+def slices_of(texts: pa.Array, limit_bytes: int) -> Iterator[pa.Array]:
+    """Consecutive slices of `texts` of at most `limit_bytes`, or of one longer text."""
+    offsets, _ = columns.text_buffers(texts)
+    start = 0
+    while start < len(texts):
+        stop = max(int(np.searchsorted(offsets, offsets[start] + limit_bytes, "right")) - 1, start + 1)
+        yield texts.slice(start, stop - start)
+        start = stop
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise UserError(f"{os.fspath(path)}: {error.strerror}. Expected the path of a tokenizer.json") from error
+
+
+def _settings(name: str, content: bytes) -> dict[str, Any]:
+    """The parsed file, with whatever would lose or vary tokens switched off."""
+    try:
+        settings = json.loads(content)
+    except ValueError as error:
+        raise UserError(f"{name}: not JSON: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
+        raise UserError(f"{name}: no `model` in it. Expected a tokenizer.json as Hugging Face tokenizers writes it")
+    settings["truncation"] = settings["padding"] = None
+    if settings["model"].get("dropout") is not None:
+        settings["model"]["dropout"] = None
+    return settings
+
+
+def _canonical(settings: dict[str, Any]) -> bytes:
+    return json.dumps(settings, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _load(name: str, content: bytes) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _end_of_text(name: str, settings: dict[str, Any], vocabulary: dict[str, int], eos: str | None) -> str:
+    if eos is not None:
+        if eos not in vocabulary:
+            special = sorted(token["content"] for token in settings.get("added_tokens") or () if token.get("special"))
+            raise UserError(f"{name}: no token {eos!r} for `eos`.{suggest(eos, special)} Its special tokens: {special[:20]}")
+        return eos
+    special = [token["content"] for token in settings.get("added_tokens") or () if token.get("special")]
+    for known in END_OF_TEXT:
+        if known in special and known in vocabulary:
+            return known
+    raise UserError(f"{name}: cannot tell which token ends a text; give `eos:`. Its special tokens: {sorted(special)[:20]}")
+
+
+def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """Whether this tokenizer always starts a new pre-token at a space between two ASCII letters; see `cuts`."""
+    steps = _steps(settings.get("pre_tokenizer"), "pretokenizers")
+    normalizers = _steps(settings.get("normalizer"), "normalizers")
+    if (
+        "ByteLevel" not in steps
+        or not steps <= {"ByteLevel", "Split", "Digits"}
+        or not normalizers <= {"NFC", "NFD", "NFKC", "NFKD"}
+    ):
+        return False
+    for token in settings.get("added_tokens") or ():
+        if token.get("rstrip") or re.search("[A-Za-z] ", token["content"]):
+            return False
+    return _probe(tokenizer)
+
+
+def _steps(setting: dict[str, Any] | None, members: str) -> set[str]:
+    """The types of a step of the file, or of the steps of a sequence."""
+    if setting is None:
+        return set()
+    if setting["type"] == "Sequence":
+        return set().union(*(_steps(member, members) for member in setting[members]))
+    return {setting["type"]}
+
+
+def _probe(tokenizer: Tokenizer) -> bool:
+    """Tries the pattern on pairs of letters, near contractions, digits, marks, line ends and runs of words."""
+    letters = "aAzZsStTmMdDlLrReEvV"
+    around = (
+        "{0} {1}",
+        "x's{0} {1}'s",
+        "1{0} {1}2",
+        ".{0} {1}.",
+        "\n{0} {1}\n",
+        "  {0} {1} {0} {1}  ",
+        "é{0} {1}é",
+        "Of{0} {1}he x",
+    )
+    text = "".join(shape.format(left, right) + ";" for left in letters for right in letters for shape in around)
+    steps = tokenizer.pre_tokenizer
+    assert steps is not None  # the caller found its type
+    starts = {start for _, (start, _) in steps.pre_tokenize_str(text)}
+    return all(found.start() in starts for found in re.finditer("(?<=[A-Za-z]) (?=[A-Za-z])", text))

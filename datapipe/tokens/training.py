@@ -1,0 +1,105 @@
+"""Training a byte-level BPE tokenizer: text in, tokenizer.json out, the same bytes every time.
+
+    sampled texts ── pieces of at most about 256 kB ── word counts ── merges ──▶ tokenizer.json
+
+The end-of-text token is id 0 and the 256 bytes are ids 1 to 256, so every text can be encoded, whatever was sampled. Merges
+follow exact counts, ties by the ids of the pair: neither threads nor the order of the documents show in the result. Memory
+is the distinct words of the sample; `tokenizers` buffers 256 pieces, hence their size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from datapipe import columns
+from datapipe.errors import UserError, suggest
+from datapipe.tokens.cuts import cut_long_texts
+from datapipe.tokens.encoder import Encoder, slices_of
+
+SMALLEST_VOCABULARY = 257
+"""256 bytes and the end-of-text token."""
+
+_PIECE_BYTES = 256 << 10
+
+_SPLITS = {
+    "gpt2": None,  # the pattern built into the byte-level pre-tokenizer
+    "cl100k": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+"""How a text is split into words, within which merges happen. cl100k also cuts numbers into groups of three digits."""
+
+
+def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
+    """A tokenizer.json trained on `texts`, in the form of `Encoder.to_json()`.
+
+    Args:
+        texts: arrays of (num_docs,) large_string without nulls, a few MiB each.
+        vocab_size: tokens wanted, 257 or more; there are fewer when the text has too few pairs that occur twice.
+        eos: the special token that ends a document.
+        pattern: how texts are split into words: "gpt2" or "cl100k".
+    """
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise UserError(f"vocab_size: {vocab_size} is too small; expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
+    if pattern not in _SPLITS:
+        raise UserError(
+            f"pattern: unknown pattern {pattern!r}; expected one of {', '.join(_SPLITS)}.{suggest(pattern, _SPLITS)}"
+        )
+    splitter = _splitter(pattern)
+    if len(splitter.pre_tokenize_str(eos)) < 2:
+        raise UserError(
+            f"eos: {eos!r} is a word that training may find in the text; expected one in brackets, as '<|endoftext|>'"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,  # a pair seen once teaches nothing
+        special_tokens=[eos],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    with _threads():
+        tokenizer.train_from_iterator(_pieces(texts), trainer)
+    return Encoder(tokenizer.to_str().encode(), eos=eos).to_json()
+
+
+def sample_fraction(total_bytes: int, sample_bytes: int) -> float:
+    """The fraction of documents to keep so that about `sample_bytes` of `total_bytes` of text are left; at most 1."""
+    return min(1.0, sample_bytes / total_bytes) if total_bytes > 0 else 1.0
+
+
+def _splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
+    split = _SPLITS[pattern]
+    if split is None:
+        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), byte_level])
+
+
+def _pieces(texts: Iterable[pa.Array]) -> Iterator[list[str]]:
+    for batch in texts:
+        pieces, _ = cut_long_texts(columns.as_large_string(batch), _PIECE_BYTES)
+        for part in slices_of(pieces, _PIECE_BYTES):
+            yield part.to_pylist()
+
+
+@contextmanager
+def _threads() -> Iterator[None]:
+    """Training is one task of a run and has the machine to itself; RAYON_NUM_THREADS bounds it."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before

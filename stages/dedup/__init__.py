@@ -1,0 +1,1 @@
+"""Global stages: documents are compared with all others of the run."""

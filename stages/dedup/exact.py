@@ -1,0 +1,79 @@
+"""Exact deduplication: of documents with the same text, one survives.
+
+    text  ->  128-bit hash of its bytes  ->  documents of equal hash meet  ->  a star around the survivor
+
+The first 64 bits of the hash decide where documents meet, all 128 whether they are equal. Nothing else of a text is
+exchanged, and an empty text is a text. One core of a 2-core AMD EPYC emits 3 GB/s; with `normalize: whitespace_case`
+240 MB/s.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, PrivateAttr
+
+from datapipe import columns, rng
+from datapipe.clusters import Keep, star_edges, survivor_ranks
+from datapipe.documents import DocumentBatch
+from datapipe.kernels import buckets
+from datapipe.stage import Global, StageContext
+
+
+class Exact(Global):
+    """Drops documents whose text equals that of another."""
+
+    normalize: Literal["none", "whitespace_case"] = Field(
+        default="none",
+        description="none: texts are equal when all their bytes are. whitespace_case: when they are after every run of white "
+        "space became one space and letters lower case.",
+    )
+    keep: Keep = Field(
+        default="first",
+        description="Which of equal documents survives: first (lowest key: within a file the earliest), longest or shortest "
+        "(by bytes before normalisation; ties: first), or random (by keyed hash).",
+    )
+
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    disjoint_stars: ClassVar[bool] = True
+    _seed: int = PrivateAttr(default=0)
+
+    def open(self, context: StageContext) -> None:
+        self._seed = rng.seed_for(context.seed, context.name, "survivor")
+
+    def emit_schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field("hash", pa.uint64(), nullable=False),
+                pa.field("key", columns.KEY_TYPE, nullable=False),
+                pa.field("digest", pa.uint64(), nullable=False),
+                pa.field("rank", pa.uint64(), nullable=False),
+            ]
+        )
+
+    def emit(self, batch: DocumentBatch) -> pa.RecordBatch:
+        offsets, data = batch.buffers if self.normalize == "none" else _normalized(batch.texts)
+        hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
+        buckets.hash_texts(offsets, data, hashes, digests)
+        ranks = survivor_ranks(self.keep, batch, self._seed)
+        arrays = [pa.array(hashes), batch.keys, pa.array(digests), pa.array(ranks)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.emit_schema())
+
+    def reduce(self, bucket: pa.RecordBatch) -> pa.RecordBatch:
+        hashes, digests = columns.numbers(bucket.column("hash")), columns.numbers(bucket.column("digest"))
+        if ((hashes[1:] == hashes[:-1]) & (digests[1:] != digests[:-1])).any():  # two texts share 64 bits: part them
+            order = np.lexsort((digests, hashes))  # stable: keys stay ascending
+            bucket, digests = bucket.take(pa.array(order)), digests[order]
+        return star_edges(bucket, digests, 1.0)
+
+
+def _normalized(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and bytes of the texts in lower case, with white space squeezed."""
+    offsets, data = columns.text_buffers(pc.call_function("utf8_lower", [texts]))
+    out_offsets = np.empty(len(offsets), np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
+    buckets.squeeze_space(offsets, data, out_offsets, out)
+    return out_offsets, out

@@ -1,0 +1,1 @@
+"""Stages that keep or drop a document by itself."""

@@ -1,0 +1,1 @@
+"""Stages that rewrite text without judging it."""

@@ -1,0 +1,1 @@
+"""Readers: raw files become batches of documents."""

@@ -1,0 +1,60 @@
+"""Plain text: one file, one document; plain, .gz or .zst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from datapipe.decoding import BrokenStreamError, decoded
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+
+_EXCERPT_BYTES = 4096
+_BOM = b"\xef\xbb\xbf"
+
+
+class Text(Reader):
+    """The whole file is the text: UTF-8, a byte-order mark taken off, line ends as they are. An empty file is an empty text."""
+
+    extensions: ClassVar[tuple[str, ...]] = (".txt", ".md", ".rst")
+
+    max_file_bytes: int = Field(default=512 << 20, ge=1, description="Longer files are quarantined without being held.")
+
+    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
+        content = self._content(split.file, open_input)
+        if isinstance(content, Rejected):
+            nothing = pa.array([], pa.large_string())
+            yield ReadBatch(places=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(content,))
+            return
+        yield ReadBatch(
+            places=np.zeros(1, np.uint64),
+            texts=pa.array([content], pa.large_string()),
+            ids=pa.nulls(1, pa.large_string()),
+            extra={name: pa.nulls(1, pa.large_string()) for name in fields.keep},
+            input_bytes=len(content),
+        )
+
+    def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        content = self._content(file, open_input)
+        return None if isinstance(content, Rejected) or place != 0 else content
+
+    def _content(self, file: InputFile, open_input: OpenInput) -> str | Rejected:
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            for piece in decoded(open_input, file.url, file.compression):
+                pieces.append(piece)
+                size += len(piece)
+                if size > self.max_file_bytes:
+                    error = f"a file of more than {self.max_file_bytes} bytes, the most this reader takes (max_file_bytes)"
+                    return Rejected(place=0, error=error, excerpt=pieces[0][:_EXCERPT_BYTES])
+            content = b"".join(pieces).removeprefix(_BOM)
+            return content.decode()
+        except BrokenStreamError as error:
+            return Rejected(place=0, error=str(error), excerpt=b"".join(pieces)[:_EXCERPT_BYTES])
+        except UnicodeDecodeError as error:
+            message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a file of UTF-8 text"
+            return Rejected(place=0, error=message, excerpt=error.object[:_EXCERPT_BYTES])

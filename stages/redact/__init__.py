@@ -1,0 +1,1 @@
+"""Stages that remove what should not be learnt."""

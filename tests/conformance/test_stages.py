@@ -1,0 +1,227 @@
+"""What every stage must do with any batch. Stages are found by walking `stages/`; adding one adds it here."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import stages
+from datapipe import columns
+from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage import EDGE_SCHEMA, Filter, FilterResult, Global, Map, Reader, Stage, StageContext
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "filter.language": {"keep": ["en"]},
+    "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},
+}
+"""Options of stages that need some, or do nothing without."""
+
+_HUGE_BYTES = 2_000_000
+PROSE = (
+    "It was the best of times, it was the worst of times, and those who have been there say that it is to be seen with "
+    "their own eyes.\nOn the next day the people of the town came to the square to be told of what they have to do, and "
+    "that was that. With the rain came the wind, and with the wind the end of all things that they had built."
+)
+TEXTS: dict[str, str] = {
+    "empty": "",
+    "white space": " \t\n \u3000\u2028 \n",
+    "one word": "word",
+    "one space": " ",
+    "nul": "a\0b \0 \0",
+    "crlf": "one line\r\nand another\r\rand a third\r\n",
+    "byte order mark": "\ufeffThe text \ufeff with marks",
+    "four-byte characters": "😀 𝕏𝕐 𠀀𠀁😀\n😀",
+    "combining marks": "e\u0301\u0327 a\u030a \u1100\u1161\u11a8 ﬁ",
+    "private, unassigned and noncharacters": "\ue000\U0010ffff\uffff\U000e0fff",
+    "punctuation": "… ... # - • “”",
+    "blank lines": "\n" * 1000,
+    "addresses": "Write to jane.doe@mail.example.net or 8.8.8.8 or 2001:4860:4860::8888.",
+    "prose": PROSE,
+    "prose again": PROSE,
+    "repeated prose": "\n".join([PROSE] * 5),
+    "one huge line": "the word of " * (_HUGE_BYTES // 12),
+    "one huge word": "x" * _HUGE_BYTES,
+}
+CONTEXT = StageContext(name="stage", seed=17)
+
+
+@pytest.fixture(autouse=True)
+def _uncompiled_kernels_may_wrap():
+    with np.errstate(over="ignore"):
+        yield
+
+
+def _stage_classes() -> dict[str, type[Stage]]:
+    """Every stage by its name: the one class of its module that is a stage."""
+    found: dict[str, type[Stage]] = {}
+    for module in pkgutil.walk_packages(stages.__path__, "stages."):
+        members = vars(importlib.import_module(module.name)).values()
+        own = [one for one in members if isinstance(one, type) and issubclass(one, Stage) and one.__module__ == module.name]
+        found.update({module.name.removeprefix("stages."): one for one in own})
+    return found
+
+
+CLASSES = _stage_classes()
+FILTERS, MAPS, GLOBALS = ([n for n, c in CLASSES.items() if issubclass(c, kind)] for kind in (Filter, Map, Global))
+WORKERS = [*FILTERS, *MAPS, *GLOBALS]
+
+
+def _stage(name: str) -> Stage:
+    return CLASSES[name](**OPTIONS.get(name, {}))
+
+
+@lru_cache(maxsize=32)
+def _opened(name: str) -> Stage:
+    stage = _stage(name)
+    stage.open(CONTEXT)
+    return stage
+
+
+def _batch(texts: list[str]) -> DocumentBatch:
+    """A batch with one column that the source keeps; each document has the key of its text's place in TEXTS."""
+    numbers = [list(TEXTS.values()).index(text) for text in texts]
+    arrays = [
+        columns.make_keys(7, np.array(numbers, np.uint64)),
+        pa.array([f"id-{number}" for number in numbers], pa.large_string()),
+        pa.array(texts, pa.large_string()),
+        pa.array(numbers, pa.int64()),
+    ]
+    return DocumentBatch(pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*BASE_FIELDS, pa.field("rank", pa.int64())])))
+
+
+def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
+    """What the stage says of a batch, as one table: verdicts, the batch as it becomes, or what is emitted."""
+    if isinstance(stage, Filter):
+        result = stage.process(batch)
+        return pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
+    if isinstance(stage, Map):
+        return pa.Table.from_batches([batch.with_columns(stage.process(batch)).record])
+    assert isinstance(stage, Global)
+    return pa.Table.from_batches([stage.emit(batch)])
+
+
+def _rows(stage: Stage, table: pa.Table) -> list[str]:
+    """Rows to compare, NaN equal to itself. What a global stage emits is a set: it is sorted before it is used."""
+    rows = [repr(row) for row in table.to_pylist()]
+    return sorted(rows) if isinstance(stage, Global) else rows
+
+
+def test_stages_every_module_holds_one_stage() -> None:
+    modules = [m.name for m in pkgutil.walk_packages(stages.__path__, "stages.") if not m.ispkg and "._" not in m.name]
+    assert sorted(CLASSES) == sorted(name.removeprefix("stages.") for name in modules)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_stage_options_are_described(name: str) -> None:
+    assert CLASSES[name].__doc__
+    assert [option for option, field in CLASSES[name].model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_stage_options_are_frozen_and_known(name: str) -> None:
+    stage = _stage(name)
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(stage, next(iter(CLASSES[name].model_fields), "option"), None)
+    with pytest.raises(ValueError, match="no_such_option"):
+        CLASSES[name](**OPTIONS.get(name, {}), no_such_option=1)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_stage_options_make_a_round_trip_through_json(name: str) -> None:
+    assert CLASSES[name].model_validate_json(_stage(name).model_dump_json()) == _stage(name)
+
+
+@pytest.mark.parametrize("name", [n for n in CLASSES if issubclass(CLASSES[n], Reader)])
+def test_reader_makes_a_round_trip_through_pickle(name: str) -> None:
+    assert pickle.loads(pickle.dumps(_stage(name))) == _stage(name)
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_pickled_before_or_after_opening_does_the_same(name: str) -> None:
+    batch = _batch([TEXTS["prose"], TEXTS["addresses"], TEXTS["crlf"]])
+    expected = _rows(_opened(name), _outcome(_opened(name), batch))
+    for stage in (pickle.loads(pickle.dumps(_stage(name))), pickle.loads(pickle.dumps(_opened(name)))):
+        stage.open(CONTEXT)
+        assert _rows(stage, _outcome(stage, batch)) == expected
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_empty_batch_has_the_schema_of_any_other(name: str) -> None:
+    empty, other = (_outcome(_opened(name), _batch(texts)) for texts in ([], list(TEXTS.values())[:-2]))
+    assert empty.num_rows == 0
+    assert empty.schema == other.schema
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_any_document_alone_is_judged(name: str, text: str) -> None:
+    table = _outcome(_opened(name), _batch([TEXTS[text]]))
+    table.validate(full=True)
+    assert table.num_rows == 1 or name in GLOBALS
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_neighbours_do_not_change_what_happens_to_a_document(name: str) -> None:
+    stage, texts = _opened(name), list(TEXTS.values())
+    whole = _outcome(stage, _batch(texts))
+    alone = pa.concat_tables([_outcome(stage, _batch([text])) for text in texts])
+    sliced = pa.concat_tables([_outcome(stage, _batch(texts).slice(at, at + 5)) for at in range(0, len(texts), 5)])
+    assert _rows(stage, whole) == _rows(stage, alone) == _rows(stage, sliced)
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_twice_gives_the_same(name: str) -> None:
+    stage, texts = _opened(name), list(TEXTS.values())[:-2]
+    batch = _batch(texts)
+    first = _outcome(stage, batch)
+    assert first.equals(_outcome(stage, batch)) or _rows(stage, first) == _rows(stage, _outcome(stage, batch))
+    assert _rows(stage, first) == _rows(stage, _outcome(stage, _batch(texts)))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Filter)
+    result: FilterResult = stage.process(_batch(list(TEXTS.values())))
+    assert (result.keep.dtype, result.rule.dtype, result.value.dtype) == (np.bool_, np.int16, np.float64)
+    assert len(result.keep) == len(result.rule) == len(result.value) == len(TEXTS)
+    assert np.array_equal(result.keep, result.rule == -1)
+    assert result.rule.max() < len(stage.rules())
+    assert np.isfinite(result.value[~result.keep]).all()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_map_leaves_key_id_and_kept_columns_alone(name: str) -> None:
+    stage, batch = _opened(name), _batch(list(TEXTS.values())[:-2])
+    assert isinstance(stage, Map)
+    new = stage.process(batch)
+    assert not {"key", "id", "rank"} & set(new)
+    assert set(stage.tallies) <= set(new)
+    assert all(len(column) == batch.num_docs for column in new.values())
+    assert all(pa.types.is_integer(new[tally].type) for tally in stage.tallies)
+    assert "text" not in new or (new["text"].type == pa.large_string() and new["text"].null_count == 0)
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_global_stage_emits_what_it_declares_and_reduces_it_to_edges(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Global)
+    emitted = stage.emit(_batch(list(TEXTS.values())[:-2]))
+    assert emitted.schema == stage.emit_schema()
+    assert emitted.schema.names[:2] == ["hash", "key"]
+    order = [("hash", "ascending"), ("key", "ascending")]
+    bucket = pa.Table.from_batches([emitted]).sort_by(order).combine_chunks().to_batches()[0]
+    edges = stage.reduce(bucket)
+    assert edges.schema == EDGE_SCHEMA
+    keys = set(emitted.column("key").to_pylist())
+    assert keys >= {*edges.column("key").to_pylist(), *edges.column("other").to_pylist()}
+    again = _batch([TEXTS["prose"], TEXTS["prose again"]])
+    assert len(set(again.keys.to_pylist())) == 1 or edges.num_rows
+    assert stage.reduce(bucket.slice(0, 0)).num_rows == 0

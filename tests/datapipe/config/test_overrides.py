@@ -1,0 +1,106 @@
+from typing import Any
+
+import pytest
+
+from datapipe.config.origins import Origins
+from datapipe.config.overrides import apply_override
+from datapipe.errors import UserError
+
+ORIGINS = Origins(file="m.yaml")
+
+
+def base() -> dict[str, Any]:
+    return {
+        "seed": 17,
+        "sources": {"web": {"path": "a", "weight": 1}, "web.v1": {"path": "b"}},
+        "stages": ["dedup.exact", {"filter.length": {"min_words": 3, "as": "short"}}, {"filter.language": None}],
+        "mixture": {"phases": [{"until": 0.5}]},
+        "shards": None,
+    }
+
+
+def overridden(override: str) -> dict[str, Any]:
+    return apply_override(base(), ORIGINS, override)[0]
+
+
+def test_value_is_yaml():
+    assert overridden("seed=18")["seed"] == 18
+    assert overridden("seed='18'")["seed"] == "18"
+    assert overridden("mixture.tokens=1e9")["mixture"]["tokens"] == 1e9
+    assert overridden("sources.web.path=[a=1, b]")["sources"]["web"]["path"] == ["a=1", "b"]
+
+
+def test_value_of_an_absent_or_empty_section_makes_the_section():
+    assert overridden("pack.sequence_length=512")["pack"] == {"sequence_length": 512}
+    assert overridden("shards.format=parquet")["shards"] == {"format": "parquet"}
+
+
+def test_source_name_with_a_dot_is_the_longest_that_fits():
+    changed = overridden("sources.web.v1.weight=0.2")
+    assert changed["sources"] == {"web": {"path": "a", "weight": 1}, "web.v1": {"path": "b", "weight": 0.2}}
+
+
+def test_whole_source_can_be_added():
+    assert overridden("sources.code={path: c}")["sources"]["code"] == {"path": "c"}
+
+
+@pytest.mark.parametrize("key", ["stages.1.min_words", "stages[1].min_words", "stages.short.min_words"])
+def test_stage_option_is_reached_by_index_and_by_name(key: str):
+    assert overridden(f"{key}=5")["stages"][1] == {"filter.length": {"min_words": 5, "as": "short"}}
+
+
+def test_stage_without_options_gets_them():
+    assert overridden("stages.dedup.exact.scope=source")["stages"][0] == {"dedup.exact": {"scope": "source"}}
+    assert overridden("stages.filter.language.keep=[en]")["stages"][2] == {"filter.language": {"keep": ["en"]}}
+
+
+def test_list_is_replaced_as_a_whole_or_by_item():
+    assert overridden("stages=[a.b]")["stages"] == ["a.b"]
+    assert overridden("stages.0=a.b")["stages"][0] == "a.b"
+    assert overridden("mixture.phases.0.until=80%")["mixture"]["phases"] == [{"until": "80%"}]
+
+
+def test_data_given_is_left_as_it_was():
+    data = base()
+    apply_override(data, ORIGINS, "stages.0.scope=source")
+    assert data == base()
+
+
+def test_replaced_values_say_they_come_from_the_command_line():
+    _, origins = apply_override(base(), Origins(file="m.yaml", places={("seed",): "m.yaml:1"}), "pack.method=concat")
+    assert origins.where(("pack", "method")) == "--set: pack.method"
+    assert origins.where(("seed",)) == "m.yaml:1: seed"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("seed", "--set: found 'seed', expected KEY=VALUE such as pack.sequence_length=1024."),
+        ("=3", "--set: found '=3', expected KEY=VALUE such as pack.sequence_length=1024."),
+        ("a..b=3", "--set: found 'a..b', expected a path of keys such as sources.web.weight."),
+        ("seed.x=1", "--set: seed.x: seed is 17, which has no keys. Expected a path such as sources.web.weight."),
+        (
+            "sources.wbe.weight=2",
+            "--set: sources.wbe: unknown source. Did you mean 'web'? Expected one of: web, web.v1.",
+        ),
+        (
+            "stages.9.x=1",
+            "--set: stages.9.x: no such item. Expected an index from 0 to 2, or one of: dedup.exact, short, filter.language.",
+        ),
+        (
+            "stages.filter.lenguage.x=1",
+            "--set: stages.filter.lenguage.x: no such item. Did you mean 'filter.language'? "
+            "Expected an index from 0 to 2, or one of: dedup.exact, short, filter.language.",
+        ),
+        ("mixture.phases.1.until=1", "--set: mixture.phases.1.until: no such item. Expected an index from 0 to 0."),
+        (
+            "seed=[1",
+            "--set seed:1: invalid YAML: while parsing a flow sequence expected ',' or ']', but got "
+            "'<stream end>', at column 3.",
+        ),
+    ],
+)
+def test_bad_override_is_refused(override: str, expected: str):
+    with pytest.raises(UserError) as caught:
+        apply_override(base(), ORIGINS, override)
+    assert str(caught.value) == expected

@@ -1,0 +1,42 @@
+import glob
+import re
+from pathlib import Path
+
+from datapipe.config import Mixture, load_mixture, starter_mixture
+
+
+def test_starter_is_a_mixture_over_files_that_are_there(tmp_path: Path):
+    path = tmp_path / "mixture.yaml"
+    path.write_text(starter_mixture())
+    mixture = load_mixture(path)
+    assert all(glob.glob(pattern) for source in mixture.sources.values() for pattern in source.path)
+
+
+def test_starter_shows_every_option_with_a_comment():
+    shown = set(re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE)) | {
+        "until",
+        "weights",
+        "num_cpus",
+        "num_gpus",
+        "memory",
+    }
+    schema = Mixture.model_json_schema()
+    options = {name for model in (schema, *schema["$defs"].values()) for name in model["properties"]}
+    sections = {"sources", "pack", "shards", "mixture", "tokenizer"}
+    assert options - sections <= shown
+
+
+def test_starter_with_its_commented_options_switched_on_is_a_mixture_too(tmp_path: Path):
+    text = re.sub(r"^( *)# (?=[a-z_]+:)(?!path: tokenizer|eos: </s>)", r"\1", starter_mixture(), flags=re.MULTILINE)
+    text = re.sub(r"^( *)#   (?=dedup)", r"\1  ", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)#   - ", r"\1  - ", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)# - ", r"\1- ", text, flags=re.MULTILINE)
+    path = tmp_path / "mixture.yaml"
+    path.write_text(text)
+    mixture = load_mixture(path)
+    assert mixture.mixture.tokens == 100 * 10**9
+    assert len(mixture.mixture.phases) == 2
+    assert len(mixture.stages) > 5
+    assert mixture.sources["modules"].keep == ("url", "date")
+    assert mixture.sources["modules"].exclude == ("**/test/**",)
+    assert mixture.execution.resources["dedup.exact"].memory == 4 << 30

@@ -1,0 +1,36 @@
+"""A small corpus of two sources in several formats, and its mixture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import corpora, runs
+
+
+def write_corpus(folder: Path) -> str:
+    """Two sources under `folder`; returns the `sources:` part of a mixture."""
+    for number in range(3):
+        corpora.write_jsonl(folder / f"web/plain-{number}.jsonl", corpora.documents(number, 120))
+    corpora.write_jsonl(folder / "web/deep/zipped.jsonl.gz", corpora.documents(10, 80))
+    corpora.write_jsonl(folder / "web/deep/zstd.jsonl.zst", corpora.documents(11, 80))
+    corpora.write_parquet(folder / "books/books.parquet", corpora.documents(1, 150))
+    return f"""
+  web:
+    path: {folder}/web/**/*.jsonl*
+    weight: 0.7
+  books:
+    path: {folder}/books/*.parquet
+    weight: 0.3
+"""
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> str:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def mixture(tmp_path, corpus) -> Path:
+    return runs.write_mixture(tmp_path, corpus)

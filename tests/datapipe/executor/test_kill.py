@@ -1,0 +1,106 @@
+"""SIGKILL at random moments, then the same command: no worker is left, nothing runs twice, and the snapshot is the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from datapipe.shards.manifest import Snapshot
+from tests import runs
+from tests.processes import children, is_running, run, start, wait_until
+
+pytestmark = pytest.mark.slow
+
+NUM_KILLS = 10
+
+
+def _records(output: Path) -> dict[str, int]:
+    """When each ledger record was written."""
+    folder = output / "work" / "ledger"
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+
+
+def _snapshot(output: Path) -> Snapshot:
+    return Snapshot.model_validate_json((output / "snapshot.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = runs.run_mixture(runs.write_mixture(folder, corpus))
+    return done.snapshot, len(_records(folder / "out"))
+
+
+def _moments(total: int, seed: int) -> list[int]:
+    """After how many more commits each kill comes; together fewer than there are tasks."""
+    rng = random.Random(seed)
+    return [rng.randint(0, max(1, total // NUM_KILLS - 1)) for _ in range(NUM_KILLS)]
+
+
+def _has_worked(driver: subprocess.Popen, output: Path, commits: int) -> bool:
+    return len(_records(output)) >= commits and bool(children(driver.pid))
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["driver", "group"])
+def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, whole_group):
+    expected, total = undisturbed
+    output = tmp_path / "out"
+    kept: dict[str, int] = {}
+    for more in _moments(total, seed=int(whole_group)):
+        wanted = len(_records(output)) + more
+        driver = start(["run", str(mixture), "--workers", "2"])
+        wait_until(
+            lambda p=driver, n=wanted: (len(_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
+        )
+        workers = children(driver.pid)
+        if whole_group:
+            os.killpg(driver.pid, signal.SIGKILL)
+        else:
+            driver.kill()
+        driver.communicate()
+        wait_until(lambda gone=workers: not any(is_running(one) for one in gone), "workers to go with their driver")
+        kept |= {name: at for name, at in _records(output).items() if name not in kept}
+    last = run(["run", str(mixture), "--workers", "2"])
+    assert last.returncode == 0, last.stderr
+    assert _snapshot(output) == expected
+    records = _records(output)
+    assert len(records) == total
+    assert {name: records[name] for name in kept} == kept
+
+
+def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undisturbed):
+    expected, total = undisturbed
+    output, rng = tmp_path / "out", random.Random(5)
+    driver = start(["run", str(mixture), "--workers", "2"])
+    killed = 0
+    for moment in sorted(rng.sample(range(total - 1), NUM_KILLS)):
+        wait_until(lambda n=moment: len(_records(output)) >= n or driver.poll() is not None, "commits")
+        workers = [one for one in children(driver.pid) if is_running(one)]
+        if workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+            killed += 1
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors
+    assert killed >= NUM_KILLS // 2
+    assert _snapshot(output) == expected
+    assert len(_records(output)) == total
+
+
+def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undisturbed):
+    expected, _ = undisturbed
+    output = tmp_path / "out"
+    driver = start(["run", str(mixture), "--workers", "2"])
+    wait_until(lambda: len(_records(output)) >= 2 or driver.poll() is not None, "two commits")
+    workers = children(driver.pid)
+    os.killpg(driver.pid, signal.SIGINT)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "run the same command again" in errors
+    assert not any(is_running(one) for one in workers)
+    assert run(["run", str(mixture)]).returncode == 0
+    assert _snapshot(output) == expected

@@ -1,0 +1,82 @@
+"""The fields of a batch, against plain Python over the same pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.loader import Loader
+from tests.oracles import batch as oracle
+from tests.snapshots import make_snapshot, source_hash
+
+S = 16
+PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, weights={"code": 1, "web": 2})
+
+
+def lengths_of(batch: dict[str, np.ndarray]) -> list[list[int]]:
+    """The lengths of the pieces of each row."""
+    return [row.tolist() for row in np.split(batch["piece_lengths"], batch["piece_offsets"][1:-1])]
+
+
+def test_fields_per_token_equal_their_oracles(output: Path) -> None:
+    fields = ("input_ids", "labels", "position_ids", "segment_ids", *PIECES)
+    loader, unshifted = (Loader(output, global_batch_size=9, fields=fields, labels=kind) for kind in ("shifted", "unshifted"))
+    for step in range(12):
+        batch = loader.batch(step)
+        for row, lengths in enumerate(lengths_of(batch)):
+            tokens = batch["input_ids"][row].tolist()
+            assert batch["labels"][row].tolist() == oracle.shifted_labels(tokens, lengths)
+            assert unshifted.batch(step)["labels"][row].tolist() == oracle.unshifted_labels(tokens, lengths)
+            assert batch["position_ids"][row].tolist() == oracle.positions(lengths, S)
+            assert batch["segment_ids"][row].tolist() == oracle.segments(lengths, S)
+
+
+def test_cu_seqlens_are_the_borders_of_segments(output: Path) -> None:
+    batch = Loader(output, global_batch_size=9, fields=("segment_ids", "cu_seqlens")).batch(2)
+    segments = batch["segment_ids"].reshape(-1)
+    rows = np.arange(len(segments)) // S
+    changes = np.flatnonzero((np.diff(segments) != 0) | (np.diff(rows) != 0)) + 1
+    assert batch["cu_seqlens"].tolist() == [0, *changes.tolist(), 9 * S]
+    assert batch["cu_seqlens"].dtype == np.int32
+
+
+def test_pieces_name_the_documents_of_their_rows(output: Path) -> None:
+    batch = Loader(output, global_batch_size=9, fields=("input_ids", "sources", *PIECES)).batch(4)
+    for row, source in enumerate(batch["sources"].tolist()):
+        at = 0
+        for piece in range(batch["piece_offsets"][row], batch["piece_offsets"][row + 1]):
+            key = batch["document_keys"][piece].tobytes()
+            assert int.from_bytes(key[:8], "big") == source_hash(("code", "web")[source])
+            if batch["piece_starts"][piece] == 0:
+                assert int.from_bytes(key[8:], "big") + 1 == batch["input_ids"][row, at]
+            at += batch["piece_lengths"][piece]
+
+
+def test_sources_and_step_say_where_rows_come_from(output: Path) -> None:
+    loader = Loader(output, global_batch_size=9, fields=("input_ids", "sources", "step"))
+    assert loader.sources == ("code", "web")
+    batch = loader.batch(6)
+    assert batch["step"] == 6
+    assert batch["sources"].tolist() == (batch["input_ids"][:, 0] // S >= 31).tolist()
+
+
+def test_dtype_int32_changes_nothing_but_the_width(output: Path) -> None:
+    wide, narrow = (Loader(output, global_batch_size=4, dtype=dtype).batch(1) for dtype in (np.int64, "int32"))
+    for field in ("input_ids", "labels"):
+        assert (wide[field].dtype, narrow[field].dtype) == (np.int64, np.int32)
+        np.testing.assert_array_equal(wide[field], narrow[field])
+
+
+def test_rank_without_rows_gets_empty_arrays(output: Path) -> None:
+    fields = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "sources", *PIECES)
+    batch = Loader(output, global_batch_size=2, rank=0, world_size=3, fields=fields).batch(0)
+    assert batch["input_ids"].shape == batch["labels"].shape == batch["position_ids"].shape == (0, S)
+    assert batch["cu_seqlens"].tolist() == batch["piece_offsets"].tolist() == [0]
+    assert batch["document_keys"].shape == (0, 16)

@@ -1,0 +1,218 @@
+"""A batch is a function of (snapshot, seed, step, rank, world size); a loader restored anywhere goes on exactly there."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from tests.snapshots import make_snapshot
+
+S = 16
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    phases = [(S * 700, {"code": 1, "web": 3}), (None, {"code": 2, "web": 1})]
+    validation = {"code": 4, "web": 9}
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, phases=phases, validation=validation)
+
+
+def test_state_every_step_and_any_world_size_continues_exactly(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5)
+    states, batches = [loader.state_dict()], []
+    for batch in islice(loader, 203):
+        states.append(json.loads(json.dumps(loader.state_dict())))
+        batches.append(batch)
+    for world_size in (1, 2, 3, 8):
+        ranks = [
+            Loader(output, global_batch_size=5, rank=rank, world_size=world_size, prefetch=0) for rank in range(world_size)
+        ]
+        for step in range(200):
+            for rank in ranks:
+                rank.load_state_dict(states[step])
+            for expected, *parts in zip(batches[step : step + 2], *ranks):
+                for field in ("input_ids", "labels"):
+                    np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), expected[field])
+
+
+def test_state_counts_batches_handed_out_not_those_prefetched(output: Path) -> None:
+    loader = Loader(output, global_batch_size=4, prefetch=8)
+    assert loader.state_dict()["step"] == 0
+    for step, _ in zip(range(1, 10), loader):
+        assert loader.state_dict()["step"] == step
+
+
+def test_state_other_global_batch_size_lands_on_the_same_sample(output: Path) -> None:
+    loader = Loader(output, global_batch_size=6)
+    rows = [batch["input_ids"] for batch in islice(loader, 4)]
+    state = loader.state_dict()
+    larger, smaller = Loader(output, global_batch_size=8), Loader(output, global_batch_size=3)
+    larger.load_state_dict(state)
+    smaller.load_state_dict(state)
+    assert (larger.step, smaller.step) == (3, 8)
+    smaller.seek(0)
+    np.testing.assert_array_equal(np.concatenate([batch["input_ids"] for batch in islice(smaller, 8)]), np.concatenate(rows))
+    with pytest.raises(SnapshotError, match="inside a global batch of 5"):
+        Loader(output, global_batch_size=5).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"seed": 18}, "another seed"),
+        ({"split": "validation"}, "another split"),
+    ],
+)
+def test_state_of_another_order_is_refused(output: Path, other: dict[str, Any], reason: str) -> None:
+    state = Loader(output, global_batch_size=4).state_dict()
+    with pytest.raises(SnapshotError, match=reason):
+        Loader(output, global_batch_size=4, **other).load_state_dict(state)
+
+
+def test_state_of_other_data_is_refused(tmp_path: Path) -> None:
+    first = make_snapshot(tmp_path / "a", {"web": 20})
+    more = make_snapshot(tmp_path / "b", {"web": 21})
+    reweighted = make_snapshot(tmp_path / "c", {"web": 20}, weights={"web": 2})
+    state = Loader(first, global_batch_size=4).state_dict()
+    with pytest.raises(SnapshotError, match="another snapshot"):
+        Loader(more, global_batch_size=4).load_state_dict(state)
+    with pytest.raises(SnapshotError, match="another mixture"):
+        Loader(reweighted, global_batch_size=4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("broken", [{}, {"version": 2}, {"version": 1, "step": 3}, {"version": 1, "step": -1}])
+def test_state_of_another_shape_is_refused(output: Path, broken: dict[str, Any]) -> None:
+    with pytest.raises(SnapshotError, match=r"version|not a loader state"):
+        Loader(output, global_batch_size=4).load_state_dict(broken)
+
+
+def test_state_with_a_negative_step_is_refused(output: Path) -> None:
+    loader = Loader(output, global_batch_size=4)
+    with pytest.raises(SnapshotError, match="step -1"):
+        loader.load_state_dict({**loader.state_dict(), "step": -1})
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
+def test_ranks_slices_make_up_the_global_batch(output: Path, world_size: int) -> None:
+    whole = Loader(output, global_batch_size=7).batch(3)["input_ids"]
+    parts = [Loader(output, global_batch_size=7, rank=rank, world_size=world_size).batch(3) for rank in range(world_size)]
+    sizes = [len(part["input_ids"]) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    np.testing.assert_array_equal(np.concatenate([part["input_ids"] for part in parts]), whole)
+    assert all(part["labels"].shape == (size, S) for part, size in zip(parts, sizes))
+
+
+def test_batch_size_per_rank_multiplies_to_the_global_batch(output: Path) -> None:
+    loader = Loader(output, batch_size=3, rank=1, world_size=4)
+    assert loader.global_batch_size == 12
+    whole = Loader(output, global_batch_size=12).batch(5)["input_ids"]
+    np.testing.assert_array_equal(loader.batch(5)["input_ids"], whole[3:6])
+
+
+def test_batch_any_step_equals_iteration(output: Path) -> None:
+    loader = Loader(output, global_batch_size=4, prefetch=3)
+    for step, batch in enumerate(islice(loader, 30)):
+        np.testing.assert_array_equal(batch["input_ids"], Loader(output, global_batch_size=4).batch(step)["input_ids"])
+
+
+def test_iteration_broken_off_goes_on_where_it_stopped(output: Path) -> None:
+    expected = [batch["input_ids"] for batch in islice(Loader(output, global_batch_size=4), 9)]
+    loader = Loader(output, global_batch_size=4)
+    found = [batch["input_ids"] for _ in range(3) for batch in islice(loader, 3)]
+    np.testing.assert_array_equal(np.stack(found), np.stack(expected))
+
+
+def test_iteration_with_a_state_loaded_meanwhile_goes_on_there(output: Path) -> None:
+    loader = Loader(output, global_batch_size=4)
+    batches = iter(loader)
+    first, state = next(batches)["input_ids"], loader.state_dict()
+    second = next(batches)["input_ids"]
+    next(batches)
+    loader.load_state_dict(state)
+    np.testing.assert_array_equal(next(batches)["input_ids"], second)
+    loader.seek(0)
+    np.testing.assert_array_equal(next(batches)["input_ids"], first)
+
+
+def test_iteration_over_both_sources_draws_each_sequence_evenly(output: Path) -> None:
+    rows = np.concatenate([batch["input_ids"][:, 0] for batch in islice(Loader(output, global_batch_size=10), 70)]) // S
+    web = rows[rows >= 31]
+    assert len(web) in (524, 525, 526)
+    assert np.bincount(web - 31).min() >= 6  # 525 / 83
+    assert np.bincount(web - 31).max() <= 7
+
+
+def test_training_at_its_end_stays_there(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 20}, total_tokens=S * 11), global_batch_size=4)
+    assert loader.num_steps == 2
+    assert len(list(loader)) == 2
+    assert list(loader) == []
+    with pytest.raises(UserError, match="no step 2"):
+        loader.batch(2)
+
+
+def test_max_epochs_end_training_before_the_step_that_would_pass_it(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 10}, max_epochs={"web": 2}), global_batch_size=3)
+    rows = np.concatenate([batch["input_ids"][:, 0] for batch in loader]) // S
+    assert loader.num_steps == 6
+    assert np.bincount(rows).max() <= 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_validation_gives_every_sequence_once_and_starts_again(output: Path, world_size: int) -> None:
+    loaders = [
+        Loader(output, split="validation", global_batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    for _ in range(2):
+        parts = [[batch["input_ids"][:, 0] // S for batch in loader] for loader in loaders]
+        steps = [np.concatenate(step) for step in zip(*parts)]
+        assert [len(step) for step in steps] == [5, 5, 3]
+        assert np.concatenate(steps).tolist() == list(range(31 + 83, 31 + 83 + 13))
+
+
+def test_validation_state_at_its_end_fits_another_batch_size(output: Path) -> None:
+    ended = Loader(output, split="validation", global_batch_size=5)
+    for batch in ended:
+        del batch
+    other = Loader(output, split="validation", global_batch_size=2)
+    other.load_state_dict(ended.state_dict())
+    assert other.step == other.num_steps
+
+
+@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+@pytest.mark.parametrize("vocab_size", [1000, 1 << 20])
+def test_loader_formats_and_widths_give_the_same_rows(tmp_path: Path, shard_format: Any, vocab_size: int) -> None:
+    folder = make_snapshot(tmp_path, {"web": 40}, shard_format=shard_format, vocab_size=vocab_size)
+    reference = Loader(make_snapshot(tmp_path / "reference", {"web": 40}), global_batch_size=8).batch(7)["input_ids"]
+    np.testing.assert_array_equal(Loader(folder, global_batch_size=8).batch(7)["input_ids"], reference % vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "exactly one"),
+        ({"global_batch_size": 4, "batch_size": 4}, "exactly one"),
+        ({"global_batch_size": 0}, "at least 1"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank 2 of a world of 2"),
+        ({"batch_size": 4, "fields": ["input_id"]}, "Did you mean 'input_ids'"),
+        ({"batch_size": 4, "labels": "moved"}, "shifted or unshifted"),
+        ({"batch_size": 4, "split": "test"}, "train or validation"),
+        ({"batch_size": 4, "dtype": "float32"}, "int64 or int32"),
+        ({"batch_size": 4, "prefetch": -1}, "prefetch=-1"),
+    ],
+)
+def test_loader_wrong_arguments_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        Loader(output, **options)
+
+
+def test_loader_folder_without_snapshot_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"snapshot\.json"):
+        Loader(tmp_path, global_batch_size=4)

@@ -1,0 +1,167 @@
+"""Built ahead, handed out in order, and no thread left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.errors import CorruptionError
+from datapipe.loader import Loader
+from datapipe.loader.prefetch import Prefetcher
+from tests.snapshots import make_snapshot
+
+
+def prefetch_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("datapipe-prefetch")}
+
+
+@pytest.mark.parametrize(("depth", "num_threads", "stride"), [(0, 1, 1), (1, 1, 1), (2, 1, 3), (5, 4, 2), (40, 40, 1)])
+def test_take_any_depth_gives_each_step_in_order(depth: int, num_threads: int, stride: int) -> None:
+    ahead = Prefetcher(lambda step: step * 10, depth, num_threads=num_threads, stride=stride, stop=100)
+    steps = range(2, 100, stride)
+    assert [ahead.take(step) for step in steps] == [step * 10 for step in steps]
+    ahead.close()
+    assert not prefetch_threads()
+
+
+def test_take_never_builds_past_the_stop_or_further_than_its_depth() -> None:
+    built: list[int] = []
+
+    def build(step: int) -> int:
+        built.append(step)
+        return step
+
+    ahead = Prefetcher(build, 3, stop=7)
+    assert ahead.take(0) == 0
+    ahead.close()
+    assert max(built) <= 3
+    assert [ahead.take(step) for step in range(1, 7)] == list(range(1, 7))
+    ahead.close()
+    assert max(built) == 6
+
+
+def test_take_unexpected_step_starts_there() -> None:
+    ahead = Prefetcher(lambda step: step, 4, num_threads=2)
+    assert [ahead.take(step) for step in (0, 1, 50, 51, 3, 3)] == [0, 1, 50, 51, 3, 3]
+    ahead.close()
+
+
+def test_take_error_is_raised_and_taking_again_builds_again() -> None:
+    failures = iter([OSError("the disk stalled")])
+
+    def build(step: int) -> int:
+        if step == 2:
+            for error in failures:
+                raise error
+        return step
+
+    ahead = Prefetcher(build, 2)
+    assert [ahead.take(0), ahead.take(1)] == [0, 1]
+    with pytest.raises(OSError, match="the disk stalled"):
+        ahead.take(2)
+    assert [ahead.take(2), ahead.take(3)] == [2, 3]
+    ahead.close()
+
+
+def test_threads_start_at_the_first_batch_and_end_with_the_iterator(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=4, prefetch=3)
+    batches = iter(loader)
+    assert not prefetch_threads()
+    next(batches)
+    assert prefetch_threads()
+    del batches
+    gc.collect()
+    assert not prefetch_threads()
+
+
+def test_threads_end_when_the_data_does_or_the_loop_breaks(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}, total_tokens=16 * 40), global_batch_size=4)
+    for _ in loader:
+        break
+    gc.collect()
+    assert not prefetch_threads()
+    assert len(list(loader)) == 9
+    assert not prefetch_threads()
+
+
+def test_threads_of_a_forgotten_prefetcher_end() -> None:
+    ahead = Prefetcher(np.zeros, 8, num_threads=8)
+    ahead.take(3)
+    del ahead
+    gc.collect()
+    assert not prefetch_threads()
+
+
+def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
+    make_snapshot(tmp_path, {"web": 40})
+    program = f"from datapipe.loader import Loader\nbatches = iter(Loader({str(tmp_path)!r}, batch_size=4))\nnext(batches)\n"
+    run_program(program)
+
+
+def run_program(program: str) -> None:
+    """Runs it in a fresh interpreter that can import this checkout; it must end by itself, well and in silence."""
+    paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", program],  # kernels that run as Python mean to overflow
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_iterator_copied_by_a_fork_is_refused(tmp_path: Path) -> None:
+    make_snapshot(tmp_path, {"web": 40})
+    program = (
+        "import os, warnings\n"
+        "from datapipe.errors import UserError\n"
+        "from datapipe.loader import Loader\n"
+        f"batches = iter(Loader({str(tmp_path)!r}, batch_size=4))\n"
+        "next(batches)\n"
+        "warnings.simplefilter('ignore')\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        next(batches)\n"
+        "    except UserError as error:\n"
+        "        os._exit(7 if 'before a fork' in str(error) else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7\n"
+    )
+    run_program(program)
+
+
+def test_error_in_a_thread_names_the_shard(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}, rows_per_shard=50), global_batch_size=4)
+    shard = tmp_path / "shards/web/train-0000-00000.arrow"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(CorruptionError) as caught:
+        next(iter(loader))
+    assert any("shards/web/train-0000-00000.arrow" in note for note in caught.value.__notes__)
+    gc.collect()
+    assert not prefetch_threads()
+
+
+def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"code": 30, "web": 60}), global_batch_size=6)
+    expected = [loader.batch(step)["input_ids"] for step in range(40)]
+    wrong: list[int] = []
+
+    def read() -> None:
+        wrong.extend(step for step in range(40) if not np.array_equal(loader.batch(step)["input_ids"], expected[step]))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(list(islice(loader, 3))) == 3

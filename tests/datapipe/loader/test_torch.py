@@ -1,0 +1,168 @@
+"""Under a DataLoader with any number of workers: the batches of one process, each once, in order; and checkpoints that hold."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from tests.snapshots import make_snapshot
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data._utils import worker as torch_worker  # noqa: E402
+
+from datapipe.loader.torch import StreamingDataset  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+
+S = 16
+OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "labels", "step")}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    validation = {"code": 4, "web": 9}
+    return make_snapshot(
+        tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * 63, validation=validation
+    )
+
+
+@pytest.fixture
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this process look like a DataLoader worker, as torch itself does."""
+
+    def enter(worker: int, num_workers: int) -> None:
+        info = torch_worker.WorkerInfo(id=worker, num_workers=num_workers, seed=0, dataset=None)
+        monkeypatch.setattr(torch_worker, "_worker_info", info)
+
+    return enter
+
+
+def expected_batches(output: Path, **options: Any) -> list[np.ndarray]:
+    return [batch["input_ids"] for batch in Loader(output, **{**OPTIONS, **options})]
+
+
+def ids(batches: Any) -> list[np.ndarray]:
+    return [batch["input_ids"].numpy() for batch in batches]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_dataset_under_any_workers_gives_what_one_process_gives(output: Path, num_workers: int) -> None:
+    batches = list(DataLoader(StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=num_workers))
+    assert [batch["step"] for batch in batches] == list(range(15))
+    assert all(batch[field].dtype == torch.int64 for batch in batches for field in ("input_ids", "labels"))
+    np.testing.assert_array_equal(np.stack(ids(batches)), np.stack(expected_batches(output)))
+
+
+@pytest.mark.slow
+def test_dataset_under_spawned_workers_gives_what_one_process_gives(output: Path) -> None:
+    loader = DataLoader(StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    np.testing.assert_array_equal(np.stack(ids(loader)), np.stack(expected_batches(output)))
+
+
+def test_dataset_rank_takes_its_slice(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS, rank=1, world_size=3)
+    np.testing.assert_array_equal(next(iter(dataset))["input_ids"], expected_batches(output, rank=1, world_size=3)[0])
+
+
+def test_dataset_rank_comes_from_the_environment(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "RANK", "2")
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
+    found = next(iter(StreamingDataset(output, **OPTIONS)))["input_ids"]
+    np.testing.assert_array_equal(found, expected_batches(output)[0][2:3])
+
+
+def test_state_without_workers_counts_what_was_handed_out(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS)
+    for _ in islice(DataLoader(dataset, batch_size=None), 6):
+        pass
+    state = dataset.state_dict()
+    assert state["step"] == 6
+    restored = StreamingDataset(output, **OPTIONS)
+    restored.load_state_dict(state)
+    found = ids(DataLoader(restored, batch_size=None, num_workers=2))
+    np.testing.assert_array_equal(np.stack(found), np.stack(expected_batches(output)[6:]))
+
+
+def test_state_with_workers_needs_the_trainers_count(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS)
+    steps = [batch["step"] for batch in islice(DataLoader(dataset, batch_size=None, num_workers=2), 5)]
+    with pytest.raises(UserError, match="steps_done"):
+        dataset.state_dict()
+    state = dataset.state_dict(steps[-1] + 1)
+    dataset.load_state_dict(state)
+    found = ids(DataLoader(dataset, batch_size=None, num_workers=3))
+    np.testing.assert_array_equal(np.stack(found), np.stack(expected_batches(output)[5:]))
+    loader = Loader(output, **OPTIONS)
+    loader.load_state_dict(state)
+    assert loader.step == 5
+
+
+def test_dataset_read_here_and_then_by_workers_goes_on(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS)
+    first = [ids([batch])[0] for batch in islice(dataset, 3)]
+    rest = ids(DataLoader(dataset, batch_size=None, num_workers=2))
+    np.testing.assert_array_equal(np.stack(first + rest), np.stack(expected_batches(output)))
+
+
+def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any) -> None:
+    def next_ids(stream: Any) -> np.ndarray | None:
+        batch = next(stream, None)
+        return None if batch is None else batch["input_ids"].numpy()
+
+    states = []
+    for worker in range(2):
+        in_worker(worker, 2)
+        dataset = StreamingDataset(output, **OPTIONS)
+        stream = iter(dataset)
+        for _ in range(3 - worker):  # worker 0 gave steps 0, 2, 4; worker 1 gave 1, 3
+            next(stream)
+        states.append(dataset.state_dict())
+        stream.close()
+    found = {}
+    for worker in range(2):
+        in_worker(worker, 2)
+        dataset = StreamingDataset(output, **OPTIONS)
+        dataset.load_state_dict(pickle.loads(pickle.dumps(states[worker])))
+        assert dataset.state_dict() == states[worker]
+        stream = iter(dataset)
+        found[6 - worker] = next_ids(stream)
+        stream.close()
+    np.testing.assert_array_equal(found[6], expected_batches(output)[6])
+    np.testing.assert_array_equal(found[5], expected_batches(output)[5])
+    in_worker(0, 3)
+    dataset.load_state_dict(states[1])
+    with pytest.raises(SnapshotError, match="worker 1 of 2"):
+        iter(dataset)
+
+
+def test_state_of_a_worker_before_its_first_batch_is_its_own_first_step(output: Path, in_worker: Any) -> None:
+    in_worker(2, 4)
+    dataset = StreamingDataset(output, **OPTIONS)
+    state = dataset.state_dict()
+    assert state["step"] == 2
+    dataset.load_state_dict(state)
+    assert next(iter(dataset))["step"] == 2
+
+
+def test_dataset_pickled_keeps_its_place(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS)
+    for _ in islice(dataset, 2):
+        pass
+    assert [batch["step"] for batch in islice(pickle.loads(pickle.dumps(dataset)), 1)] == [2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_validation_passes_are_all_the_same(output: Path, num_workers: int) -> None:
+    dataset = StreamingDataset(output, **OPTIONS, split="validation")
+    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0)
+    for _ in range(2):
+        assert [len(batch) for batch in ids(loader)] == [4, 4, 4, 1]

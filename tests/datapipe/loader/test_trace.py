@@ -1,0 +1,84 @@
+"""Trace agrees with what the loader hands out, forwards and backwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.loader import Loader
+from datapipe.loader.trace import trace_document, trace_step
+from tests.snapshots import make_snapshot, source_path
+
+S = 16
+FIELDS = ("input_ids", "sources", "piece_offsets", "piece_lengths", "piece_starts", "document_keys")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, phases = tmp_path_factory.mktemp("snapshot"), [(S * 60, {"code": 1, "web": 3}), (None, {"code": 2, "web": 1})]
+    return make_snapshot(folder, {"code": 12, "web": 31}, phases=phases, validation={"web": 7}, total_tokens=S * 200)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_trace_step_names_the_pieces_of_every_rank(output: Path, split: str) -> None:
+    for rank in range(3):
+        loader = Loader(output, split=split, global_batch_size=7, rank=rank, world_size=3, fields=FIELDS)
+        batch = loader.batch(0)
+        rows = trace_step(output, 0, global_batch_size=7, rank=rank, world_size=3, split=split)
+        assert [row.key for row in rows] == [key.tobytes().hex() for key in batch["document_keys"]]
+        assert [row.token_start for row in rows] == batch["piece_starts"].tolist()
+        assert [row.num_tokens for row in rows] == batch["piece_lengths"].tolist()
+        for row in rows:
+            assert (row.rank, row.source) == (rank, loader.sources[batch["sources"][row.row]])
+            assert row.path == source_path(row.source)
+            assert row.shard.startswith(f"shards/{row.source}/{split}")
+            if row.token_start == 0:
+                at = sum(other.num_tokens for other in rows if other.row == row.row and other.piece < row.piece)
+                assert row.place + 1 == batch["input_ids"][row.row, at]
+
+
+def test_trace_step_all_ranks_are_the_global_batch(output: Path) -> None:
+    whole = trace_step(output, 5, global_batch_size=7, world_size=4)
+    single = trace_step(output, 5, global_batch_size=7)
+    assert [row.key for row in whole] == [row.key for row in single]
+    assert {row.rank for row in whole} == {0, 1, 2, 3}
+
+
+def test_trace_document_finds_every_step_it_appears_at(output: Path) -> None:
+    appeared: dict[str, list[tuple[int, int, int, int]]] = {}
+    num_steps = Loader(output, global_batch_size=7).num_steps
+    assert num_steps == 28
+    for step in range(num_steps):
+        for row in trace_step(output, step, global_batch_size=7, world_size=3):
+            appeared.setdefault(row.key, []).append((step, row.rank, row.row, row.piece))
+    for key in sorted(appeared)[::7]:
+        found = trace_document(output, key, global_batch_size=7, world_size=3, num_epochs=20)
+        assert [(one.step, one.rank, one.row, one.piece) for one in found] == appeared[key]
+
+
+def test_trace_document_split_over_rows_has_all_its_pieces(output: Path) -> None:
+    rows = [row for step in range(6) for row in trace_step(output, step, global_batch_size=7)]
+    goes_on = next(row for row in rows if row.token_start > 0)
+    found = trace_document(output, goes_on.key, global_batch_size=7, num_epochs=1)
+    assert sorted(one.token_start for one in found) == [0, goes_on.token_start]
+    assert {one.epoch for one in found} == {0}
+
+
+def test_trace_document_of_validation_is_there(output: Path) -> None:
+    row = trace_step(output, 1, global_batch_size=5, split="validation")[0]
+    found = trace_document(output, row.key, global_batch_size=5, split="validation")
+    assert (1, row.row, row.shard_row) in [(one.step, one.row, one.shard_row) for one in found]
+    assert trace_document(output, row.key, global_batch_size=5) == []
+
+
+@pytest.mark.parametrize("key", ["", "12", "not hex", "00" * 17])
+def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
+    with pytest.raises(UserError, match="no document key"):
+        trace_document(output, key, global_batch_size=5)
+
+
+def test_trace_step_past_the_end_is_refused(output: Path) -> None:
+    with pytest.raises(UserError, match="no step 28"):
+        trace_step(output, 28, global_batch_size=7)

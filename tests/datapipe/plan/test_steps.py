@@ -1,0 +1,62 @@
+"""How stage lists become segments and meetings."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.plan.steps import lay_out
+from datapipe.plan.tasks import BoundStage
+from datapipe.stage import EDGE_SCHEMA, Global, Map
+
+
+class Clean(Map):
+    """Does nothing."""
+
+    def process(self, batch):
+        return {}
+
+
+class Meet(Global):
+    """Finds nothing."""
+
+    def emit_schema(self) -> pa.Schema:
+        return EDGE_SCHEMA
+
+
+def _map(name: str) -> BoundStage:
+    return BoundStage(name=name, stage=Clean(), digest=name)
+
+
+def _global(name: str, digest: str = "") -> BoundStage:
+    return BoundStage(name=name, stage=Meet(), digest=digest or name)
+
+
+def test_lay_out_cuts_segments_at_global_stages():
+    pipeline = lay_out({"web": [_map("a"), _map("b"), _global("g"), _global("h"), _map("c")]})
+    assert [[stage.name for stage in segment] for segment in pipeline.segments["web"]] == [["a", "b"], [], ["c"]]
+    assert [meeting and meeting.id for meeting in pipeline.after["web"]] == ["g", "h", None]
+
+
+def test_lay_out_source_without_stages_has_one_empty_segment():
+    pipeline = lay_out({"web": []})
+    assert pipeline.segments["web"] == ((),)
+    assert pipeline.after["web"] == (None,)
+
+
+def test_lay_out_equal_global_stages_are_one_meeting_of_all_sources():
+    pipeline = lay_out({"web": [_map("a"), _global("g")], "code": [_global("x"), _global("g")]})
+    meetings = {meeting.id: meeting.sources for meeting in pipeline.meetings}
+    assert meetings == {"g": (("web", 0), ("code", 1)), "x": (("code", 0),)}
+    assert [meeting.id for meeting in pipeline.meetings].index("x") < [m.id for m in pipeline.meetings].index("g")
+
+
+def test_lay_out_same_name_with_other_options_is_another_meeting():
+    pipeline = lay_out({"web": [_global("g", "one" * 4)], "code": [_global("g", "two" * 4)]})
+    assert sorted(meeting.id for meeting in pipeline.meetings) == ["g@oneoneon", "g@twotwotw"]
+
+
+def test_lay_out_conflicting_orders_are_refused():
+    with pytest.raises(UserError, match="conflicting orders"):
+        lay_out({"web": [_global("g"), _global("h")], "code": [_global("h"), _global("g")]})

@@ -1,0 +1,126 @@
+"""Verifying a snapshot: silence when all is well, and one line that names each thing that is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.verify import batch_problem, verify_snapshot
+from datapipe.shards.writer import ShardWriter
+from datapipe.storage import Root
+from tests.packed import EOS, entry_of, make_snapshot, packed_batch, schema_of
+
+LENGTH = 16
+
+
+@pytest.fixture(params=["arrow", "parquet"])
+def output(request, tmp_path):
+    return Root(str(tmp_path)), make_snapshot(tmp_path, packed_batch(80, LENGTH), request.param, target_bytes=50 * 2 * LENGTH)
+
+
+@pytest.mark.parametrize("method", ["best_fit", "concat"])
+@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+def test_verify_sound_snapshot_finds_nothing(tmp_path, method, shard_format):
+    snapshot = make_snapshot(tmp_path, packed_batch(200, LENGTH, method=method), shard_format, target_bytes=50 * 2 * LENGTH)
+    seen: list[str] = []
+    assert verify_snapshot(Root(str(tmp_path)), snapshot, seen.append) == []
+    assert seen == [*(shard.path for shard in snapshot.shards), "tokenizer.json", "files.parquet"]
+
+
+def test_verify_any_flipped_bit_is_found_and_named(output, tmp_path):
+    root, snapshot = output
+    rng = np.random.default_rng(7)
+    files = [shard.path for shard in snapshot.shards] + ["tokenizer.json", "files.parquet"]
+    for path in files * (60 // len(files)):
+        content = (tmp_path / path).read_bytes()
+        flipped = bytearray(content)
+        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        (tmp_path / path).write_bytes(flipped)
+        (problem,) = verify_snapshot(root, snapshot)
+        assert problem.startswith(f"{path}: checksum xxh3_128:")
+        (tmp_path / path).write_bytes(content)
+    assert verify_snapshot(root, snapshot) == []
+
+
+def test_verify_missing_truncated_and_foreign_files_are_named(output, tmp_path):
+    root, snapshot = output
+    first, second = snapshot.shards[0], snapshot.shards[1]
+    (tmp_path / first.path).unlink()
+    (tmp_path / second.path).write_bytes((tmp_path / second.path).read_bytes()[:-1])
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "shards" / "web" / "notes.txt").write_text("not mine")
+    problems = verify_snapshot(root, snapshot)
+    assert [problem.split(":")[0] for problem in problems] == [
+        first.path,
+        second.path,
+        "tokenizer.json",
+        "shards/web/notes.txt",
+    ]
+    assert "no such file" in problems[0]
+    assert f"{second.bytes - 1} bytes, expected {second.bytes}" in problems[1]
+
+
+@pytest.mark.parametrize("field", ["tokens", "documents", "sequences"])
+def test_verify_wrong_count_in_manifest_is_found(output, field):
+    root, snapshot = output
+    first = snapshot.shards[0]
+    wrong = first.model_copy(update={field: getattr(first, field) + 1})
+    (problem,) = verify_snapshot(root, with_shards(snapshot, wrong, *snapshot.shards[1:]))
+    assert problem.startswith(f"{first.path}: ")
+
+
+def test_verify_ids_above_the_vocabulary_are_found(output):
+    root, snapshot = output
+    small = snapshot.model_copy(update={"tokenizer": snapshot.tokenizer.model_copy(update={"vocab_size": 100})})
+    problems = verify_snapshot(root, small)
+    assert len(problems) == len(snapshot.shards)
+    assert "expected ids below 100" in problems[0]
+
+
+def test_verify_shard_of_another_tokenizer_is_found(output, tmp_path):
+    root, snapshot = output
+    sound = schema_of(packed_batch(1, LENGTH))
+    schema = sound.with_metadata({**sound.metadata, b"datapipe.tokenizer": b"another"})
+    writer = ShardWriter(root, "shards/web/part-00001", snapshot.shard_format, schema, 1 << 20)
+    writer.append(packed_batch(9, LENGTH))
+    (shard,) = writer.finish()
+    (problem,) = verify_snapshot(root, with_shards(snapshot, *snapshot.shards, entry_of(shard)))
+    assert problem.startswith(f"{shard.path}: datapipe.tokenizer is another, expected xxh3_128:")
+
+
+def with_shards(snapshot: Snapshot, *shards) -> Snapshot:
+    return snapshot.model_copy(update={"shards": shards})
+
+
+def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
+    """A batch of (tokens, lengths) each; every piece starts a document."""
+    schema = schema_of(packed_batch(1, 4)).remove_metadata()
+    columns = {
+        "tokens": [tokens for tokens, _ in rows],
+        "lengths": [lengths for _, lengths in rows],
+        "keys": [[b"k" * 16] * len(lengths) for _, lengths in rows],
+        "starts": [[0] * len(lengths) for _, lengths in rows],
+    }
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "problem"),
+    [
+        ([1, 0, 2, 0], [2, 2], None),
+        ([1, 0, 2, 3], [2, 2], None),  # the last piece may go on in another row
+        ([1, 2, 0, 0], [3], None),
+        ([1, 9, 2, 0], [2, 2], "a document ends with id 9"),
+        ([1, 2, 0, 0], [2], "a document ends with id 2"),  # not at the end of the row: nothing but its own end stops it
+        ([1, 0, 7, 0], [2], "padding with other ids"),
+        ([1, 0, 2, 0], [2, 3], "a row of 5 tokens"),
+        ([0, 0, 0, 0], [], "a row of 0 tokens"),
+        ([1, 0, 2, 0], [2, 0, 2], "a piece of 0 tokens"),
+        ([99, 0, 2, 0], [2, 2], "token id 99"),
+    ],
+)
+def test_batch_problem_row_is_judged(tokens, lengths, problem):
+    found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS)
+    assert found is None if problem is None else problem in (found or "")

@@ -1,0 +1,190 @@
+"""The command line as a user meets it: exit status, plain errors, and what each command prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests import corpora, runs
+from tests.processes import run as datapipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run through the command line, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    corpora.write_jsonl(folder / "web/a.jsonl", corpora.documents(1, 120))
+    mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/web/*.jsonl\n")
+    done = datapipe(["run", str(mixture), "--workers", "1"])
+    assert done.returncode == 0, done.stderr
+    return mixture, folder / "out", done.stdout
+
+
+def test_cli_run_prints_the_funnel_and_how_to_stream(finished):
+    _, output, printed = finished
+    assert "dropped  filter.gopher_quality:too_few_words" in printed
+    assert f'Loader("{output}", batch_size=8)' in printed
+
+
+def test_cli_run_lines_of_python_it_prints_work(finished, capfd):
+    _, _, printed = finished
+    lines = [line[4:] for line in printed.splitlines() if line.startswith("    ")]
+    code = "\n".join(lines[-3:]) + "\n        break\n"
+    names: dict = {}
+    exec(code, names)
+    assert names["batch"]["input_ids"].shape == (8, 64)
+
+
+def test_cli_report_file_has_the_books(finished):
+    _, output, _ = finished
+    report = json.loads((output / "report.json").read_text())
+    documents = report["sources"]["web"]["documents"]
+    assert report["status"] == "done"
+    assert documents["read"] == 120 == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
+    assert set(report["total"]["steps"]) >= {"read", "filter.gopher_quality", "dedup.minhash", "tokenize", "pack"}
+    assert all(step["seconds"] >= 0 for step in report["total"]["steps"].values())
+
+
+def test_cli_plan_after_a_run_shows_everything_committed(finished):
+    mixture, _, _ = finished
+    done = datapipe(["plan", str(mixture)])
+    assert done.returncode == 0
+    assert "would run" not in done.stdout
+    assert "committed" in done.stdout
+    assert "100.00%" in done.stdout
+
+
+def test_cli_plan_before_a_run_shows_what_would_run(tmp_path, finished):
+    mixture, _, _ = finished
+    done = datapipe(["plan", str(mixture), "--output", str(tmp_path / "elsewhere")])
+    assert "would run" in done.stdout
+    assert "waits" in done.stdout
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_cli_report_prints_the_funnel_again(finished):
+    _, output, _ = finished
+    done = datapipe(["report", str(output)])
+    assert done.returncode == 0
+    assert "filter.gopher_quality:too_few_words" in done.stdout
+
+
+def test_cli_inspect_shows_a_dropped_document_with_value_and_threshold(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "filter.gopher_quality", "-n", "2"])
+    assert done.returncode == 0, done.stderr
+    assert "against 50" in done.stdout
+    assert "too short, number" in done.stdout
+
+
+def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "dedup.exact:duplicate", "-n", "1"])
+    assert "stands in for it: a.jsonl:" in done.stdout
+
+
+def test_cli_inspect_unknown_reason_is_the_users_error(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "filter.gofer_quality"])
+    assert done.returncode == 2
+    assert "filter.gopher_quality" in done.stderr
+
+
+def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
+    _, output, _ = finished
+    assert datapipe(["verify", str(output)]).returncode == 0
+    copy = tmp_path / "copy"
+    (copy / "shards/web").mkdir(parents=True)
+    for path in ("snapshot.json", "tokenizer.json", "files.parquet"):
+        (copy / path).write_bytes((output / path).read_bytes())
+    for shard in (output / "shards/web").iterdir():
+        (copy / "shards/web" / shard.name).write_bytes(shard.read_bytes())
+    victim = next((copy / "shards/web").iterdir())
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 4
+    victim.write_bytes(content)
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert f"shards/web/{victim.name}" in done.stderr
+
+
+def test_cli_trace_names_the_documents_of_a_batch(finished):
+    _, output, _ = finished
+    done = datapipe(["trace", str(output), "--step", "3", "--global-batch-size", "4"])
+    assert done.returncode == 0, done.stderr
+    assert "a.jsonl" in done.stdout
+
+
+def test_cli_init_writes_a_mixture_that_plans(tmp_path):
+    done = datapipe(["init"], cwd=tmp_path)
+    assert done.returncode == 0
+    assert datapipe(["init"], cwd=tmp_path).returncode == 2  # it does not overwrite
+    planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["run", "missing.yaml"], 2, "missing.yaml"),
+        (["run"], 2, "MIXTURE"),
+        (["report", "nowhere"], 2, "nowhere: no report.json here"),
+        (["verify", "nowhere"], 2, "nowhere: no snapshot.json here"),
+        (["inspect", "nowhere"], 2, "nowhere: no mixture.yaml here"),
+        (["trace", "nowhere", "--step", "0", "--global-batch-size", "1"], 2, "nowhere: no snapshot.json here"),
+        (["stages", "filter.gopher_qualty"], 2, "filter.gopher_quality"),
+    ],
+)
+def test_cli_wrong_input_is_a_plain_line_and_status_2(tmp_path, arguments, status, message):
+    done = datapipe(arguments, cwd=tmp_path)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_cli_mistake_in_a_mixture_names_its_line(tmp_path):
+    (tmp_path / "m.yaml").write_text("name: m\noutput: out\nsources:\n  web:\n    path: x\n    wieght: 1\n")
+    done = datapipe(["run", "m.yaml"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("datapipe: m.yaml:6: sources.web.wieght: unknown key. Did you mean 'weight'?")
+
+
+def test_cli_glob_that_matches_nothing_names_its_line(tmp_path):
+    (tmp_path / "m.yaml").write_text("name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n")
+    done = datapipe(["run", "m.yaml"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("datapipe: m.yaml:5: sources.web.path")
+    assert "data/*.jsonl" in done.stderr
+
+
+def test_cli_unknown_engine_is_refused(finished):
+    mixture, _, _ = finished
+    done = datapipe(["run", str(mixture), "--engine", "spark"])
+    assert done.returncode == 2
+    assert "expected local or ray" in done.stderr
+
+
+def test_cli_schema_and_stages_know_every_stage():
+    schema = datapipe(["schema"])
+    listed = datapipe(["stages"])
+    root = Path(__file__).resolve().parents[2] / "stages"
+    names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if path.stem != "__init__"}
+    for name in names - {one for one in names if one.startswith("read.")}:
+        assert name in schema.stdout
+        assert f"{name}  (" in listed.stdout
+    json.loads(schema.stdout)
+
+
+def test_cli_failed_run_writes_its_report(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpora.jsonl(corpora.documents(1, 20)) + b"{broken\n")
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
+    done = datapipe(["run", str(mixture)])
+    assert done.returncode == 1
+    assert "max_quarantined" in done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["status"] == "failed"
+    assert report["sources"]["web"]["documents"]["quarantined"] == 1
+    looked = datapipe(["inspect", str(tmp_path / "out"), "--quarantined"])
+    assert looked.returncode == 0
+    assert "{broken" in looked.stdout or "a.jsonl" in looked.stdout

@@ -1,0 +1,106 @@
+"""Training: the same bytes whatever the threads and the order, and a tokenizer that can encode anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer
+
+from datapipe.errors import UserError
+from datapipe.tokens import Encoder
+from datapipe.tokens.training import sample_fraction, train_tokenizer
+
+TEXTS = [
+    f"the {word}ing of {word}s and {number * 37} more {word}, isn't it? naïve 漢字\n"
+    for number in range(40)
+    for word in ("pack", "shard")
+]
+
+
+def column(*texts: str) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k"])
+def test_train_any_threads_and_hash_seeds_give_the_same_bytes(pattern):
+    program = (
+        "import sys, hashlib, pyarrow as pa; from datapipe.tokens.training import train_tokenizer; "
+        "texts = sys.stdin.read().split(chr(0)); "
+        f"print(hashlib.sha256(train_tokenizer([pa.array(texts, pa.large_string())], 340, pattern={pattern!r})).hexdigest())"
+    )
+    expected = hashlib.sha256(train_tokenizer([column(*TEXTS)], 340, pattern=pattern)).hexdigest()
+    for threads, hash_seed in (("1", "1"), ("2", "2"), ("2", "3")):
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program], input="\0".join(TEXTS).encode(), capture_output=True, check=True, env=environment
+        )
+        assert done.stdout.decode().strip() == expected
+
+
+def test_train_order_and_batches_of_texts_do_not_show():
+    straight = train_tokenizer([column(*TEXTS)], 340)
+    turned = train_tokenizer((column(text) for text in reversed(TEXTS)), 340)
+    assert straight == turned
+
+
+def test_train_long_document_equals_its_parts():
+    text = "".join(TEXTS) * 200  # above the size at which texts are cut
+    assert len(text.encode()) > 1 << 20
+    assert train_tokenizer([column(text)], 400) == train_tokenizer([column(*(["".join(TEXTS)] * 200))], 400)
+
+
+def test_train_result_is_canonical_and_encodes_anything():
+    content = train_tokenizer([column(*TEXTS)], 340)
+    encoder = Encoder(content)
+    assert encoder.to_json() == content
+    assert (encoder.vocab_size, encoder.eos_id) == (340, 0)
+    ids, _ = encoder.encode(column("Ωmega \x00 𝄞 packing"))
+    assert Tokenizer.from_buffer(content).decode(ids.tolist()) == "Ωmega \x00 𝄞 packing"
+
+
+def test_train_bytes_are_ids_1_to_256():
+    vocabulary = json.loads(train_tokenizer([column(*TEXTS)], 300))["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(300))
+    assert {len(token) for token, number in vocabulary.items() if 1 <= number <= 256} == {1}
+
+
+def test_train_too_little_text_gives_fewer_tokens():
+    assert Encoder(train_tokenizer([column("ab ab ab")], 32_000)).vocab_size < 270
+    assert Encoder(train_tokenizer([], 300)).vocab_size == 257
+
+
+def test_train_eos_and_pattern_are_as_asked():
+    encoder = Encoder(train_tokenizer([column("1234567 1234567")], 400, eos="</s>", pattern="cl100k"))
+    assert encoder.eos_token == "</s>"
+    assert len(encoder.encode(column("1234567"))[0]) == 3  # 123 456 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 256}, "at least 257"),
+        ({"vocab_size": 300, "pattern": "gpt3"}, "Did you mean 'gpt2'"),
+        ({"vocab_size": 300, "eos": "end"}, "in brackets"),
+    ],
+)
+def test_train_impossible_options_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        train_tokenizer([column("a")], **options)
+
+
+def test_train_leaves_the_environment_as_it_was():
+    before = dict(os.environ)
+    train_tokenizer([column("a b")], 257)
+    assert dict(os.environ) == before
+
+
+def test_sample_fraction_is_the_share_of_bytes_wanted():
+    assert sample_fraction(1000, 250) == 0.25
+    assert sample_fraction(100, 250) == 1.0
+    assert sample_fraction(0, 250) == 1.0

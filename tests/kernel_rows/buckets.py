@@ -1,0 +1,54 @@
+"""Rows of `datapipe/kernels/buckets.py`."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import buckets as kernels
+from tests.kernel_table import Case, Row
+from tests.oracles import buckets as oracle
+
+
+def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
+    return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1], offsets[1:])]
+
+
+def _hash_arguments(case: Case) -> list[Any]:
+    return [case.offsets, case.data, np.empty(len(case.texts), np.uint64), np.empty(len(case.texts), np.uint64)]
+
+
+def _hash_expected(offsets: np.ndarray, data: np.ndarray) -> tuple[None, list[Any]]:
+    found = [oracle.text_hash(text) for text in _texts(offsets, data)]
+    return None, [[hashed for hashed, _ in found], [digest for _, digest in found]]
+
+
+def _squeeze_arguments(case: Case) -> list[Any]:
+    return [case.offsets, case.data, np.empty(len(case.offsets), np.int64), np.empty(len(case.data), np.uint8)]
+
+
+def _squeeze_expected(offsets: np.ndarray, data: np.ndarray) -> tuple[None, list[Any]]:
+    found = [oracle.squeeze_space(text.decode()).encode() for text in _texts(offsets, data)]
+    return None, [list(accumulate(map(len, found), initial=0)), list(b"".join(found))]
+
+
+def _stars_arguments(case: Case) -> list[Any]:
+    num_rows = min(len(case.data), 500)
+    groups = np.sort(case.generator.integers(0, num_rows // 2, num_rows))
+    ranks = case.generator.integers(0, 4, num_rows).astype(np.uint64)
+    hashes, digests = (groups // 3).astype(np.uint64), (groups % 3).astype(np.uint64)
+    return [hashes, digests, ranks, np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)]
+
+
+def _stars_expected(hashes: np.ndarray, digests: np.ndarray, ranks: np.ndarray) -> tuple[int, list[Any]]:
+    found = oracle.stars(list(zip(hashes.tolist(), digests.tolist(), ranks.tolist())))
+    return len(found), [[center for center, _ in found], [other for _, other in found]]
+
+
+ROWS = [
+    Row(kernel=kernels.hash_texts, arguments=_hash_arguments, oracle=_hash_expected, num_outputs=2),
+    Row(kernel=kernels.squeeze_space, arguments=_squeeze_arguments, oracle=_squeeze_expected, num_outputs=2, valid_only=True),
+    Row(kernel=kernels.find_stars, arguments=_stars_arguments, oracle=_stars_expected, num_outputs=2),
+]

@@ -1,0 +1,27 @@
+"""Rows of `datapipe/kernels/prefix.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import prefix as kernels
+from tests.kernel_table import Case, Row
+
+
+def _row(num_chars: int) -> Row:
+    def arguments(case: Case) -> list[Any]:
+        return [case.offsets, case.data, num_chars, np.empty(len(case.texts), np.int64)]
+
+    return Row(
+        kernel=kernels.prefix_stops, arguments=arguments, oracle=_expected, variant=f"{num_chars} characters", valid_only=True
+    )
+
+
+def _expected(offsets: np.ndarray, data: np.ndarray, num_chars: int) -> tuple[None, list[Any]]:
+    texts = [data[start:stop].tobytes().decode() for start, stop in zip(offsets[:-1], offsets[1:])]
+    return None, [[start + len(text[:num_chars].encode()) for start, text in zip(offsets.tolist(), texts)]]
+
+
+ROWS = [_row(num_chars) for num_chars in (0, 1, 7, 400)]

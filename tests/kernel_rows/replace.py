@@ -1,0 +1,62 @@
+"""Rows of `datapipe/kernels/replace.py`: spans at random in the texts."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import replace as kernels
+from tests.kernel_table import Case, Row
+from tests.oracles import replace as oracle
+
+
+def _spans(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Up to three spans in every text, ascending: starts and stops."""
+    generator = case.generator
+    cuts = [np.unique(generator.integers(start, stop + 1, 6)) for start, stop in zip(case.offsets[:-1], case.offsets[1:])]
+    starts = [cut for some in cuts for cut in some[0 : len(some) // 2 * 2 : 2]]
+    stops = [cut for some in cuts for cut in some[1::2]]
+    return np.array(starts, np.int64), np.array(stops, np.int64)
+
+
+def _stand_in_arguments(case: Case) -> list[Any]:
+    starts, stops = _spans(case)
+    kinds = case.generator.integers(0, 3, len(starts)).astype(np.uint8)
+    outputs = [np.zeros((len(starts), kernels.REPLACEMENT_BYTES), np.uint8), np.zeros(len(starts), np.int64)]
+    return [case.data, starts, stops, kinds, np.uint64(case.seed), *outputs]
+
+
+def _stand_in_expected(
+    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray, seed: np.uint64
+) -> tuple[None, list[Any]]:
+    spans = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
+    found = [oracle.stand_in(span, kind, int(seed)) for span, kind in zip(spans, kinds.tolist())]
+    return None, [[list(one.ljust(kernels.REPLACEMENT_BYTES, b"\0")) for one in found], list(map(len, found))]
+
+
+def _replace_arguments(case: Case) -> list[Any]:
+    starts, stops = _spans(case)
+    rows = case.generator.integers(0, 256, (len(starts), kernels.REPLACEMENT_BYTES)).astype(np.uint8)
+    lengths = case.generator.integers(0, kernels.REPLACEMENT_BYTES + 1, len(starts))
+    num_bytes = int(case.offsets[-1] - case.offsets[0] - (stops - starts).sum() + lengths.sum())
+    outputs = [np.empty(len(case.offsets), np.int64), np.empty(num_bytes, np.uint8)]
+    return [case.offsets, case.data, starts, stops, rows, lengths, *outputs]
+
+
+def _replace_expected(
+    offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, rows: np.ndarray, lengths: np.ndarray
+) -> tuple[None, list[Any]]:
+    texts = []
+    for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist()):
+        mine = [span for span in range(len(starts)) if begin <= starts[span] < end]
+        spans = [(int(starts[i] - begin), int(stops[i] - begin), rows[i, : lengths[i]].tobytes()) for i in mine]
+        texts.append(oracle.replaced(data[begin:end].tobytes(), spans))
+    return None, [list(accumulate(map(len, texts), initial=0)), list(b"".join(texts))]
+
+
+ROWS = [
+    Row(kernel=kernels.write_stand_ins, arguments=_stand_in_arguments, oracle=_stand_in_expected, num_outputs=2),
+    Row(kernel=kernels.replace_spans, arguments=_replace_arguments, oracle=_replace_expected, num_outputs=2),
+]

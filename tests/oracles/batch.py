@@ -1,0 +1,30 @@
+"""Labels, positions and segments of one row, from the lengths of its pieces."""
+
+from __future__ import annotations
+
+IGNORED = -100
+
+
+def pieces_of(lengths: list[int], row_length: int) -> list[int | None]:
+    """The number of the piece that each token belongs to; None for padding."""
+    owners: list[int | None] = [piece for piece, length in enumerate(lengths) for _ in range(length)]
+    return owners + [None] * (row_length - len(owners))
+
+
+def shifted_labels(tokens: list[int], lengths: list[int]) -> list[int]:
+    owners = [*pieces_of(lengths, len(tokens)), None]
+    following = [*tokens[1:], IGNORED]
+    return [following[t] if owners[t] is not None and owners[t] == owners[t + 1] else IGNORED for t in range(len(tokens))]
+
+
+def unshifted_labels(tokens: list[int], lengths: list[int]) -> list[int]:
+    return [IGNORED if owner is None else token for token, owner in zip(tokens, pieces_of(lengths, len(tokens)))]
+
+
+def positions(lengths: list[int], row_length: int) -> list[int]:
+    owners = pieces_of(lengths, row_length)
+    return [t - owners.index(owner) for t, owner in enumerate(owners)]
+
+
+def segments(lengths: list[int], row_length: int) -> list[int]:
+    return [0 if owner is None else owner + 1 for owner in pieces_of(lengths, row_length)]

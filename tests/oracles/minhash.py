@@ -1,0 +1,71 @@
+"""MinHash in plain Python: sets of word tuples, and the hashes that the kernels define, by whole numbers."""
+
+from __future__ import annotations
+
+import re
+
+_MASK = 2**64 - 1
+
+
+def words(text: bytes) -> list[bytes]:
+    return re.findall(rb"[0-9a-z\x80-\xff]+", text.lower())
+
+
+def shingles(text: bytes, ngram: int) -> set[tuple[bytes, ...]]:
+    found = words(text)
+    return {tuple(found[i : i + ngram]) for i in range(len(found) - ngram + 1)}
+
+
+def jaccard(a: bytes, b: bytes, ngram: int) -> float:
+    first, second = shingles(a, ngram), shingles(b, ngram)
+    return len(first & second) / len(first | second)
+
+
+def mix(value: int) -> int:
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
+
+
+def word_hash(word: bytes) -> int:
+    """Pieces of eight bytes; the last is the one shorter than that, and may be empty."""
+    hashed = 0xCBF29CE484222325
+    for start in range(0, len(word) // 8 * 8, 8):
+        hashed = (hashed ^ int.from_bytes(word[start : start + 8], "little")) * 0x9E3779B97F4A7C15 & _MASK
+        hashed ^= hashed >> 29
+    last = int.from_bytes(word[len(word) // 8 * 8 :], "little")
+    return mix((hashed ^ last) * 0x9E3779B97F4A7C15 & _MASK)
+
+
+def polynomial(shingle: list[bytes]) -> int:
+    value = 0
+    for word in shingle:
+        value = (value * 0xD1342543DE82EF9B + word_hash(word)) & _MASK
+    return value
+
+
+def signature(text: bytes, a: list[int], b: list[int], ngram: int) -> tuple[int, int, list[int]]:
+    """Number of words, hash of the last `ngram` of them, and the least upper half of a * x + b for each permutation."""
+    found = words(text)
+    inputs = [mix(polynomial(found[i : i + ngram])) >> 32 for i in range(len(found) - ngram + 1)]
+    least = []
+    for multiplier, addend in zip(a, b, strict=True):
+        values = [((multiplier * x + addend + 2**63) & _MASK) >> 32 for x in inputs]  # the sign bit is turned
+        least.append(min(values, default=0xFFFFFFFF))
+    return len(found), mix(polynomial(found[-ngram:]) ^ len(found)), least
+
+
+def band_rows(signatures: list[tuple[int, int, list[int]]], ngram: int, num_bands: int) -> list[tuple[int, int]]:
+    """(hash, document) of every row, for what `signature` gives of every document."""
+    out = []
+    for document, (num_words, hashed_words, signed) in enumerate(signatures):
+        rows = len(signed) // num_bands
+        if 0 < num_words < ngram:
+            out.append((mix(hashed_words ^ mix(1 << 32)), document))
+        for index in range(num_bands if num_words >= ngram else 0):
+            hashed = mix(index + 1)
+            for value in signed[index * rows : (index + 1) * rows]:
+                hashed = (hashed ^ value) * 0x9E3779B97F4A7C15 & _MASK
+                hashed ^= hashed >> 29
+            out.append((mix(hashed), document))
+    return out

@@ -1,0 +1,40 @@
+"""Line ends and controls rewritten one character at a time."""
+
+from __future__ import annotations
+
+from tests.oracles.words import characters
+
+KEPT_CONTROLS = "\t\n"
+LINE_ENDS = "\r\x0b\x0c"
+SEPARATORS = "\x1c\x1d\x1e\x1f"
+
+
+def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
+    out = b""
+    seen = list(characters(text))
+    for number, (place, character, size) in enumerate(seen):
+        is_line_end = character in LINE_ENDS + "\u2028\u2029"
+        before_newline = character == "\r" and number + 1 < len(seen) and seen[number + 1][1] == "\n"
+        if before_newline and (fix_newlines or strip_control):
+            continue
+        if fix_newlines and is_line_end:
+            out += b"\n"
+        elif strip_control and character in LINE_ENDS + SEPARATORS:
+            out += b" "
+        elif strip_control and (character < " " or character == "\x7f") and character not in KEPT_CONTROLS:
+            continue
+        elif strip_control and character == "\ufeff" and not out:
+            continue
+        else:
+            out += text[place : place + size]
+    return out
+
+
+def is_touched(text: bytes, fix_newlines: bool, strip_control: bool) -> bool:
+    """Whether it has a character that may have to go."""
+    touched: set[str] = set()
+    if fix_newlines:
+        touched |= set(LINE_ENDS + "\u2028\u2029")
+    if strip_control:
+        touched |= {chr(code) for code in range(0x20)} - set(KEPT_CONTROLS) | {"\x7f", "\ufeff"}
+    return any(character in touched for _, character, _ in characters(text))

@@ -1,0 +1,75 @@
+"""Packing by definition: lists and linear scans, with no regard for time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Piece = tuple[int, int, int]
+"""Document, first token in it, number of tokens."""
+
+
+def split_documents(lengths: Sequence[int], sequence_length: int) -> list[Piece]:
+    """Every document in pieces of `sequence_length` tokens and a remainder."""
+    return [
+        (document, start, min(length - start, sequence_length))
+        for document, length in enumerate(lengths)
+        for start in range(0, length, sequence_length)
+    ]
+
+
+def cut_stream(lengths: Sequence[int], sequence_length: int) -> list[list[Piece]]:
+    """Rows of the documents laid end to end: one token at a time, joined into pieces again."""
+    stream = [(document, token) for document, length in enumerate(lengths) for token in range(length)]
+    rows: list[list[Piece]] = []
+    for at in range(0, len(stream), sequence_length):
+        row: list[Piece] = []
+        for document, token in stream[at : at + sequence_length]:
+            if row and row[-1][0] == document:
+                row[-1] = (document, row[-1][1], row[-1][2] + 1)
+            else:
+                row.append((document, token, 1))
+        rows.append(row)
+    return rows
+
+
+def by_length(lengths: Sequence[int]) -> list[int]:
+    """Piece numbers, longest first, equal ones in their order."""
+    return sorted(range(len(lengths)), key=lambda piece: -lengths[piece])
+
+
+def best_fit(lengths: Sequence[int], order: Sequence[int], sequence_length: int) -> list[int]:
+    """The row of each piece: of the open rows that hold it the one with least room, of those the one last touched."""
+    rooms: list[int] = []
+    touched: list[int] = []
+    rows = [-1] * len(lengths)
+    for time, piece in enumerate(order):
+        fitting = [row for row, room in enumerate(rooms) if room >= lengths[piece]]
+        if fitting:
+            row = min(fitting, key=lambda row: (rooms[row], -touched[row]))
+        else:
+            row = len(rooms)
+            rooms.append(sequence_length)
+            touched.append(time)
+        rooms[row] -= lengths[piece]
+        touched[row] = time
+        rows[piece] = row
+    return rows
+
+
+def by_row(rows: Sequence[int], num_rows: int) -> tuple[list[int], list[int]]:
+    """Where each row's pieces begin, and the pieces row by row."""
+    groups = [[piece for piece, found in enumerate(rows) if found == row] for row in range(num_rows)]
+    return [sum(map(len, groups[:row])) for row in range(num_rows + 1)], [piece for group in groups for piece in group]
+
+
+def fill_rows(
+    tokens: Sequence[int], rows: Sequence[Sequence[tuple[int, int]]], pad: int, sequence_length: int
+) -> list[list[int]]:
+    """Rows of (place in `tokens`, number of tokens), padded to `sequence_length`."""
+    filled = [[token for at, length in row for token in tokens[at : at + length]] for row in rows]
+    return [row + [pad] * (sequence_length - len(row)) for row in filled]
+
+
+def copy_rows(tokens: Sequence[int], row_at: Sequence[int], sequence_length: int) -> list[list[int]]:
+    """Runs of `sequence_length` tokens from each place."""
+    return [list(tokens[at : at + sequence_length]) for at in row_at]

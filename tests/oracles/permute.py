@@ -1,0 +1,47 @@
+"""Permutations with Python's own integers, one index at a time."""
+
+from __future__ import annotations
+
+WORD = 2**64
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def finalise(value: int) -> int:
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) % WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) % WORD
+    return value ^ (value >> 31)
+
+
+def round_keys(key: int, num_rounds: int) -> list[int]:
+    return [finalise((key + number * GOLDEN) % WORD) for number in range(1, num_rounds + 1)]
+
+
+def feistel(index: int, size: int, keys: list[int]) -> int:
+    """Rounds until the result is below `size`; round 0 changes the high half, round 1 the low half, and so on."""
+    bits = (size - 1).bit_length()
+    high_bits = bits // 2
+    low_bits = bits - high_bits
+    while True:
+        high, low = divmod(index, 2**low_bits)
+        for number, key in enumerate(keys):
+            if number % 2 == 0:
+                high ^= finalise(low ^ key) % 2**high_bits
+            else:
+                low ^= finalise(high ^ key) % 2**low_bits
+        index = high * 2**low_bits + low
+        if index < size:
+            return index
+
+
+def shuffled(key: int, size: int) -> list[int]:
+    """Fisher and Yates, from the last entry down, each draw uniform: 32-bit words, and the unfair ones drawn again."""
+    table, counter = list(range(size)), finalise(key)
+    for last in range(size - 1, 0, -1):
+        choices = last + 1
+        while True:
+            counter = (counter + GOLDEN) % WORD
+            chosen, fraction = divmod((finalise(counter) >> 32) * choices, 2**32)
+            if fraction >= 2**32 % choices:
+                break
+        table[last], table[chosen] = table[chosen], table[last]
+    return table

@@ -1,0 +1,119 @@
+"""E-mail and IP addresses by regular expressions and the `ipaddress` module."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+
+def _words(words: str) -> set[str]:
+    return set(words.split())
+
+
+_ENDINGS = _words("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
+_NUMBERED = _words(
+    "v ver vers version versions release releases rev revision revisions build builds firmware update driver edition section "
+    "sections sec sect chapter clause article appendix annex para paragraph paragraphs figure fig table oid isbn doi"
+)
+_FILLERS = _words("number no is was to and or from of the than")
+_NOT_PUBLIC = [
+    ipaddress.ip_network(network)
+    for network in _words(
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.168.0.0/16 "
+        "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 0::/8 fc00::/6 2001::/23 2001:db8::/32 3fff::/20"
+    )
+]
+Span = tuple[int, int, int]
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
+
+
+def _emails(text: str, taken: list[Span]) -> list[Span]:
+    """E-mail addresses; a local part starts after the IP address before it."""
+    found, floor = [], 0
+    for at in re.finditer("@", text):
+        floor = max([floor] + [stop for _, stop, _ in taken if stop <= at.start()])
+        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[floor : at.start()])
+        assert run is not None
+        local = re.sub(r"^[^0-9A-Za-z_]+", "", run[0].rsplit("..", 1)[-1])
+        domain = _domain(text[at.end() : at.end() + 253])
+        if local and len(run[0]) <= 64 and not run[0].endswith(".") and domain and at.start() >= floor:
+            floor = at.end() + len(domain)
+            found.append((at.start() - len(local), floor, 0))
+    return found
+
+
+def _domain(ahead: str) -> str:
+    """The longest run of labels that ends in a top-level domain."""
+    run = re.match(r"[0-9A-Za-z](?:[0-9A-Za-z-]*)(?:\.[0-9A-Za-z][0-9A-Za-z-]*)*", ahead)
+    labels, best = (run[0].split(".") if run else []), ""
+    for number, written in enumerate(labels):
+        label = written.rstrip("-")
+        if len(label) > 63:
+            break
+        is_word = re.fullmatch("[A-Za-z]{2,24}", label)
+        if number and label.lower() in _ENDINGS:
+            best = ""
+        elif number and (is_word or (label.lower().startswith("xn--") and 4 < len(label) <= 24)):
+            best = ".".join([*labels[:number], label])
+        if label != written:
+            break
+    return best
+
+
+def _names_a_number(before: str) -> bool:
+    before = re.split(r"[\n()\[\];]", before[-40:])[-1]
+    if re.search(r"§[^A-Za-z]*\Z", before):
+        return True
+    words = [word.lower() for word in re.findall("[A-Za-z]+", before)]
+    if words and words[-1][:8] in {word[:8] for word in _NUMBERED}:
+        return True
+    if words and words[-1] in _FILLERS:
+        rest = re.sub(r"[A-Za-z]+[^A-Za-z]*\Z", "", before)
+        if re.search(r"§[^A-Za-z]*\Z", rest):
+            return True
+        return len(words) > 1 and words[-2][:8] in {word[:8] for word in _NUMBERED}
+    return False
+
+
+def _ipv4s(text: str) -> list[Span]:
+    found = []
+    for run in re.finditer(r"[0-9.]+", text):
+        start, stop = run.start(), run.start() + len(run[0].rstrip("."))
+        group = "(?:0|[1-9][0-9]{0,2})"
+        if not re.fullmatch(rf"{group}(?:\.{group}){{3}}", text[start:stop]):
+            continue
+        before, after = text[:start], text[stop:]
+        if re.search(r"([0-9A-Za-z_.]|[A-Za-z]-|[0-9A-Za-z]/)\Z", before) or re.match(r"[0-9A-Za-z_@]|[-.][A-Za-z]", after):
+            continue
+        if max(map(int, text[start:stop].split("."))) > 255 or _names_a_number(before):
+            continue
+        if _is_public(ipaddress.IPv4Address(text[start:stop])):
+            found.append((start, stop, 1))
+    return found
+
+
+def _ipv6s(text: str) -> list[Span]:
+    """Of plain cases only: an address with white space or the border of the text on both sides, or a sentence end behind."""
+    found = []
+    for run in re.finditer(r"(?<!\S)([0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*)(?=[\s,]|\.(?![0-9])|\Z)", text):
+        written = run[1]
+        groups = [group for group in written.split(":") if group]
+        try:
+            address = ipaddress.IPv6Address(written)
+        except ValueError:
+            continue
+        is_clear = "::" in written and len(groups) >= 3 and address in ipaddress.ip_network("2000::/3")
+        is_full = "::" not in written and max(map(len, groups)) >= 3
+        if (is_clear or is_full) and _is_public(address):
+            found.append((run.start(1), run.end(1), 2))
+    return found
+
+
+def find(text: str) -> list[Span]:
+    """(start, stop, kind) of ASCII or other text, in characters."""
+    ips = _ipv4s(text) + _ipv6s(text)
+    emails = _emails(text, ips)
+    return sorted(emails + [ip for ip in ips if not any(ip[0] < email[1] and email[0] < ip[1] for email in emails)])

@@ -1,0 +1,88 @@
+"""Words and lines one character at a time, in plain Python."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
+
+WORD_CLASSES = {"L": 1, "M": 2, "N": 4, "P": 8, "S": 16}
+SPACE, OTHER = 32, 64
+_ALL_BITS = 2**64 - 1
+
+
+class Found(NamedTuple):
+    """A word or a line: where it is in the text, and what it is."""
+
+    start: int
+    length: int
+    hashed: int
+    chars: int
+    flag: int
+
+
+def characters(text: bytes) -> Iterator[tuple[int, str, int]]:
+    """(place, character, bytes) of each character; a byte that begins none is U+FFFD."""
+    at = 0
+    while at < len(text):
+        character, size = "\ufffd", 1
+        for size_tried in (1, 2, 3, 4):
+            try:
+                character, size = text[at : at + size_tried].decode(), size_tried
+                break
+            except UnicodeDecodeError:
+                continue
+        yield at, character, size
+        at += size
+
+
+def kind(character: str) -> int:
+    if character.isspace():
+        return SPACE
+    return WORD_CLASSES.get(unicodedata.category(character)[0], OTHER)
+
+
+def mixed(value: int) -> int:
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _ALL_BITS
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _ALL_BITS
+    return value ^ (value >> 31)
+
+
+def hashed(word: bytes) -> int:
+    value = 0xCBF29CE484222325
+    for byte in word:
+        value = (value ^ byte) * 0x100000001B3 & _ALL_BITS
+    return mixed(value)
+
+
+def words(text: bytes) -> list[Found]:
+    found: list[Found] = []
+    word: list[tuple[int, str, int]] = []
+    for place, character, size in [*characters(text), (len(text), " ", 1)]:
+        if not character.isspace():
+            word.append((place, character, size))
+        elif word:
+            start, flag = word[0][0], 0
+            for _, inner, _ in word:
+                flag |= kind(inner)
+            found.append(Found(start, place - start, hashed(text[start:place]), len(word), flag))
+            word = []
+    return found
+
+
+def lines(text: bytes) -> list[Found]:
+    """The lines that are not blank; the flag is 1 for the first of a paragraph."""
+    found: list[Found] = []
+    line_start, opens = 0, 1
+    for line in text.split(b"\n"):
+        seen = list(characters(line))
+        while seen and seen[0][1].isspace():
+            seen.pop(0)
+        while seen and seen[-1][1].isspace():
+            seen.pop()
+        if seen:
+            start, stop = seen[0][0], seen[-1][0] + seen[-1][2]
+            found.append(Found(line_start + start, stop - start, hashed(line[start:stop]), len(seen), opens))
+        opens = 0 if seen else 1
+        line_start += len(line) + 1
+    return found

@@ -1,0 +1,83 @@
+"""Packed documents and shards of them for tests: every token tells its document and place, every document ends with id 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.manifest import FileEntry, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.schemas import token_type
+from datapipe.shards.writer import ShardFormat, ShardWriter, WrittenShard, shard_schema
+from datapipe.storage import Root
+from datapipe.tokens.packing import Method, assemble, pack
+
+EOS = 0
+TOKENIZER = b'{"model": "of these tests"}'
+FINGERPRINT = bytes_checksum(TOKENIZER)
+
+
+def packed_batch(
+    num_docs: int, sequence_length: int, *, vocab_size: int = 50_000, method: Method = "best_fit", seed: int = 0
+) -> pa.RecordBatch:
+    """Documents of 1 to 3 S tokens, packed; their rows in a random order."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 3 * sequence_length, num_docs)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = (1 + np.arange(offsets[-1]) % (vocab_size - 1)).astype(token_type(vocab_size).to_pandas_dtype())
+    tokens[offsets[1:] - 1] = EOS
+    keys = columns.key_matrix(columns.make_keys(seed + 1, np.arange(num_docs)))
+    packed = pack(lengths, sequence_length, method)
+    return assemble(packed, rng.permutation(packed.num_rows), tokens, offsets, keys, EOS, sequence_length)
+
+
+def schema_of(batch: pa.RecordBatch, source: str = "web") -> pa.Schema:
+    tokens = batch.schema.field("tokens").type
+    return shard_schema(tokens.value_type, tokens.list_size, FINGERPRINT, source)
+
+
+def write_shards(
+    folder: Path, batch: pa.RecordBatch, shard_format: ShardFormat = "arrow", target_bytes: int = 1 << 30
+) -> list[ShardEntry]:
+    """Writes a batch below `folder`/shards/web and returns the manifest's lines of it."""
+    writer = ShardWriter(Root(str(folder)), "shards/web/part-00000", shard_format, schema_of(batch), target_bytes)
+    writer.append(batch)
+    return [entry_of(shard) for shard in writer.finish()]
+
+
+def entry_of(shard: WrittenShard) -> ShardEntry:
+    return ShardEntry(
+        path=shard.path,
+        source="web",
+        split="train",
+        sequences=shard.sequences,
+        tokens=shard.tokens,
+        documents=shard.documents,
+        bytes=shard.bytes,
+        checksum=shard.checksum,
+    )
+
+
+def make_snapshot(
+    folder: Path, batch: pa.RecordBatch, shard_format: ShardFormat = "arrow", target_bytes: int = 1 << 30
+) -> Snapshot:
+    """A whole output of one source: shards, tokenizer.json and files.parquet (which nothing here reads)."""
+    entries = write_shards(folder, batch, shard_format, target_bytes)
+    (folder / "tokenizer.json").write_bytes(TOKENIZER)
+    (folder / "files.parquet").write_bytes(b"of the files")
+    checksum, size = file_checksum(Root(str(folder)), "files.parquet")
+    tokens = batch.schema.field("tokens").type
+    return Snapshot(
+        name="packed",
+        seed=1,
+        sequence_length=tokens.list_size,
+        shard_format=shard_format,
+        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=FINGERPRINT, vocab_size=50_000, eos_id=EOS),
+        sources={"web": SourceEntry(weight=1)},
+        phases=(Phase(until_tokens=None, weights={"web": 1}),),
+        files=FileEntry(path="files.parquet", bytes=size, checksum=checksum),
+        shards=tuple(entries),
+    ).sealed()

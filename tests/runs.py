@@ -1,0 +1,107 @@
+"""Runs of whole mixtures for tests: a small mixture file, and the run of it in this process with local workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datapipe.config import Mixture, load_mixture
+from datapipe.executor.local import LocalEngine
+from datapipe.executor.run import Run
+from datapipe.plan.compile import Plan
+from datapipe.plan.tasks import Record, Task
+from datapipe.report.summary import summarize
+from datapipe.shards.manifest import Snapshot
+
+STAGES = """
+stages:
+  - normalize.unicode
+  - filter.gopher_quality
+  - dedup.exact
+  - dedup.minhash
+  - redact.pii
+"""
+
+TAIL = """
+validation: 5%
+tokenizer:
+  train: {vocab_size: 600, sample_bytes: 1MiB}
+pack: {sequence_length: 64}
+shards: {target_bytes: 64KiB}
+execution: {split_bytes: 64KiB, bucket_bytes: 64KiB}
+"""
+
+
+@dataclass
+class Watcher:
+    """An observer that remembers."""
+
+    records: list[Record] = field(default_factory=list)
+    retries: list[tuple[Task, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    on_commit: Callable[[Record], None] = lambda record: None
+
+    def planned(self, plan: Plan) -> None: ...
+
+    def committed(self, record: Record) -> None:
+        self.records.append(record)
+        self.on_commit(record)
+
+    def retried(self, task: Task, failure: Any) -> None:
+        self.retries.append((task, failure))
+
+    def tick(self) -> None: ...
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    @property
+    def steps(self) -> list[str]:
+        return [record.step for record in self.records]
+
+
+@dataclass
+class Finished:
+    """A run that ended well."""
+
+    mixture: Mixture
+    snapshot: Snapshot
+    watcher: Watcher
+    plan: Plan
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return summarize(self.mixture.name, self.plan, self.mixture.sources, "done")
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        return {shard.path: shard.checksum for shard in self.snapshot.shards}
+
+
+def write_mixture(folder: Path, sources: str, stages: str = STAGES, tail: str = TAIL, name: str = "mixture.yaml") -> Path:
+    """A mixture file in `folder`, whose output is `folder/out` unless a run is told otherwise."""
+    path = folder / name
+    path.write_text(f"name: test\nseed: 3\noutput: {folder}/out\nsources:\n{sources}\n{stages}\n{tail}", encoding="utf-8")
+    return path
+
+
+def run_mixture(
+    path: Path,
+    *,
+    output: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    workers: int = 2,
+    limit: int | None = None,
+    make_engine: Callable[..., Any] | None = None,
+    watcher: Watcher | None = None,
+) -> Finished:
+    """Runs a mixture to its end with local workers, or on the engine given."""
+    mixture = load_mixture(path, overrides, None if output is None else str(output))
+    watcher = watcher or Watcher()
+    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers))
+    run = Run(mixture, engine, watcher, limit)
+    snapshot = run.execute()
+    assert run.plan is not None
+    return Finished(mixture=mixture, snapshot=snapshot, watcher=watcher, plan=run.plan)

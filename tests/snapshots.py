@@ -1,0 +1,141 @@
+"""Small snapshots made by hand, in which every token says where it stands.
+
+Token t of sequence n (counted over sources in the order given, training before validation) is `n * S + t + 1`, and 0 is the
+end of text and the padding. So `(row[0] - 1) // S` is the number of a row's sequence, and a wrong row cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from datapipe import columns
+from datapipe.shards.checksum import file_checksum
+from datapipe.shards.manifest import SNAPSHOT, FileEntry, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.schemas import token_type
+from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
+from datapipe.storage import Root
+
+TOKENIZER = "xxh3_128:of-a-tokenizer"
+
+
+def make_snapshot(
+    folder: Path,
+    sources: Mapping[str, int],
+    *,
+    validation: Mapping[str, int] | None = None,
+    sequence_length: int = 16,
+    weights: Mapping[str, int] | None = None,
+    phases: Sequence[tuple[int | None, Mapping[str, int]]] = (),
+    max_epochs: Mapping[str, float] | None = None,
+    total_tokens: int | None = None,
+    rows_per_shard: int = 7,
+    shard_format: ShardFormat = "arrow",
+    vocab_size: int = 1 << 20,
+    seed: int = 17,
+) -> Path:
+    """Writes a snapshot of `sources` (name -> training sequences) and returns its folder.
+
+    Args:
+        validation: name -> held-out sequences.
+        weights: of the sources, 1 each by default; `phases` overrules them, as (until_tokens, weights) each.
+        vocab_size: below 65,500 tokens are uint16 and wrap around.
+    """
+    root = Root(str(folder))
+    shards: list[ShardEntry] = []
+    number = 0
+    for split, counts in (("train", sources), ("validation", validation or {})):
+        for name, count in counts.items():
+            batch = sequences(name, number, count, sequence_length, vocab_size)
+            number += count
+            schema = batch.schema
+            target_bytes = rows_per_shard * sequence_length * schema.field("tokens").type.value_type.bit_width // 8
+            writer = ShardWriter(root, f"shards/{name}/{split}-0000", shard_format, schema, target_bytes)
+            writer.append(batch)
+            shards += [
+                ShardEntry(
+                    path=shard.path,
+                    source=name,
+                    split=split,
+                    sequences=shard.sequences,
+                    tokens=shard.tokens,
+                    documents=shard.documents,
+                    bytes=shard.bytes,
+                    checksum=shard.checksum,
+                )
+                for shard in writer.finish()
+            ]
+    own_weights = {name: (weights or {}).get(name, 0 if weights else 1) for name in sources}
+    snapshot = Snapshot(
+        name="made-by-hand",
+        seed=seed,
+        sequence_length=sequence_length,
+        shard_format=shard_format,
+        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=TOKENIZER, vocab_size=vocab_size, eos_id=0),
+        sources={name: SourceEntry(weight=own_weights[name], max_epochs=(max_epochs or {}).get(name)) for name in sources},
+        phases=tuple(Phase(until_tokens=until, weights=dict(shares)) for until, shares in phases or [(None, own_weights)]),
+        total_tokens=total_tokens,
+        files=_write_files(root, tuple(sources)),
+        shards=tuple(shards),
+    )
+    root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    return folder
+
+
+def source_path(name: str) -> str:
+    """The path of the one file that a source's documents come from."""
+    return f"data/{name}.jsonl"
+
+
+def source_hash(name: str) -> int:
+    """The first half of the keys of a source's documents."""
+    return xxhash.xxh3_64_intdigest(f"{name}:{source_path(name)}".encode())
+
+
+def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -> pa.RecordBatch:
+    """Rows `first` to `first + count` of one to three pieces each; every fifth row's last document goes on in the next row."""
+    lengths, places, starts, offsets = [], [], [], [0]
+    carried: tuple[int, int] | None = None  # place of the document that goes on, and how much of it there was
+    tokens = (np.arange(first * length, (first + count) * length) + 1).reshape(count, length) % vocab_size
+    for row in range(count):
+        split = row % 5 == 4 and row + 1 < count
+        cuts = np.unique(1 + np.arange(1, 3) * (row + 3) % (length - 1))
+        ends = [*cuts.tolist(), length if split else length - row % 3]
+        ends = sorted({end for end in ends if end <= ends[-1]})
+        for at, end in zip([0, *ends], ends):
+            goes_on = carried if at == 0 else None
+            places.append(goes_on[0] if goes_on else (first + row) * length + at)
+            starts.append(goes_on[1] if goes_on else 0)
+            lengths.append(end - at)
+        carried = (places[-1], starts[-1] + lengths[-1]) if split else None
+        offsets.append(len(lengths))
+        tokens[row, ends[-1] :] = 0
+    schema = shard_schema(token_type(vocab_size), length, TOKENIZER, name)
+    flat = pa.array(tokens.reshape(-1).astype(schema.field("tokens").type.value_type.to_pandas_dtype()))
+    keys = columns.make_keys(source_hash(name), np.array(places, np.uint64))
+    values = [pa.array(lengths, pa.int32()), keys, pa.array(starts, pa.int64())]
+    lists = [
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), value, type=schema.field(field).type)
+        for field, value in zip(("lengths", "keys", "starts"), values)
+    ]
+    return pa.record_batch([pa.FixedSizeListArray.from_arrays(flat, type=schema.field("tokens").type), *lists], schema=schema)
+
+
+def _write_files(root: Root, names: tuple[str, ...]) -> FileEntry:
+    table = pa.table(
+        {
+            "hash": pa.array([source_hash(name) for name in names], pa.uint64()),
+            "source": pa.array(list(names), pa.string()),
+            "path": pa.array([source_path(name) for name in names], pa.string()),
+            "url": pa.array([f"file:///{source_path(name)}" for name in names], pa.string()),
+        }
+    )
+    with root.open_output("files.parquet") as stream:
+        pq.write_table(table, stream)
+    checksum, size = file_checksum(root, "files.parquet")
+    return FileEntry(path="files.parquet", bytes=size, checksum=checksum)

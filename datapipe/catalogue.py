@@ -33,6 +33,7 @@ from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.source_code import digest_of, imports_of
 from datapipe.stage import Filter, Global, Map, Reader, Stage
 from datapipe.storage import split_query
 
@@ -137,14 +138,19 @@ def reader_for(path: str, where: str = "") -> Reader:
 def code_digest(stage: Stage) -> str:
     """Full-width digest of the code that decides what a stage does.
 
-    It covers the file of the stage's class and of the classes it is derived from below the contract, every kernel, and the
-    versions of the libraries it declares.
+    It covers the files of the stage's class and of the classes it is derived from below the contract, everything of datapipe
+    and stages that these import, every kernel, and the versions of the libraries it declares.
     """
     hasher = xxhash.xxh3_128(kernels.digest().encode())
+    reached: set[str] = set()
     for found in type(stage).__mro__:
         if issubclass(found, Stage) and found.__module__ != Stage.__module__:
-            source = Path(inspect.getfile(found)).read_bytes()
+            file = Path(inspect.getfile(found))
+            source = file.read_bytes()
             hasher.update(f"\0{found.__qualname__}\0{len(source)}\0".encode() + source)
+            reached |= imports_of(file)
+    for module in sorted(reached):
+        hasher.update(f"\0{module}\0{digest_of(module)}".encode())
     for library in sorted(stage.libraries):
         hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
     return hasher.hexdigest()

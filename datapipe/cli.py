@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
 from datapipe.errors import DatapipeError, UserError
 
@@ -63,12 +62,12 @@ def run(
     """Run a mixture, or go on with it: the same command resumes after any stop."""
     from datapipe.config import load_mixture
     from datapipe.executor.run import Run
-    from datapipe.report.funnel import print_funnel
+    from datapipe.report.funnel import print_funnel, wide_console
     from datapipe.report.progress import Progress
     from datapipe.report.summary import summarize, write_report
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    console = Console(stderr=False)
+    console = wide_console()
     problem: BaseException | None = None
     signal.signal(signal.SIGTERM, _interrupt)
     with Progress(console) as progress:
@@ -128,17 +127,18 @@ def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, 
     """Show the step tree: what is committed, what would run, and the mixture table."""
     from datapipe.config import load_mixture
     from datapipe.executor.run import planned
+    from datapipe.report.funnel import wide_console
     from datapipe.report.plan_view import plan_view
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     request, plan = planned(mixture, limit)
-    Console().print(plan_view(mixture, request, plan))
+    wide_console().print(plan_view(mixture, request, plan))
 
 
 @app.command()
 def report(output: OutputFolder) -> None:
     """Print the funnel of a run from its report.json."""
-    from datapipe.report.funnel import print_funnel
+    from datapipe.report.funnel import print_funnel, wide_console
     from datapipe.report.summary import REPORT
     from datapipe.storage import Root
 
@@ -146,7 +146,7 @@ def report(output: OutputFolder) -> None:
         content = json.loads(Root(output).read_bytes(REPORT))
     except FileNotFoundError as error:
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
-    print_funnel(content, Console())
+    print_funnel(content, wide_console())
 
 
 @app.command()
@@ -165,6 +165,7 @@ def inspect(
     from datapipe.executor.look import Looker, Wanted
     from datapipe.executor.run import replanned
     from datapipe.report.documents import print_document
+    from datapipe.report.funnel import wide_console
     from datapipe.storage import Root
 
     if sum([kept, dropped is not None, quarantined]) > 1:
@@ -173,7 +174,7 @@ def inspect(
     outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
     reason = "" if dropped in (None, "all") else dropped
     found = Looker(Root(output), request, plan).look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
-    console = Console()
+    console = wide_console()
     for document in found:
         print_document(document, console, full)
     if not found:

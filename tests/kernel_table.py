@@ -211,6 +211,6 @@ CASES: dict[str, Case] = {
         f"prose {seed}": Case(texts=tuple(prose(seed + 100 * n, 150).encode() for n in range(4)), seed=seed)
         for seed in (30, 31)
     },
-    "few words": Case(texts=(prose(40, 900, vocabulary=3, repeated=0.5).encode(),), seed=40),
+    "few words": Case(texts=(prose(40, 300, vocabulary=3, repeated=0.5).encode(),), seed=40),
     "one huge line": Case(texts=(b"", b"the word " * (_HUGE_LINE_BYTES // 9), b"x" * _HUGE_LINE_BYTES, "…".encode()), seed=50),
 }

@@ -1,20 +1,19 @@
 """Fingerprints: what a task is, as 256 bits of code, options and inputs. Equal fingerprint, equal outputs.
 
-The code of a kind of task is the module that runs it and every module of datapipe that this one imports, however far down,
-read from the sources. So no list can be forgotten, and a change re-runs the kinds that run the changed code and no others.
+The code of a kind of task is the module that runs it and all that this one imports (`source_code.py`), so a change re-runs the
+kinds that run the changed code and no others.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 from functools import lru_cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parents[2]
+from datapipe.source_code import digest_of
+
 _RUNNERS = {
     "map": "datapipe.executor.map",
     "reduce": "datapipe.executor.global_stage",
@@ -36,38 +35,8 @@ def fingerprint(kind: str, **parts: Any) -> str:
 @lru_cache(maxsize=16)
 def code_digest(kind: str) -> str:
     """Digest of the engine's modules that tasks of this kind run, and of the libraries whose version decides bytes."""
-    hasher = hashlib.sha256(" ".join(f"{name}={version(name)}" for name in _LIBRARIES).encode())
-    for module in sorted(modules_of(kind)):
-        hasher.update(f"{module}\0".encode() + _source_of(module).read_bytes())
-    return hasher.hexdigest()
-
-
-def modules_of(kind: str) -> set[str]:
-    """The modules of datapipe that tasks of this kind run: the runner and all it imports, transitively."""
-    found: set[str] = set()
-    waiting = [_RUNNERS[kind]]
-    while waiting:
-        module = waiting.pop()
-        if module not in found and _source_of(module).exists():
-            found.add(module)
-            waiting += _imports(_source_of(module))
-    return found
-
-
-def _source_of(module: str) -> Path:
-    path = _ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def _imports(source: Path) -> list[str]:
-    """Every module of datapipe that a file names in an import, inside functions too."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source.read_bytes())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.startswith("datapipe.")]
+    libraries = " ".join(f"{name}={version(name)}" for name in _LIBRARIES)
+    return hashlib.sha256(f"{libraries} {digest_of(_RUNNERS[kind])}".encode()).hexdigest()
 
 
 def short(full: str) -> str:

@@ -18,14 +18,14 @@ def funnel(report: Mapping[str, Any]) -> RenderableType:
 def _documents(report: Mapping[str, Any]) -> Table:
     sources: Mapping[str, Any] = report["sources"]
     table = Table(title=f"{report['name']}: what became of the documents", title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for name in sources:
-        table.add_column(name, justify="right")
-    table.add_column("total", justify="right", style="bold")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("total", justify="right", style="bold", no_wrap=True)
     columns = [*sources.values(), report["total"]]
     table.add_row("read", *(_count(one["documents"]["read"]) for one in columns))
     for reason in report["total"]["documents"]["dropped"]:
-        table.add_row(f"  dropped  {reason}", *(_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns))
+        table.add_row(f"  {reason}", *(_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns))
     table.add_row("  quarantined", *(_minus(one["documents"]["quarantined"]) for one in columns))
     table.add_row("kept", *(_kept(one["documents"]) for one in columns), style="bold", end_section=True)
     table.add_row("text read", *(size(one["bytes"]) for one in columns))
@@ -50,6 +50,12 @@ def _steps(report: Mapping[str, Any]) -> Table:
         share = f"{step['seconds'] / total:.0%}"
         table.add_row(name, f"{step['seconds']:,.2f}", share, size(step["bytes"]), rate, style=style)
     return table
+
+
+def wide_console() -> Console:
+    """A console as wide as the terminal; 120 columns where there is none, so that a log keeps its tables whole."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:

@@ -84,13 +84,17 @@ def _opened(name: str) -> Stage:
     return stage
 
 
-def _batch(texts: list[str]) -> DocumentBatch:
-    """A batch with one column that the source keeps; each document has the key of its text's place in TEXTS."""
-    numbers = [list(TEXTS.values()).index(text) for text in texts]
+NAMES = list(TEXTS)
+SMALL = [name for name in NAMES if "huge" not in name]
+
+
+def _batch(names: list[str]) -> DocumentBatch:
+    """A batch of TEXTS with one column that the source keeps; each document has the key of its place in TEXTS."""
+    numbers = [NAMES.index(name) for name in names]
     arrays = [
         columns.make_keys(7, np.array(numbers, np.uint64)),
         pa.array([f"id-{number}" for number in numbers], pa.large_string()),
-        pa.array(texts, pa.large_string()),
+        pa.array([TEXTS[name] for name in names], pa.large_string()),
         pa.array(numbers, pa.int64()),
     ]
     return DocumentBatch(pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*BASE_FIELDS, pa.field("rank", pa.int64())])))
@@ -145,7 +149,7 @@ def test_reader_makes_a_round_trip_through_pickle(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_pickled_before_or_after_opening_does_the_same(name: str) -> None:
-    batch = _batch([TEXTS["prose"], TEXTS["addresses"], TEXTS["crlf"]])
+    batch = _batch(["prose", "addresses", "crlf"])
     expected = _rows(_opened(name), _outcome(_opened(name), batch))
     for stage in (pickle.loads(pickle.dumps(_stage(name))), pickle.loads(pickle.dumps(_opened(name)))):
         stage.open(CONTEXT)
@@ -154,7 +158,7 @@ def test_stage_pickled_before_or_after_opening_does_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_empty_batch_has_the_schema_of_any_other(name: str) -> None:
-    empty, other = (_outcome(_opened(name), _batch(texts)) for texts in ([], list(TEXTS.values())[:-2]))
+    empty, other = (_outcome(_opened(name), _batch(texts)) for texts in ([], SMALL))
     assert empty.num_rows == 0
     assert empty.schema == other.schema
 
@@ -162,34 +166,32 @@ def test_stage_empty_batch_has_the_schema_of_any_other(name: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_any_document_alone_is_judged(name: str, text: str) -> None:
-    table = _outcome(_opened(name), _batch([TEXTS[text]]))
+    table = _outcome(_opened(name), _batch([text]))
     table.validate(full=True)
     assert table.num_rows == 1 or name in GLOBALS
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_neighbours_do_not_change_what_happens_to_a_document(name: str) -> None:
-    stage, texts = _opened(name), list(TEXTS.values())
-    whole = _outcome(stage, _batch(texts))
-    alone = pa.concat_tables([_outcome(stage, _batch([text])) for text in texts])
-    sliced = pa.concat_tables([_outcome(stage, _batch(texts).slice(at, at + 5)) for at in range(0, len(texts), 5)])
+    stage, batch = _opened(name), _batch(NAMES)
+    whole = _outcome(stage, batch)
+    alone = pa.concat_tables([_outcome(stage, _batch([text])) for text in NAMES])
+    sliced = pa.concat_tables([_outcome(stage, batch.slice(at, min(at + 5, len(NAMES)))) for at in range(0, len(NAMES), 5)])
     assert _rows(stage, whole) == _rows(stage, alone) == _rows(stage, sliced)
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_twice_gives_the_same(name: str) -> None:
-    stage, texts = _opened(name), list(TEXTS.values())[:-2]
-    batch = _batch(texts)
-    first = _outcome(stage, batch)
-    assert first.equals(_outcome(stage, batch)) or _rows(stage, first) == _rows(stage, _outcome(stage, batch))
-    assert _rows(stage, first) == _rows(stage, _outcome(stage, _batch(texts)))
+    stage, batch = _opened(name), _batch(SMALL)
+    first, again, afresh = (_outcome(stage, one) for one in (batch, batch, _batch(SMALL)))
+    assert _rows(stage, first) == _rows(stage, again) == _rows(stage, afresh)
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Filter)
-    result: FilterResult = stage.process(_batch(list(TEXTS.values())))
+    result: FilterResult = stage.process(_batch(NAMES))
     assert (result.keep.dtype, result.rule.dtype, result.value.dtype) == (np.bool_, np.int16, np.float64)
     assert len(result.keep) == len(result.rule) == len(result.value) == len(TEXTS)
     assert np.array_equal(result.keep, result.rule == -1)
@@ -199,7 +201,7 @@ def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAPS)
 def test_map_leaves_key_id_and_kept_columns_alone(name: str) -> None:
-    stage, batch = _opened(name), _batch(list(TEXTS.values())[:-2])
+    stage, batch = _opened(name), _batch(SMALL)
     assert isinstance(stage, Map)
     new = stage.process(batch)
     assert not {"key", "id", "rank"} & set(new)
@@ -210,10 +212,10 @@ def test_map_leaves_key_id_and_kept_columns_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GLOBALS)
-def test_global_stage_emits_what_it_declares_and_reduces_it_to_edges(name: str) -> None:
+def test_global_stage_joins_equal_documents_by_edges_of_the_schema(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    emitted = stage.emit(_batch(list(TEXTS.values())[:-2]))
+    emitted = stage.emit(_batch(SMALL))
     assert emitted.schema == stage.emit_schema()
     assert emitted.schema.names[:2] == ["hash", "key"]
     order = [("hash", "ascending"), ("key", "ascending")]
@@ -222,6 +224,6 @@ def test_global_stage_emits_what_it_declares_and_reduces_it_to_edges(name: str) 
     assert edges.schema == EDGE_SCHEMA
     keys = set(emitted.column("key").to_pylist())
     assert keys >= {*edges.column("key").to_pylist(), *edges.column("other").to_pylist()}
-    again = _batch([TEXTS["prose"], TEXTS["prose again"]])
-    assert len(set(again.keys.to_pylist())) == 1 or edges.num_rows
+    alike = set(_batch(["prose", "prose again"]).keys.to_pylist())
+    assert alike in [{key, other} for key, other in zip(edges.column("key").to_pylist(), edges.column("other").to_pylist())]
     assert stage.reduce(bucket.slice(0, 0)).num_rows == 0

@@ -9,6 +9,10 @@ LINE_ENDS = "\r\x0b\x0c"
 SEPARATORS = "\x1c\x1d\x1e\x1f"
 
 
+def is_control(character: str) -> bool:
+    return (character < " " or character == "\x7f") and character not in KEPT_CONTROLS
+
+
 def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
     out = b""
     seen = list(characters(text))
@@ -21,11 +25,7 @@ def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
             out += b"\n"
         elif strip_control and character in LINE_ENDS + SEPARATORS:
             out += b" "
-        elif strip_control and (character < " " or character == "\x7f") and character not in KEPT_CONTROLS:
-            continue
-        elif strip_control and character == "\ufeff" and not out:
-            continue
-        else:
+        elif not (strip_control and (is_control(character) or (character == "\ufeff" and not out))):
             out += text[place : place + size]
     return out
 

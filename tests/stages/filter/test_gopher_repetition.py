@@ -1,0 +1,109 @@
+"""Each repetition rule by hand: what it measures, and the limit at which it lets a text pass."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.columns import make_keys
+from datapipe.documents import BASE_FIELDS, DocumentBatch
+from stages.filter.gopher_repetition import GopherRepetition
+
+FREE = {option: 1e9 for option in GopherRepetition.model_fields if option != "mode"}
+
+
+@pytest.fixture(autouse=True)
+def _uncompiled_kernels_may_wrap():
+    with np.errstate(over="ignore"):
+        yield
+
+
+def _batch(texts: list[str]) -> DocumentBatch:
+    keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
+    columns = [keys, pa.array(["a"] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]
+    return DocumentBatch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(BASE_FIELDS)))
+
+
+def _judge(text: str, **options: float) -> tuple[str | None, float]:
+    """The rule that drops the text, or None, and the value; limits that are not given let everything pass."""
+    stage = GopherRepetition.model_validate(FREE | options)
+    result = stage.process(_batch([text]))
+    return (None if result.keep[0] else list(stage.rules())[result.rule[0]]), float(result.value[0])
+
+
+def _measures(rule: str, text: str) -> float:
+    """What a rule measures: the value with which it drops at limit 0, or 0."""
+    dropped, value = _judge(text, **{f"max_{rule}": 0.0})
+    return 0.0 if dropped is None else value
+
+
+def test_gopher_repetition_defaults_are_those_of_the_paper() -> None:
+    limits = [0.3, 0.3, 0.2, 0.2, 0.2, 0.18, 0.16, 0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
+    assert list(GopherRepetition().rules().values()) == limits
+
+
+def test_gopher_repetition_rules_are_named_as_the_options() -> None:
+    assert [f"max_{rule}" for rule in GopherRepetition().rules()] == list(FREE)
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "word", "The quick brown fox jumps over the lazy dog near a river."])
+def test_gopher_repetition_short_text_that_repeats_nothing_is_kept(text: str) -> None:
+    assert GopherRepetition().process(_batch([text])).keep.all()
+
+
+def test_gopher_repetition_copied_lines_count_from_the_second_on() -> None:
+    text = "one\ntwo\n\n  one\r\none\nthree"
+    assert _measures("duplicate_lines", text) == 2 / 5
+    assert _measures("duplicate_line_chars", text) == 6 / 17
+    assert _judge(text, max_duplicate_lines=0.4)[0] is None
+
+
+def test_gopher_repetition_copied_paragraphs_are_runs_of_equal_lines() -> None:
+    text = "one\ntwo\n\nthree\n \n\none \n two\n\ntwo\none"
+    assert _measures("duplicate_paragraphs", text) == 1 / 4
+    assert _measures("duplicate_paragraph_chars", text) == 6 / 23
+    assert _judge(text, max_duplicate_paragraphs=0.25)[0] is None
+
+
+def test_gopher_repetition_most_frequent_ngram_counts_all_its_occurrences() -> None:
+    text = "aa b x aa b y aa b z"
+    assert _measures("top_2_gram", text) == 9 / 12
+    assert _measures("top_3_gram", text) == 0
+
+
+def test_gopher_repetition_longest_of_equally_frequent_ngrams_counts() -> None:
+    assert _measures("top_2_gram", "a b 1 a b 2 cc dd 3 cc dd") == 8 / 15
+
+
+def test_gopher_repetition_overlapping_occurrences_may_exceed_the_whole() -> None:
+    assert _measures("top_3_gram", "a a a a a a") == 12 / 6
+
+
+def test_gopher_repetition_case_and_punctuation_make_another_word() -> None:
+    assert _measures("top_2_gram", "a b A b a b.") == 0
+
+
+@pytest.mark.parametrize("n", [5, 6, 7, 8, 9, 10])
+def test_gopher_repetition_repeated_ngrams_mark_each_word_once(n: int) -> None:
+    words = [f"w{place}" for place in range(n)]
+    assert _measures(f"duplicate_{n}_grams", " ".join([*words, "x1", "x2", *words])) == 4 * n / (4 * n + 4)
+    longer = [*words, "v1", "v2"]  # three n-grams that overlap
+    assert _measures(f"duplicate_{n}_grams", " ".join([*longer, "x1", "x2", *longer])) == (4 * n + 8) / (4 * n + 12)
+    assert _measures(f"duplicate_{n}_grams", " ".join([*words, "x1", "x2", *words[1:]])) == 0
+
+
+def test_gopher_repetition_boundaries_of_words_count() -> None:
+    assert _measures("top_2_gram", "ab c a bc") == 0
+
+
+def test_gopher_repetition_first_rule_that_fails_gives_the_reason() -> None:
+    assert _judge("a\n" * 30, max_duplicate_line_chars=0.1, max_top_2_gram=0.1)[0] == "duplicate_line_chars"
+
+
+@pytest.mark.real
+def test_gopher_repetition_articles_of_a_newspaper_are_kept(real_data) -> None:
+    lines = pa.input_stream(real_data / "prose" / "c4_theguardian.jsonl.gz", compression="gzip").read().splitlines()
+    assert GopherRepetition().process(_batch([json.loads(line)["text"] for line in lines])).keep.all()

@@ -13,6 +13,7 @@ import base64
 import importlib
 import os
 import pickle
+import socket
 import sys
 import uuid
 from collections.abc import Iterable, Mapping
@@ -103,15 +104,23 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
+            _knock(address)
             common.pop("include_dashboard")
             ray.init(address=address, **common)
         else:
             ray.init(address="local", num_cpus=num_workers or os.cpu_count() or 1, **common)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"cannot reach a Ray cluster at {address or 'this machine'}: {error}. "
             f"Start one with `ray start --head`, give its --address, or leave --address out to start one for this run."
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError at once where nobody listens; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _run_remotely(content: bytes, url: str, attempt: str, modules: Mapping[str, str]) -> tuple[Record | None, Failure | None]:

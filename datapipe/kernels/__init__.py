@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import xxhash
 
 _FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
@@ -57,7 +58,7 @@ class Kernel:
     @cached_property
     def compiled(self) -> Callable[..., Any]:
         if numba.config.DISABLE_JIT:
-            return self.function
+            return np.errstate(over="ignore")(self.function)  # wrapped uint64 is meant; the state is per thread
         return numba.njit(self.signature, cache=True, **_FLAGS)(self.function)
 
     def __call__(self, *arguments: Any) -> Any:

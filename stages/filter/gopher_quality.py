@@ -14,7 +14,8 @@ What the paper leaves open is settled so:
 
 A limit itself passes. A document without words has 0 of everything and divides by nothing.
 
-One core of a 2-core AMD EPYC does 55 to 70 MB/s of news and web text, most of it in finding words and lines; see `datapipe/kernels/quality.py`.
+One core of a 2-core AMD EPYC does 55 to 70 MB/s of news and web text, most of it in finding words and lines; see
+`datapipe/kernels/quality.py`.
 """
 
 from __future__ import annotations

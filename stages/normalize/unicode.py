@@ -7,7 +7,8 @@ Line ends first, since a control character between a letter and its accent keeps
 more. Most text of the web is in NFC already, which the survey sees without normalising: only documents with a character that
 might change go through Arrow's normaliser.
 
-One core of a 2-core AMD EPYC passes 800 to 1,300 MB/s of English text that is in order, and rewrites 300; see `datapipe/kernels/normalize.py`.
+One core of a 2-core AMD EPYC passes 800 to 1,300 MB/s of English text that is in order, and rewrites 300; see
+`datapipe/kernels/normalize.py`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,6 @@ class Unicode(Map):
             texts = columns.texts_from(new_offsets, new_data)
         unstable = pa.array((found & normalize.UNSTABLE) != 0)
         if unstable.true_count:
-            normalized = pc.utf8_normalize(texts.filter(unstable), form=self.form)
+            normalized = pc.utf8_normalize(texts.filter(unstable), form=self.form)  # pyright: ignore[reportAttributeAccessIssue]
             texts = pc.replace_with_mask(texts, unstable, normalized)  # pyright: ignore[reportAttributeAccessIssue]
         return {} if texts is given else {"text": texts}

@@ -39,7 +39,7 @@ sources:
     # synthetic: false              # whether a model wrote it; noted in the snapshot
     # fingerprint: stat             # a changed file is noticed by size and time; content: by reading it
   packages:
-    path: ["${python:stdlib}/asyncio/*.py", "${python:stdlib}/email/*.py", "${python:stdlib}/importlib/*.py"]
+    path: ${python:stdlib}/[a-e]*/**/*.py      # ** crosses folders, * stays within one
     format: text
     weight: 0.3
     license: PSF-2.0

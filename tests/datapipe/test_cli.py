@@ -23,16 +23,15 @@ def finished(tmp_path_factory):
 
 def test_cli_run_prints_the_funnel_and_how_to_stream(finished):
     _, output, printed = finished
-    assert "dropped  filter.gopher_quality:too_few_words" in printed
+    assert "filter.gopher_quality:too_few_words" in printed
     assert f'Loader("{output}", batch_size=8)' in printed
 
 
-def test_cli_run_lines_of_python_it_prints_work(finished, capfd):
+def test_cli_run_lines_of_python_it_prints_work(finished):
     _, _, printed = finished
     lines = [line[4:] for line in printed.splitlines() if line.startswith("    ")]
-    code = "\n".join(lines[-3:]) + "\n        break\n"
     names: dict = {}
-    exec(code, names)
+    exec("\n".join([*lines[-3:], "    break"]), names)
     assert names["batch"]["input_ids"].shape == (8, 64)
 
 
@@ -122,6 +121,7 @@ def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     assert datapipe(["init"], cwd=tmp_path).returncode == 2  # it does not overwrite
     planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
+    assert "would run" in planned.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ A text's bytes are `data[offsets[i]:offsets[i + 1]]`; `offsets[0]` need not be 0
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+compute: Any = importlib.import_module("pyarrow.compute")
+"""Arrow's compute functions. They are made when the module is imported, so no type checker knows them."""
 
 KEY_BYTES = 16
 KEY_TYPE = pa.binary(KEY_BYTES)
@@ -48,7 +51,7 @@ def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # zero chunks combine to a chunked array in some versions
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column if pa.types.is_large_string(column.type) else pc.cast(column, pa.large_string())
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 
 def text_lengths(texts: pa.Array) -> np.ndarray:

@@ -217,7 +217,7 @@ class _Lines:
 
     def give_up(self, error: str) -> Rejected:
         """The line that `tail` is of, as far as it was held."""
-        rejected = Rejected(place=self.place, error=error, excerpt=b"".join(self.tail[:1])[:EXCERPT_BYTES])
+        rejected = Rejected(place=self.place, error=error, excerpt=b"".join(self.tail[:2])[:EXCERPT_BYTES])
         self.place += self.tail_bytes
         self.tail, self.tail_bytes, self.skipping = [], 0, True
         return rejected

@@ -100,19 +100,19 @@ class Root:
         """A stream to a name nobody reads yet. Use it only for unique attempt paths under work/."""
         if self.local is not None:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
-        return self.filesystem.open_output_stream(self.path(relative))
+        return self.filesystem.open_output_stream(self.path(relative), compression=None)
 
     def read_bytes(self, relative: str) -> bytes:
         """Raises FileNotFoundError."""
         if self.local is not None:
             return Path(self.path(relative)).read_bytes()
-        with self.filesystem.open_input_stream(self.path(relative)) as stream:
+        with self.filesystem.open_input_stream(self.path(relative), compression=None) as stream:
             return stream.read()
 
     def write_atomic(self, relative: str, content: bytes) -> None:
         """Puts `content` under its final name: readers see all of it, or what was there before."""
         if self.local is None:
-            with self.filesystem.open_output_stream(self.path(relative)) as stream:
+            with self.filesystem.open_output_stream(self.path(relative), compression=None) as stream:
                 stream.write(content)
             return
         target = Path(self.path(relative))

@@ -78,17 +78,22 @@ def _matches(pattern: str, where: str) -> list[InputFile]:
     prefix = _fixed_prefix(base)
     try:
         filesystem, root = resolve(prefix + query)
-        info = filesystem.get_file_info(base if not query and not is_remote(base) else resolve(base + query)[1])
+        root = root.rstrip("/")
+        folder = base[: base.rindex("/") + 1]
+        info = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
+        if info.type == pafs.FileType.File:  # also one whose name holds what is a wildcard elsewhere
+            return [_input_file(base + query, folder, info)]
+        if info.type == pafs.FileType.Directory and not _WILD.search(base):
+            raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{pattern.rstrip('/')}/**' takes all below it")
+        if not _WILD.search(base):
+            return []
+        below = base[len(prefix) :]
+        listed = list(_listed(filesystem, root, depth=None if "**" in below else below.count("/")))
     except OSError as error:
         raise UserError(f"{where}: cannot look into {prefix}: {error}") from error
-    if not _WILD.search(base):
-        if info.type == pafs.FileType.Directory:
-            raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{pattern.rstrip('/')}/**' takes all below it")
-        return [_input_file(base + query, prefix, info)] if info.type == pafs.FileType.File else []
     expression = _expression(base)
-    named = _names_hidden(base[len(prefix) :])
-    listed = _listed(filesystem, root, deep="**" in base or "/" in base[len(prefix) :].strip("/"))
-    files = ((prefix.rstrip("/") + info.path[len(root.rstrip("/")) :], info) for info in listed)
+    named = _names_hidden(below)
+    files = ((prefix.rstrip("/") + info.path[len(root) :], info) for info in listed)
     return [
         _input_file(path + query, prefix, info)
         for path, info in files
@@ -102,17 +107,22 @@ def _fixed_prefix(base: str) -> str:
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
 
-def _listed(filesystem: pafs.FileSystem, root: str, deep: bool) -> Iterator[pafs.FileInfo]:
+def _listed(filesystem: pafs.FileSystem, root: str, depth: int | None) -> Iterator[pafs.FileInfo]:
+    """The files below a folder, at most `depth` folders down."""
     if isinstance(filesystem, pafs.LocalFileSystem):
-        yield from _listed_locally(filesystem, root)
+        yield from _listed_locally(filesystem, root or "/", depth)
         return
-    selector = pafs.FileSelector(root, allow_not_found=True, recursive=deep)
+    selector = pafs.FileSelector(root, allow_not_found=True, recursive=depth != 0)
     yield from (info for info in filesystem.get_file_info(selector) if info.type == pafs.FileType.File)
 
 
-def _listed_locally(filesystem: pafs.FileSystem, root: str) -> Iterator[pafs.FileInfo]:
+def _listed_locally(filesystem: pafs.FileSystem, root: str, depth: int | None) -> Iterator[pafs.FileInfo]:
     """All files below a local folder. Arrow's selector stops at the first broken link or folder it may not enter."""
-    paths = [os.path.join(folder, name) for folder, _, names in os.walk(root, followlinks=False) for name in names]
+    paths: list[str] = []
+    for folder, folders, names in os.walk(root, followlinks=False):
+        paths += [os.path.join(folder, name) for name in names]
+        if depth is not None and folder[len(root) :].count("/") >= depth:
+            folders.clear()
     for start in range(0, len(paths), 1000):
         infos = filesystem.get_file_info(paths[start : start + 1000])
         yield from (info for info in infos if info.type == pafs.FileType.File)

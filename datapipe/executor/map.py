@@ -15,8 +15,8 @@ from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from datapipe.columns import compute as pc
 from datapipe.columns import keys_from, make_keys
 from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.errors import DatapipeError

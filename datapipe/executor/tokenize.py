@@ -13,9 +13,9 @@ from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from datapipe.columns import compute as pc
 from datapipe.columns import key_halves
 from datapipe.documents import DocumentBatch
 from datapipe.executor.exchange import ExchangeWriter

@@ -43,7 +43,8 @@ def cache_folder() -> Path:
     return Path(base) / "datapipe" / f"kernels-{digest()}-numba{numba.__version__}"
 
 
-numba.config.CACHE_DIR = str(cache_folder())
+_config: Any = importlib.import_module("numba.core.config")  # its names come from the environment, so no checker knows them
+_config.CACHE_DIR = str(cache_folder())
 
 
 class Kernel:
@@ -57,7 +58,7 @@ class Kernel:
 
     @cached_property
     def compiled(self) -> Callable[..., Any]:
-        if numba.config.DISABLE_JIT:
+        if _config.DISABLE_JIT:
             return np.errstate(over="ignore")(self.function)  # wrapped uint64 is meant; the state is per thread
         return numba.njit(self.signature, cache=True, **_FLAGS)(self.function)
 
@@ -90,7 +91,7 @@ def all_kernels() -> dict[str, Kernel]:
 
 def are_compiled() -> bool:
     """Whether `compile_all` has finished on this machine for this very code."""
-    return bool(numba.config.DISABLE_JIT) or (cache_folder() / "complete").exists()
+    return bool(_config.DISABLE_JIT) or (cache_folder() / "complete").exists()
 
 
 def compile_all(progress: Callable[[str, int, int], None]) -> None:

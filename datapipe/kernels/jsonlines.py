@@ -1,19 +1,28 @@
-"""Telling lines apart in a block of JSON lines before a parser sees them.
+"""JSON lines as bytes: which lines are worth parsing, and the values of a few fields of lines that a parser has accepted.
 
     starts, stops ─▶ kind: BLANK (white space only), FRAMED ("{" … "}"), OTHER
+    lines, names  ─▶ spans of the values ─▶ strings unescaped, other values as they are written, null as null
 
 A parser that ignores newlines still takes each line for at least one object when every line is framed: after a line's "}" the
 next line's "{" can only open another top-level object, and no string crosses a newline. So as many rows as framed lines
 means one object per line.
+
+Values are found in the text itself, so that a column holds `1.0`, `1e3` and 2^64 as they were written, whatever types the
+neighbours have. Measured on one core of a 2-core AMD EPYC over lines of 2.8 kB: 1.2 GB/s for a field behind the text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from datapipe.kernels import kernel
+from datapipe.kernels import inline, kernel
 
 BLANK, FRAMED, OTHER = 0, 1, 2
+
+_LONGEST_ESCAPE = 6
+"""Bytes of \\u0041: a name of n bytes is written in at most six times as many."""
 
 
 @kernel("void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], uint8[::1])")
@@ -44,3 +53,199 @@ def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kinds = np.empty(len(stops), np.uint8)
     classify_lines(data, starts, stops, kinds)
     return starts, stops, kinds
+
+
+# ------------------------------------------------------------------------------------------------ walking one line
+
+
+@inline
+def _skip_space(data, at, stop):
+    while at < stop and (data[at] == 32 or data[at] == 9 or data[at] == 13 or data[at] == 10):
+        at += 1
+    return at
+
+
+@inline
+def _skip_string(data, at, stop):
+    """Past the string that begins at `at`. The inner loop steps by one: a step that depends on the byte costs four times."""
+    at += 1
+    while at < stop and data[at] != 34:
+        while at < stop and data[at] != 34 and data[at] != 92:
+            at += 1
+        if at < stop and data[at] == 92:
+            at += 2
+    return min(at + 1, stop)
+
+
+@inline
+def _skip_value(data, at, stop):
+    """Past the value that begins at `at`."""
+    if at < stop and data[at] == 34:
+        return _skip_string(data, at, stop)
+    depth = 0
+    while at < stop:
+        byte = data[at]
+        if byte == 34:
+            at = _skip_string(data, at, stop)
+            continue
+        if byte == 123 or byte == 91:
+            depth += 1
+        elif byte == 125 or byte == 93:
+            if depth <= 1:
+                return at + depth
+            depth -= 1
+        elif depth == 0 and (byte == 44 or byte == 32 or byte == 9 or byte == 13 or byte == 10):
+            return at
+        at += 1
+    return at
+
+
+@inline
+def _code_unit(data, at):
+    """The number that the four hexadecimal digits at `at` write."""
+    unit = 0
+    for k in range(at, at + 4):
+        byte = np.int64(data[k])
+        unit = unit * 16 + (byte - 48 if byte < 58 else (byte | 32) - 87)
+    return unit
+
+
+@inline
+def _write_character(code, out, end):
+    """A code point as UTF-8 at out[end]; returns where the next goes."""
+    if code < 0x80:
+        out[end] = code
+        return end + 1
+    num_bytes = 2 if code < 0x800 else 3 if code < 0x10000 else 4
+    for k in range(num_bytes - 1, 0, -1):
+        out[end + k] = 0x80 | (code & 0x3F)
+        code >>= 6
+    out[end] = (0xF00 >> num_bytes) & 0xFF | code
+    return end + num_bytes
+
+
+@inline
+def _unescape(data, at, stop, out, end):
+    """The characters of data[at:stop], what stands between the quotes of a string, at out[end:]; returns their end."""
+    while at < stop:
+        if data[at] != 92 or at + 1 >= stop:
+            out[end] = data[at]
+            at, end = at + 1, end + 1
+            continue
+        byte = data[at + 1]
+        if byte != 117 or at + 6 > stop:
+            letter = 8 if byte == 98 else 12 if byte == 102 else 10 if byte == 110 else 13 if byte == 114 else byte
+            out[end] = 9 if byte == 116 else letter
+            at, end = at + 2, end + 1
+            continue
+        code = _code_unit(data, at + 2)
+        at += 6
+        if 0xD800 <= code < 0xDC00 and at + 6 <= stop and data[at] == 92 and data[at + 1] == 117:
+            code = 0x10000 + ((code - 0xD800) << 10) + ((_code_unit(data, at + 2) - 0xDC00) & 0x3FF)
+            at += 6
+        end = _write_character(code, out, end)
+    return end
+
+
+@inline
+def _is_name(data, at, stop, names, first, last, scratch):
+    """Whether the key written as data[at:stop] between its quotes is names[first:last]."""
+    escaped = False
+    for k in range(at, min(stop, at + len(scratch))):
+        escaped |= data[k] == 92
+    if escaped and stop - at <= len(scratch):
+        stop = _unescape(data, at, stop, scratch, 0)
+        if stop != last - first:
+            return False
+        for k in range(stop):
+            if scratch[k] != names[first + k]:
+                return False
+        return True
+    if stop - at != last - first:
+        return False
+    for k in range(stop - at):
+        if data[at + k] != names[first + k]:
+            return False
+    return True
+
+
+@inline
+def _find_member(data, at, stop, names, first, last, scratch):
+    """Start and stop of the value under the first key names[first:last] of the object at `at`; -1, -1 where there is none."""
+    at = _skip_space(data, at, stop)
+    if at >= stop or data[at] != 123:
+        return -1, -1
+    at = _skip_space(data, at + 1, stop)
+    while at < stop and data[at] == 34:
+        key = at + 1
+        at = _skip_string(data, at, stop)
+        found = _is_name(data, key, at - 1, names, first, last, scratch)
+        value = _skip_space(data, _skip_space(data, at, stop) + 1, stop)
+        at = _skip_value(data, value, stop)
+        if found:
+            return value, at
+        at = _skip_space(data, _skip_space(data, at, stop) + 1, stop)
+    return -1, -1
+
+
+# ------------------------------------------------------------------------------------------------ values of fields
+
+
+@kernel(
+    "void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], Array(uint8, 1, 'C', readonly=True), int64[::1],"
+    " uint8[::1], int64[::1], int64[::1])"
+)
+def find_values(data, starts, stops, names, parts, scratch, value_starts, value_stops):
+    """Where the value at one path is in each line: (num_lines,) int64 starts and stops, -1 where there is none.
+
+    The lines must be objects that a parser has accepted. The path's names are names[parts[p]:parts[p + 1]], from the outermost
+    in; of two equal keys of an object the first counts.
+    """
+    for i in range(len(starts)):
+        a, b = starts[i], stops[i]
+        for p in range(len(parts) - 1):
+            a, b = _find_member(data, a, b, names, parts[p], parts[p + 1], scratch)
+            if a < 0:
+                break
+        value_starts[i], value_stops[i] = a, b
+
+
+@kernel(
+    "void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], boolean[::1], int64[::1], uint8[::1])",
+)
+def copy_values(data, starts, stops, valid, offsets, out):
+    """The values as texts: strings unescaped, others as they are written; null and -1 are not valid.
+
+    valid (num_values,), offsets (num_values + 1,); `out` has room for as many bytes as the values are written in.
+    """
+    end = 0
+    offsets[0] = 0
+    for i in range(len(starts)):
+        a, b = starts[i], stops[i]
+        valid[i] = a >= 0 and data[a] != 110
+        if valid[i] and data[a] == 34:
+            end = _unescape(data, a + 1, b - 1, out, end)
+        elif valid[i]:
+            for k in range(a, b):
+                out[end] = data[k]
+                end += 1
+        offsets[i + 1] = end
+
+
+class FieldPath:
+    """A field of JSON objects by its names from the outermost in: ("meta", "url")."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [name.encode() for name in names]
+        self.names = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
+        self.parts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        self.scratch = np.empty(_LONGEST_ESCAPE * max(map(len, encoded)), np.uint8)
+
+    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Valid (num_lines,) bool, offsets (num_lines + 1,) int64 and bytes of the field's values in accepted lines."""
+        value_starts, value_stops = np.empty_like(starts), np.empty_like(starts)
+        find_values(data, starts, stops, self.names, self.parts, self.scratch, value_starts, value_stops)
+        valid, offsets = np.empty(len(starts), np.bool_), np.empty(len(starts) + 1, np.int64)
+        out = np.empty(int((value_stops - value_starts).sum()), np.uint8)
+        copy_values(data, value_starts, value_stops, valid, offsets, out)
+        return valid, offsets, out[: offsets[-1]]

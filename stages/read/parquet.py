@@ -2,13 +2,14 @@
 
     footer ─▶ row groups of this split ─▶ the columns that are needed, batch by batch ─▶ columns
 
-Memory is one batch and the pages it is read from.
+A dot in a field's name reaches into structs, unless a column has that very name. Memory is one batch, of about
+`TARGET_BATCH_BYTES` by the footer's sizes, and the pages it is read from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string
+from datapipe.documents import TARGET_BATCH_BYTES
 from datapipe.errors import UserError
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 
-_BATCH_ROWS = 1024
-_BROKEN = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
+_BATCH_ROWS = 8192
+_BROKEN = (pa.ArrowException, ValueError, OSError)
+"""What Arrow raises for damaged content, all of it seen with random bytes flipped: thrift and IPC errors come as OSError."""
+
 
 
 class Parquet(Reader):
@@ -28,6 +32,7 @@ class Parquet(Reader):
     keep their types, strings as large strings."""
 
     extensions: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
         """Rows and bytes of each row group; none where the footer cannot be read, which `read` then rejects."""
@@ -36,12 +41,14 @@ class Parquet(Reader):
                 f"{file.url}: Parquet inside {file.compression} cannot be read in parts. Unpack it; Parquet compresses"
             )
         with open_input(file.url) as stream:
+            stored = stream.size()
             try:
                 footer = pq.ParquetFile(stream).metadata
-            except pa.ArrowInvalid:
+                groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+                return tuple((group.num_rows, group.total_byte_size) for group in groups)
+            except _BROKEN as error:
+                _raise_if_storage(error, stream, stored)
                 return ()
-            groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-            return tuple((group.num_rows, group.total_byte_size) for group in groups)
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Runs of row groups of about `target_bytes` of uncompressed columns."""
@@ -65,8 +72,8 @@ class Parquet(Reader):
             try:
                 file = pq.ParquetFile(stream)
                 names = _columns_to_read(file.schema_arrow, fields)
-                batches = file.iter_batches(_BATCH_ROWS, list(range(split.start, stop)), names, use_threads=False)
-                for batch in batches:
+                rows = _batch_rows(groups[split.start : stop])
+                for batch in file.iter_batches(rows, list(range(split.start, stop)), names, use_threads=False):
                     yield _documents(batch, row, fields)
                     row += batch.num_rows
             except _BROKEN as error:
@@ -96,9 +103,15 @@ def _raise_if_storage(error: BaseException, stream: pa.NativeFile, stored: int) 
         stream.read_at(min(16 << 20, stored - start), start)
 
 
+def _batch_rows(groups: Sequence[tuple[int, int]]) -> int:
+    """Rows of about `TARGET_BATCH_BYTES`, by the mean size of the rows of these groups."""
+    num_rows, num_bytes = (sum(group[k] for group in groups) for k in (0, 1))
+    return max(1, min(_BATCH_ROWS, num_rows * TARGET_BATCH_BYTES // max(1, num_bytes)))
+
+
 def _columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
     wanted = [fields.text, fields.id, *fields.keep]
-    return [name for name in wanted if name.split(".")[0] in schema.names]
+    return [name for name in wanted if name in schema.names or name.split(".")[0] in schema.names]
 
 
 def _documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
@@ -118,7 +131,7 @@ def _documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    first, *rest = name.split(".")
+    first, *rest = [name] if name in batch.schema.names else name.split(".")
     if first not in batch.schema.names:
         return None
     column = batch.column(first)
@@ -133,26 +146,62 @@ def _texts(column: pa.Array | None, name: str, num_rows: int) -> tuple[pa.Array,
     """The texts, null where there is none, and why there is none."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is not in the file; expected a column of strings"
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    kind: Any = column.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _decoded(column), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is {kind}; expected a column of strings"
+    column = _plain(column)
+    if not _is_text(column.type):
+        return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is {column.type}; expected a column of strings"
+    return _decoded(column), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
+
+
+def _strings(column: pa.Array | None, num_rows: int) -> pa.Array:
+    """Ids of any type as strings, null where there is none. Each is a function of its own value alone."""
+    if column is None:
+        return pa.nulls(num_rows, pa.large_string())
+    column = _plain(column)
+    if _is_text(column.type):
+        return _decoded(column)
     try:
-        column.validate(full=True)
+        return column.cast(pa.large_string())
+    except pa.ArrowNotImplementedError:  # by the type: lists, structs
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
+    except pa.ArrowInvalid:  # by a value: a date out of all calendars
+        return pa.concat_arrays([_string_or_null(column.slice(row, 1)) for row in range(len(column))])
+
+
+def _string_or_null(one: pa.Array) -> pa.Array:
+    try:
+        return one.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return _decoded(column.cast(pa.large_binary())), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
-    return as_large_string(column), f"field '{name}' is null; expected a string"
+        return pa.nulls(1, pa.large_string())
+
+
+def _kept(column: pa.Array | None, num_rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(num_rows, pa.large_string())
+    column = _plain(column)
+    return column if not _is_text(column.type) or _is_binary(column.type) else _decoded(column)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings, or bytes that may be UTF-8."""
+    return _is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    """Binary as text, null where it is not valid UTF-8. Row by row only where the whole is not valid."""
+    """Strings or bytes as large strings, null where not valid UTF-8 (which Arrow does not check when it reads strings)."""
+    content = as_large_string(column) if pa.types.is_string_view(column.type) else column
+    content = content.cast(pa.large_binary())
     try:
-        return column.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return pa.array([_utf8_or_none(value) for value in column.to_pylist()], pa.large_string())
+        return content.cast(pa.large_string())
+    except pa.ArrowInvalid:  # value by value only where not all are valid
+        return pa.array([_utf8_or_none(value) for value in content.to_pylist()], pa.large_string())
 
 
 def _utf8_or_none(value: bytes | None) -> str | None:
@@ -160,25 +209,6 @@ def _utf8_or_none(value: bytes | None) -> str | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _strings(column: pa.Array | None, num_rows: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(num_rows, pa.large_string())
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    try:
-        return as_large_string(column)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
-
-
-def _kept(column: pa.Array | None, num_rows: int) -> pa.Array:
-    if column is None:
-        return pa.nulls(num_rows, pa.large_string())
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return as_large_string(column) if pa.types.is_string(column.type) else column
 
 
 def _nothing(rejected: Rejected) -> ReadBatch:

@@ -9,11 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from datapipe.decoding import BrokenStreamError, decoded
+from datapipe.columns import text_lengths
+from datapipe.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decoded
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-
-_EXCERPT_BYTES = 4096
-_BOM = b"\xef\xbb\xbf"
 
 
 class Text(Reader):
@@ -29,12 +27,13 @@ class Text(Reader):
             nothing = pa.array([], pa.large_string())
             yield ReadBatch(places=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(content,))
             return
+        texts = pa.array([content], pa.large_string())
         yield ReadBatch(
             places=np.zeros(1, np.uint64),
-            texts=pa.array([content], pa.large_string()),
+            texts=texts,
             ids=pa.nulls(1, pa.large_string()),
             extra={name: pa.nulls(1, pa.large_string()) for name in fields.keep},
-            input_bytes=len(content),
+            input_bytes=int(text_lengths(texts)[0]),
         )
 
     def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
@@ -50,11 +49,11 @@ class Text(Reader):
                 size += len(piece)
                 if size > self.max_file_bytes:
                     error = f"a file of more than {self.max_file_bytes} bytes, the most this reader takes (max_file_bytes)"
-                    return Rejected(place=0, error=error, excerpt=pieces[0][:_EXCERPT_BYTES])
-            content = b"".join(pieces).removeprefix(_BOM)
+                    return Rejected(place=0, error=error, excerpt=pieces[0][:EXCERPT_BYTES])
+            content = b"".join(pieces).removeprefix(BOM)
             return content.decode()
         except BrokenStreamError as error:
-            return Rejected(place=0, error=str(error), excerpt=b"".join(pieces)[:_EXCERPT_BYTES])
+            return Rejected(place=0, error=str(error), excerpt=b"".join(pieces)[:EXCERPT_BYTES])
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a file of UTF-8 text"
-            return Rejected(place=0, error=message, excerpt=error.object[:_EXCERPT_BYTES])
+            return Rejected(place=0, error=message, excerpt=error.object[:EXCERPT_BYTES])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests import corpora, runs
 from tests.processes import run as datapipe
 

@@ -9,11 +9,11 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from tests import runs
 
 from datapipe.executor.ray import RayEngine
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from tests import runs
 
 pytestmark = [pytest.mark.real, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -1,0 +1,31 @@
+"""An S3 server on loopback, in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow.fs as pafs
+
+_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@contextmanager
+def object_store(bucket: str) -> Iterator[str]:
+    """Starts a server with one empty bucket; yields the query that URLs of it end with."""
+    from moto.server import ThreadedMotoServer
+
+    before = {name: os.environ.get(name) for name in _CREDENTIALS}
+    os.environ.update(_CREDENTIALS)
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        store = pafs.S3FileSystem(endpoint_override=f"http://{host}:{port}", region="us-east-1", allow_bucket_creation=True)
+        store.create_dir(bucket)
+        yield f"?endpoint_override=http://{host}:{port}&region=us-east-1"
+    finally:
+        server.stop()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -9,7 +9,7 @@ A dot in a field's name reaches into structs, unless a column has that very name
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,6 @@ from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, 
 _BATCH_ROWS = 8192
 _BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, all of it seen with random bytes flipped: thrift and IPC errors come as OSError."""
-
 
 
 class Parquet(Reader):
@@ -142,7 +141,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     return column
 
 
-def _texts(column: pa.Array | None, name: str, num_rows: int) -> tuple[pa.Array, str]:
+def _texts(column: Any, name: str, num_rows: int) -> tuple[pa.Array, str]:
     """The texts, null where there is none, and why there is none."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is not in the file; expected a column of strings"
@@ -152,7 +151,7 @@ def _texts(column: pa.Array | None, name: str, num_rows: int) -> tuple[pa.Array,
     return _decoded(column), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
 
 
-def _strings(column: pa.Array | None, num_rows: int) -> pa.Array:
+def _strings(column: Any, num_rows: int) -> pa.Array:
     """Ids of any type as strings, null where there is none. Each is a function of its own value alone."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
@@ -161,20 +160,11 @@ def _strings(column: pa.Array | None, num_rows: int) -> pa.Array:
         return _decoded(column)
     try:
         return column.cast(pa.large_string())
-    except pa.ArrowNotImplementedError:  # by the type: lists, structs
+    except pa.ArrowNotImplementedError:  # lists, structs, UUIDs
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
-    except pa.ArrowInvalid:  # by a value: a date out of all calendars
-        return pa.concat_arrays([_string_or_null(column.slice(row, 1)) for row in range(len(column))])
 
 
-def _string_or_null(one: pa.Array) -> pa.Array:
-    try:
-        return one.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return pa.nulls(1, pa.large_string())
-
-
-def _kept(column: pa.Array | None, num_rows: int) -> pa.Array:
+def _kept(column: Any, num_rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
     column = _plain(column)
@@ -191,7 +181,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
 
 
 def _decoded(column: pa.Array) -> pa.Array:

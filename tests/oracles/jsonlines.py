@@ -19,7 +19,7 @@ def find_member(line: bytes, at: int, name: bytes) -> tuple[int, int]:
     if text[at] != "{":
         return -1, -1
     at = _past_space(text, at + 1)
-    while text[at] == '"':
+    while text[at : at + 1] == '"':
         _, key_stop = json.JSONDecoder().raw_decode(text, at)
         value = _past_space(text, _past_space(text, key_stop) + 1)
         _, stop = json.JSONDecoder().raw_decode(text, value)

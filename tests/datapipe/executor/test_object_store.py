@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
-from tests import corpora, runs
-from tests.object_store import object_store
 
 from datapipe.errors import UserError
 from datapipe.executor.lock import exclusive
 from datapipe.loader import Loader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from tests import corpora, runs
+from tests.object_store import object_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

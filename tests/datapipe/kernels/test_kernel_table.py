@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from datapipe.kernels import all_kernels
 from tests.kernel_table import CASES, Row, all_rows
 
 ROWS = all_rows()
@@ -24,3 +25,7 @@ def test_kernel_any_case_equals_its_oracle(row: Row, case: str) -> None:
 
 def test_kernel_table_no_row_is_written_twice() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_kernel_table_has_every_kernel() -> None:
+    assert {row.kernel.name for row in ROWS} == set(all_kernels())

@@ -1,0 +1,39 @@
+"""MB/s of every kernel of the table on one batch of prose: `python -m tests.benchmarks.kernels [NAME …]`.
+
+MB are 10^6 bytes of the batch's text; a kernel that works on something else than text is measured on what its row makes of it,
+so compare a kernel with itself, in one run on one machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.kernel_table import Case, Row, all_rows, prose
+
+_TEXT = Case(texts=tuple(prose(seed, 2_000).encode() for seed in range(40)), seed=1)
+_LEAST_S = 0.3
+
+
+def rate(row: Row) -> float:
+    """MB of text a second, the best of the runs that fit into `_LEAST_S`."""
+    num_bytes = len(_TEXT.data)
+    best, spent = float("inf"), 0.0
+    row.run(_TEXT)
+    while spent < _LEAST_S:
+        arguments = list(row.arguments(_TEXT))
+        started = time.perf_counter()
+        row.kernel(*arguments)
+        took = time.perf_counter() - started
+        best, spent = min(best, took), spent + took
+    return num_bytes / 1e6 / best
+
+
+def main() -> None:
+    for row in all_rows():
+        if not sys.argv[1:] or any(name in row.name for name in sys.argv[1:]):
+            print(f"{row.name:<50}{rate(row):>12,.0f} MB/s")
+
+
+if __name__ == "__main__":
+    main()

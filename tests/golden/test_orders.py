@@ -1,0 +1,41 @@
+"""Numbers that must never change by accident: with another one of these, every key, every order and every saved loader
+state is another. Changing one is a breaking change, and the commit says so."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datapipe.columns import key_halves, key_matrix, make_keys
+from datapipe.kernels.permute import permute
+from datapipe.loader import Loader
+from datapipe.plan.inputs import file_hash
+from datapipe.rng import keyed_hash, seed_for
+from tests.snapshots import make_snapshot
+
+
+def test_golden_seeds_by_name():
+    assert seed_for(17, "loader", "web", 3) == 896575974008495346
+    assert seed_for(17, "loader", "web", "3") == 13183951703788849112
+    assert seed_for(0, "ab", "c") == 369849396270126542
+    assert seed_for(0, "a", "bc") == 5642258186192259187
+
+
+def test_golden_document_keys():
+    assert file_hash("web", "a/b.jsonl") == 12407552374154720589
+    keys = make_keys(file_hash("web", "a/b.jsonl"), np.array([0, 7, 1 << 40], np.uint64))
+    assert bytes(key_matrix(keys)[1]).hex() == f"{12407552374154720589:016x}{7:016x}"
+    assert keyed_hash(key_halves(keys), 5).tolist() == [9324764445833513882, 13396549401467307340, 8800057037489832282]
+
+
+def test_golden_permutations():
+    assert permute(9, 10, np.arange(10)).tolist() == [9, 8, 1, 0, 5, 6, 3, 7, 4, 2]
+    assert permute(9, 70_000, np.arange(6)).tolist() == [68567, 8764, 68167, 68476, 52543, 56426]
+
+
+def test_golden_order_of_a_mixture(tmp_path):
+    make_snapshot(tmp_path, {"code": 12, "web": 31}, weights={"code": 3, "web": 7})
+    loader = Loader(str(tmp_path), global_batch_size=8, fields=("input_ids", "sources"), prefetch=0)
+    assert loader.batch(0)["sources"].tolist() == [1, 0, 1, 1, 0, 1, 1, 1]
+    assert loader.batch(0)["input_ids"][:, 0].tolist() == [513, 1, 593, 417, 129, 257, 673, 337]
+    assert loader.batch(1)["input_ids"][:, 0].tolist() == [145, 641, 657, 161, 577, 465, 177, 321]
+    loader.close()

@@ -1,0 +1,453 @@
+"""Hostile JSON lines: what is a document, what is rejected and why, and that no line sees its neighbours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+import zlib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.stage import FieldNames, Split
+from datapipe.storage import open_input
+from stages.read.jsonl import Jsonl
+from tests.reading import Found, broken_storage, input_file, read_file, read_splits
+
+NOT_OBJECT = "not a JSON object: expected '{' to '}' on one line"
+MISSING = "field 'text' is missing or null; expected a string"
+
+
+def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> Found:
+    return read_file(Jsonl(**options), input_file(folder / name, content), fields)
+
+
+def _stored(name: str, content: bytes) -> bytes:
+    return gzip.compress(content) if name.endswith(".gz") else zstandard.compress(content) if name.endswith(".zst") else content
+
+
+def _rejected(folder: Path, line: bytes) -> str:
+    """Why a line between two good ones is rejected, which must be its only effect."""
+    before, after = b'{"text": "before"}\n', b'\n{"text": "after"}\n'
+    found = _read(folder, before + line + after)
+    assert found.texts == ["before", "after"]
+    assert found.rejected_places == [len(before)]
+    assert found.excerpts == [line[:4096]]
+    return found.rejected[0][1]
+
+
+def test_jsonl_plain_lines_are_documents_at_their_offsets(tmp_path: Path) -> None:
+    content = b'{"text": "one", "id": "a"}\n{"id": "b", "text": "t\\u00e9\\n\\ud83d\\ude00"}\n{"text": ""}\n'
+    found = _read(tmp_path, content)
+    assert found.documents == [(0, "one", "a"), (27, "té\n😀", "b"), (72, "", None)]
+    assert found.rejected == []
+    assert found.input_bytes == len(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n \n\t\r\n\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_jsonl_empty_and_blank_files_hold_nothing(tmp_path: Path, content: bytes) -> None:
+    found = _read(tmp_path, content)
+    assert (found.documents, found.rejected) == ([], [])
+
+
+def test_jsonl_blank_lines_crlf_and_a_missing_last_newline_change_nothing(tmp_path: Path) -> None:
+    found = _read(tmp_path, b'\n{"text": "a"}\r\n\r\n  \n \t{"text": "b"} \t\r\n\n{"text": "c"}')
+    assert [(place, text) for place, text, _ in found.documents] == [(1, "a"), (21, "b"), (41, "c")]
+    assert found.rejected == []
+
+
+def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: Path) -> None:
+    line = b'\xef\xbb\xbf{"text": "a"}\n'
+    found = _read(tmp_path, line + line)
+    assert (found.documents, found.rejected) == ([(3, "a", None)], [(17, NOT_OBJECT)])
+    packed = _read(tmp_path, gzip.compress(line + line), name="a.jsonl.gz")
+    assert (packed.documents, packed.rejected) == (found.documents, found.rejected)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"[1]", NOT_OBJECT),
+        (b'"text"', NOT_OBJECT),
+        (b"null", NOT_OBJECT),
+        (b"text", NOT_OBJECT),
+        (b'{"text": "a"', NOT_OBJECT),
+        (b'{"text": "a"},', NOT_OBJECT),
+        (b'{"text": "a"}\x0c', NOT_OBJECT),
+        (b'{"text": "a"}\x00', NOT_OBJECT),
+        (b"\x00\x00\x00", NOT_OBJECT),
+        (b"{}", MISSING),
+        (b'{"Text": "a"}', MISSING),
+        (b'{"text": null}', MISSING),
+        (b'{"text": 3}', "field 'text' is of type number; expected string"),
+        (b'{"text": true}', "field 'text' is of type boolean; expected string"),
+        (b'{"text": ["a"]}', "field 'text' is of type array; expected string"),
+        (b'{"text": {"a": "b"}}', "field 'text' is of type object; expected string"),
+        (b'{"text": "a", "text": "b"}', "field 'text' comes twice in one object"),
+        (b'{"text": "a"}{"text": "b"}', "2 JSON objects on one line; expected one"),
+        (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects on one line; expected one"),
+        (b'{"text": "a\x00b"}', "not valid JSON: a NUL byte; expected it as \\u0000 within a string"),
+        (b'{"text": "a"}\x00{"text": "b"}', "not valid JSON: a NUL byte; expected it as \\u0000 within a string"),
+        (b'{"text": "\xff"}', "invalid UTF-8; expected a line of UTF-8 text"),
+        (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8; expected a line of UTF-8 text"),
+        (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8; expected a line of UTF-8 text"),
+    ],
+)
+def test_jsonl_bad_line_is_rejected_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
+    assert _rejected(tmp_path, line) == error
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "a",}',
+        b'{"text" "a"}',
+        b"{'text': 'a'}",
+        b'{"text": "a\tb"}',
+        b'{"text": "\\x"}',
+        b'{"text": "\\ud800"}',
+        b'{"text": "\\udc00a"}',
+        b'{"text": "a", "x": "\\ud800\\u0041"}',
+        b'{"text": "a", "x": 01}',
+        b'{"text": "a", "x": [1,,2]}',
+        b'{"text": "a", "x": [{}',
+        b'{"text": "a"}}',
+        b'{"text": "a"} x {}',
+        b'{"text": "a" /* why */}',
+    ],
+)
+def test_jsonl_what_is_no_json_is_rejected(tmp_path: Path, line: bytes) -> None:
+    error = _rejected(tmp_path, line)
+    assert error.startswith("not valid JSON: ") or error == NOT_OBJECT
+    assert " in row" not in error
+
+
+def test_jsonl_document_over_several_lines_is_rejected_line_by_line(tmp_path: Path) -> None:
+    found = _read(tmp_path, b'{"text":\n"a"}\n{"text": "b", "x": {}\n}\n{"text": "c"}{"text": "d"}\n{"a": [{}\n{}]}\n')
+    assert found.documents == []
+    assert found.rejected_places == [0, 9, 14, 36, 38, 65, 75]
+
+
+def test_jsonl_escaped_nul_is_text(tmp_path: Path) -> None:
+    assert _read(tmp_path, b'{"text": "a\\u0000b", "id": "\\u0000"}\n').documents == [(0, "a\0b", "\0")]
+
+
+def test_jsonl_ids_of_any_type_are_kept_as_they_are_written(tmp_path: Path) -> None:
+    written = ["1", "-0", "1.0", "1.10", "1e3", "9007199254740993", "123456789012345678901234567890", "true", '{"a": [1, "b"]}']
+    strings = ['"1"', '"2024-01-01"', '"2024-01-01T00:00:00Z"', '""', '"\\u00e9\\"\\\\"', "null"]
+    lines = [f'{{"id": {value}, "text": "t"}}\n'.encode() for value in written + strings]
+    expected = [*written, "1", "2024-01-01", "2024-01-01T00:00:00Z", "", 'é"\\', None]
+    assert _read(tmp_path, b"".join(lines)).ids == expected
+    assert [_read(tmp_path, line).ids[0] for line in lines] == expected
+
+
+def test_jsonl_kept_fields_are_strings_or_json_text(tmp_path: Path) -> None:
+    content = b"""{"text": "a", "url": "http://x", "score": 0.50, "meta": {"lang": "en", "tags": [1, "}"]}}
+{"score": null, "meta": {"lang": 7}, "text": "b"}
+{"text": null, "score": 9}
+{"text": "c", "meta": "none", "url": ["u"], "sc\\u006fre": -1}
+"""
+    found = _read(tmp_path, content, FieldNames(keep=("url", "score", "meta", "meta.lang")))
+    assert found.texts == ["a", "b", "c"]
+    assert found.extra == {
+        "url": ["http://x", None, '["u"]'],
+        "score": ["0.50", None, "-1"],
+        "meta": ['{"lang": "en", "tags": [1, "}"]}', '{"lang": 7}', "none"],
+        "meta.lang": ["en", "7", None],
+    }
+
+
+def test_jsonl_first_of_two_equal_keys_counts_for_ids(tmp_path: Path) -> None:
+    assert _read(tmp_path, b'{"id": "a", "text": "t", "id": "b"}\n').ids == ["a"]
+
+
+def test_jsonl_dots_reach_into_objects(tmp_path: Path) -> None:
+    content = b"""{"content": {"text": "a", "id": 1}}
+{"content": {}}
+{"content": null}
+{"content": "b"}
+{"content.text": "c"}
+{"content": {"text": 3}}
+{"c\\u006fntent": {"te\\u0078t": "d"}}
+"""
+    found = _read(tmp_path, content, FieldNames(text="content.text", id="content.id"))
+    missing = "field 'content.text' is missing or null; expected a string"
+    assert [(text, one) for _, text, one in found.documents] == [("a", "1"), ("d", None)]
+    assert [error for _, error in found.rejected] == [
+        missing,
+        missing,
+        "field 'content' is of type string; expected object",
+        missing,
+        "field 'content.text' is of type number; expected string",
+    ]
+
+
+def test_jsonl_deep_nesting_and_long_numbers_beside_the_text_do_no_harm(tmp_path: Path) -> None:
+    deep = b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b', "text": "deep", "id": 1}\n'
+    long = b'{"x": ' + b"7" * 10_000 + b', "text": "long", "id": 2}\n'
+    found = _read(tmp_path, deep + b"bad\n" + long)
+    assert list(zip(found.texts, found.ids)) == [("deep", "1"), ("long", "2")]
+    assert found.rejected == [(len(deep), NOT_OBJECT)]
+
+
+def test_jsonl_line_too_long_is_rejected_wherever_it_falls(tmp_path: Path) -> None:
+    fits, long = b'{"text": "%s"}\n' % (b"a" * 1012), b'{"text": "%s"}\n' % (b"b" * 1013)
+    assert len(fits) == 1025
+    error = "a line of more than 1024 bytes, the most this reader takes (max_line_bytes)"
+    for content in (fits + long + fits, fits + long + fits[:-1]):
+        found = _read(tmp_path, content, max_line_bytes=1024)
+        assert [len(text) for text in found.texts] == [1012, 1012]
+        assert found.rejected == [(1025, error)]
+    assert _read(tmp_path, long[:-1], max_line_bytes=1024).rejected == [(0, error)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_jsonl_line_too_long_to_hold_is_passed_over(tmp_path: Path, name: str) -> None:
+    good = b'{"text": "good"}\n'
+    content = good + b'{"text": "' + b"x" * (9 << 20) + b'"}\n' + good + b"y" * (5 << 20) + b"\n" + good
+    found = _read(tmp_path, _stored(name, content), name=name, max_line_bytes=1024)
+    assert found.texts == ["good"] * 3
+    assert found.rejected_places == [len(good), content.index(b"y" * 10)]
+    assert found.excerpts == [content[len(good) :][:4096], b"y" * 4096]
+
+
+def test_jsonl_batches_are_of_bounded_documents(tmp_path: Path) -> None:
+    found = _read(tmp_path, b'{"text": "a"}\n' * 20_000)
+    assert found.batch_sizes == [8192, 8192, 3616]
+    assert [place for place, _, _ in found.documents] == [14 * number for number in range(20_000)]
+
+
+# ------------------------------------------------------------------------------------------------ neighbours
+
+
+_LINES = [
+    b'{"text": "a", "id": 1}',
+    b'{"text": "b", "id": "x"}',
+    b'{"id": 1.0, "text": "\xc3\xa9"}',
+    b'{"text": "c", "id": {"a": [null]}, "k": 9007199254740993}',
+    b'{"text": "d", "k": {"z": "}{"}}',
+    b' {"text": ""}\r',
+    b'{"text": 5}',
+    b'{"text": "a"}{"text": "b"}',
+    b'{"text":',
+    b'"e"}',
+    b'{"text": "f", "x": {}',
+    b"}",
+    b'{"text": "\xff"}',
+    b'{"text": "\\ud800"}',
+    b'{"text": "a\x00"}',
+    b'{"x": [{}',
+    b"{}]}",
+    b"\xef\xbb\xbf{}",
+    b"",
+    b" \t",
+    b"\x00",
+    b"{{}}",
+]
+_JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one, max_size=3))
+_OBJECTS = st.dictionaries(st.sampled_from(["text", "id", "k", "x"]), _JSON | st.text(), max_size=4)
+_ANY_LINE = (
+    st.sampled_from(_LINES)
+    | _OBJECTS.map(lambda one: json.dumps(one).encode())
+    | st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(lines=st.lists(_ANY_LINE, max_size=30))
+def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    folder = tmp_path_factory.mktemp("lines")
+    fields = FieldNames(keep=("k",))
+    together = _read(folder, b"\n" + b"\n".join(lines) + b"\n", fields)
+    documents, rejected, kept, place = [], [], [], 0
+    for line in lines:
+        alone = _read(folder, b"\n" + line + b"\n", fields)
+        documents += [(at + place, text, one) for at, text, one in alone.documents]
+        rejected += [(at + place, error) for at, error in alone.rejected]
+        kept += alone.extra.get("k", [])
+        place += len(line) + 1
+    assert (together.documents, together.rejected, together.extra.get("k", [])) == (documents, rejected, kept)
+
+
+def test_jsonl_many_bad_lines_among_good_ones_are_told_apart(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    good = [rng.random() < 0.9 for _ in range(3000)]
+    lines = [b'{"text": "%d"}\n' % k if one else rng.choice([b'{"text": 1}\n', b"{]}\n", b"x\n"]) for k, one in enumerate(good)]
+    found = _read(tmp_path, b"".join(lines))
+    assert found.texts == [str(number) for number, one in enumerate(good) if one]
+    assert len(found.rejected) == good.count(False)
+    assert found.rejected_places == sorted(found.rejected_places)
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path, bom: bytes) -> None:
+    lines = [
+        b'{"text": "a"}',
+        b"",
+        b'{"text": "bcd", "id": 7}\r',
+        b"bad",
+        b'{"text": "\xc3\xa9\xe4\xb8\xad"}',
+        b" ",
+        b'{"text": "e"}',
+    ]
+    for content in (bom + b"\n".join(lines), bom + b"\n".join(lines) + b"\n\n"):
+        file = input_file(tmp_path / "a.jsonl", content)
+        whole = read_file(Jsonl(), file)
+        assert len(whole.documents) == 4
+        for size in range(1, len(content) + 1):
+            borders = [*range(0, len(content), size), len(content)]
+            found = read_splits(Jsonl(), [Split(file=file, start=start, stop=stop) for start, stop in pairwise(borders)])
+            assert (found.documents, found.rejected, found.input_bytes) == (whole.documents, whole.rejected, whole.input_bytes)
+
+
+def test_jsonl_cut_covers_a_plain_file_and_leaves_an_archive_whole(tmp_path: Path) -> None:
+    plain = input_file(tmp_path / "a.jsonl", b"x" * 1001)
+    splits = Jsonl().cut(plain, 300)
+    assert [(split.start, split.stop) for split in splits] == [(0, 250), (250, 500), (500, 750), (750, 1001)]
+    assert Jsonl().cut(plain, 1001) == [Split(file=plain)]
+    packed = input_file(tmp_path / "a.jsonl.gz", b"x" * 1001)
+    assert Jsonl().cut(packed, 300) == [Split(file=packed)]
+
+
+def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp_path: Path) -> None:
+    texts = ["a" * 10, "b" * (5 << 20), "c" * 20, "d" * (9 << 20), "e"]
+    file = input_file(tmp_path / "a.jsonl", b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
+    found = read_splits(Jsonl(), Jsonl().cut(file, 1 << 20))
+    assert found.texts == texts
+
+
+# ------------------------------------------------------------------------------------------------ archives
+
+
+def _content(num_lines: int) -> bytes:
+    rng = random.Random(num_lines)
+    return b"".join(b'{"text": "%s", "id": %d}\n' % (rng.randbytes(60).hex().encode(), number) for number in range(num_lines))
+
+
+def test_jsonl_archives_of_several_members_read_as_one_file(tmp_path: Path) -> None:
+    content = _content(3000)
+    whole = _read(tmp_path, content)
+    thirds = content[:1001], content[1001:200_000], content[200_000:]
+    members = b"".join(map(gzip.compress, thirds))
+    frames = b"".join(map(zstandard.compress, thirds))
+    for name, stored in (("a.jsonl.gz", members), ("a.jsonl.zst", frames)):
+        found = _read(tmp_path, stored, name=name)
+        assert (found.documents, found.rejected) == (whole.documents, [])
+
+
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.97, 0.9999])
+def test_jsonl_truncated_gzip_yields_every_line_that_can_be_unpacked(tmp_path: Path, share: float) -> None:
+    content = _content(5000)
+    stored = gzip.compress(content)
+    stored = stored[: int(len(stored) * share)]
+    there = zlib.decompressobj(31).decompress(stored)
+    found = _read(tmp_path, stored, name="a.jsonl.gz")
+    assert len(found.documents) == there.count(b"\n")
+    assert found.documents == _read(tmp_path, content).documents[: len(found.documents)]
+    broke = there.rindex(b"\n") + 1
+    assert found.rejected_places == [broke]
+    assert "truncated or damaged" in found.rejected[0][1]
+    assert found.excerpts == [there[broke:]]
+
+
+def test_jsonl_truncated_zstd_yields_every_whole_block(tmp_path: Path) -> None:
+    content = _content(5000)
+    stored = zstandard.compress(content)[:-2000]
+    there = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
+    assert len(there) >= 4 * (128 << 10)
+    found = _read(tmp_path, stored, name="a.jsonl.zst")
+    assert len(found.documents) == there.count(b"\n")
+    assert found.rejected_places == [there.rindex(b"\n") + 1]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+def test_jsonl_archive_with_flipped_bytes_never_raises(tmp_path: Path, name: str) -> None:
+    content = _content(400)
+    pack = gzip.compress if name.endswith("gz") else zstandard.ZstdCompressor(write_checksum=True).compress
+    stored = pack(content)
+    whole = _read(tmp_path, content)
+    for seed in range(12):
+        rng = random.Random(seed)
+        broken = bytearray(stored)
+        broken[rng.randrange(len(broken))] ^= rng.randrange(1, 256)
+        found = _read(tmp_path, bytes(broken), name=name)
+        assert found.documents == whole.documents or found.rejected
+
+
+def test_jsonl_gzip_of_wrong_checksum_is_read_to_its_end_and_reported(tmp_path: Path) -> None:
+    content = _content(50)
+    stored = bytearray(gzip.compress(content))
+    stored[-6] ^= 1
+    found = _read(tmp_path, bytes(stored), name="a.jsonl.gz")
+    assert len(found.documents) == 50
+    assert found.rejected_places == [len(content)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("stored", [b"", b"\x1f", b"no archive at all", b'{"text": "plain"}\n'])
+def test_jsonl_what_is_no_archive_is_one_reject(tmp_path: Path, name: str, stored: bytes) -> None:
+    found = _read(tmp_path, stored, name=name)
+    assert found.documents == []
+    assert found.rejected_places == [0]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_jsonl_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path, name: str) -> None:
+    content = _content(100_000)
+    stored = _stored(name, content)
+    file = input_file(tmp_path / name, stored)
+    with pytest.raises(OSError, match="the disk is gone"):
+        read_splits(Jsonl(), [Split(file=file)], opened=broken_storage(fails_at=5 << 20))
+
+
+# ------------------------------------------------------------------------------------------------ one document again
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_jsonl_read_one_gives_each_document_by_its_place(tmp_path: Path, name: str) -> None:
+    content = b'\xef\xbb\xbf{"text": "a"}\n\nbad\n{"text": "b"}\r\n{"x": {"text": "no"}}\n{"text": "c"}'
+    stored = _stored(name, content)
+    file = input_file(tmp_path / name, stored)
+    places = {place: text for place, text, _ in read_file(Jsonl(), file).documents}
+    assert list(places.values()) == ["a", "b", "c"]
+    found = {at: Jsonl().read_one(file, at, FieldNames(), open_input) for at in range(len(content) + 2)}
+    assert {at: text for at, text in found.items() if text is not None} == places
+
+
+# ------------------------------------------------------------------------------------------------ size
+
+_HUGE = """
+import resource, sys
+from pathlib import Path
+from stages.read.jsonl import Jsonl
+from tests.reading import input_file, read_file
+read_file(Jsonl(), input_file(Path(sys.argv[1])))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = read_file(Jsonl(), input_file(Path(sys.argv[2])))
+print(len(found.texts[1]), len(found.texts), found.ids, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["huge.jsonl", "huge.jsonl.zst"])
+def test_jsonl_document_of_100_mb_on_one_line_is_read(tmp_path: Path, name: str) -> None:
+    content = b'{"text": "before"}\n{"text": "' + b"0123456789" * 10_000_000 + b'", "id": 7}\n{"text": "after"}\n'
+    small, huge = tmp_path / "small.jsonl", tmp_path / name
+    small.write_bytes(b'{"text": "a"}\n')
+    huge.write_bytes(_stored(name, content))
+    command = [sys.executable, "-c", _HUGE, str(small), str(huge)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    length, rest = shown.split(" ", 1)
+    assert int(length) == 100_000_000
+    assert rest.startswith("3 [None, '7', None] ")
+    assert int(rest.split()[-1]) * 1024 < 900_000_000

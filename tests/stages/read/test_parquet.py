@@ -1,0 +1,196 @@
+"""Parquet: row groups, odd types, and files that are damaged."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.stage import FieldNames, Split
+from datapipe.storage import open_input
+from stages.read.parquet import Parquet
+from tests.reading import Found, broken_storage, input_file, read_file, read_splits
+
+
+def _read(folder: Path, columns: dict[str, Any], fields: FieldNames | None = None, **writing: Any) -> Found:
+    pq.write_table(pa.table(columns), folder / "a.parquet", **writing)
+    return read_file(Parquet(), input_file(folder / "a.parquet", reader=Parquet()), fields)
+
+
+def test_parquet_rows_are_documents_at_their_numbers(tmp_path: Path) -> None:
+    found = _read(tmp_path, {"id": ["x", None, "z"], "text": ["a", "", "é中"], "other": [1, 2, 3]})
+    assert found.documents == [(0, "a", "x"), (1, "", None), (2, "é中", "z")]
+    assert found.rejected == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", "b", None], pa.string()),
+        pa.array(["a", "b", None], pa.large_string()),
+        pa.array(["a", "b", None], pa.string_view()),
+        pa.array(["a", "b", None]).dictionary_encode(),
+        pa.array([b"a", b"b", b"\xff"], pa.binary()),
+        pa.array([b"a", b"b", b"\xff"], pa.large_binary()),
+        pa.array([b"a", b"b", b"\xff"]).dictionary_encode(),
+    ],
+)
+def test_parquet_text_of_every_string_type_is_read_and_the_rest_rejected(tmp_path: Path, column: pa.Array) -> None:
+    found = _read(tmp_path, {"text": column, "id": column})
+    assert found.documents == [(0, "a", "a"), (1, "b", "b")]
+    assert found.rejected == [(2, "field 'text' is null or invalid UTF-8; expected UTF-8 text")]
+
+
+def test_parquet_string_column_of_invalid_utf8_is_rejected_row_by_row(tmp_path: Path) -> None:
+    offsets, data = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"\xffb")
+    column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])
+    assert _read(tmp_path, {"text": column}).rejected_places == [0]
+    found = _read(tmp_path, {"text": ["a", "b"], "id": column, "k": column}, FieldNames(keep=("k",)))
+    assert found.documents == [(0, "a", None), (1, "b", "b")]
+    assert found.extra == {"k": [None, "b"]}
+
+
+def test_parquet_without_the_text_field_rejects_every_row(tmp_path: Path) -> None:
+    error = "field 'text' is not in the file; expected a column of strings"
+    assert _read(tmp_path, {"body": ["a", "b"]}).rejected == [(0, error), (1, error)]
+    error = "field 'text' is int64; expected a column of strings"
+    assert _read(tmp_path, {"text": [1, 2]}).rejected == [(0, error), (1, error)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (pa.array([1, None, -(2**63)]), ["1", None, "-9223372036854775808"]),
+        (pa.array([2**64 - 1, 0, 1], pa.uint64()), ["18446744073709551615", "0", "1"]),
+        (pa.array([0.5, -2.0, None], pa.float64()), ["0.5", "-2", None]),
+        (pa.array([True, False, None]), ["true", "false", None]),
+        (pa.array([0, 1, None], pa.date32()), ["1970-01-01", "1970-01-02", None]),
+        (pa.array([0, 1, None], pa.timestamp("ms")), ["1970-01-01 00:00:00.000", "1970-01-01 00:00:00.001", None]),
+        (pa.array([b"ab", b"\xff\xff", None], pa.binary(2)), ["ab", None, None]),
+        (pa.array([[1], [], None]), ["[1]", "[]", None]),
+    ],
+)
+def test_parquet_ids_become_strings(tmp_path: Path, ids: pa.Array, expected: list[str | None]) -> None:
+    found = _read(tmp_path, {"text": ["a", "b", "c"], "id": ids})
+    assert found.ids == expected
+
+
+def test_parquet_kept_columns_keep_their_types(tmp_path: Path) -> None:
+    columns = {
+        "text": ["a", None, "c"],
+        "url": pa.array(["u", "v", None]),
+        "tag": pa.array(["x", "x", "y"]).dictionary_encode(),
+        "score": [0.5, None, 1.5],
+        "tags": [["p"], [], None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    file = input_file(tmp_path / "a.parquet", reader=Parquet())
+    fields = FieldNames(keep=("url", "tag", "score", "tags", "none"))
+    (batch,) = Parquet().read(Split(file=file), fields, open_input)
+    types = [batch.extra[name].type for name in fields.keep]
+    large = pa.large_string()
+    assert types == [large, large, pa.float64(), pa.list_(pa.string()), large]
+    kept = [batch.extra[name].to_pylist() for name in fields.keep]
+    assert kept == [["u", None], ["x", "y"], [0.5, 1.5], [["p"], None], [None, None]]
+
+
+def test_parquet_dots_reach_into_structs_unless_a_column_has_the_name(tmp_path: Path) -> None:
+    columns = {"c": [{"text": "a", "id": 1, "x": 0}, None, {"text": "b", "id": None, "x": 0}], "c.x": ["l", "m", "n"]}
+    found = _read(tmp_path, columns, FieldNames(text="c.text", id="c.id", keep=("c.x", "c.none")))
+    assert found.documents == [(0, "a", "1"), (2, "b", None)]
+    assert found.rejected_places == [1]
+    assert found.extra == {"c.x": ["l", "n"], "c.none": [None, None]}
+
+
+def test_parquet_row_groups_are_cut_into_splits_that_read_every_row_once(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [f"row {number}" for number in range(100)]}), tmp_path / "a.parquet", row_group_size=7)
+    file = input_file(tmp_path / "a.parquet", reader=Parquet())
+    assert [rows for rows, _ in file.pieces] == [7] * 14 + [2]
+    whole = read_file(Parquet(), file)
+    assert whole.texts == [f"row {number}" for number in range(100)]
+    for target in (1, 300, 1000, 1 << 30):
+        splits = Parquet().cut(file, target)
+        assert [splits[0].start, splits[-1].stop] == [0, 15]
+        assert read_splits(Parquet(), splits).documents == whole.documents
+    assert len(Parquet().cut(file, 1)) == 15
+
+
+def test_parquet_batches_are_bounded_by_the_size_of_rows(tmp_path: Path) -> None:
+    texts = [f"{number:08d}" + "x" * 500_000 for number in range(30)]
+    found = _read(tmp_path, {"text": texts}, compression="none", use_dictionary=False)
+    assert found.texts == texts
+    assert max(found.batch_sizes) <= 10
+    assert _read(tmp_path, {"text": ["a"] * 20_000}).batch_sizes == [8192, 8192, 3616]
+
+
+def test_parquet_empty_files_hold_nothing(tmp_path: Path) -> None:
+    found = _read(tmp_path, {"text": pa.array([], pa.string())})
+    assert (found.documents, found.rejected) == ([], [])
+
+
+def test_parquet_inside_an_archive_is_refused_at_planning(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Parquet inside zstd"):
+        input_file(tmp_path / "a.parquet.zst", b"anything", reader=Parquet())
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all", b"PAR1" + b"x" * 100 + b"\xff\xff\x00\x00PAR1"])
+def test_parquet_what_is_no_parquet_is_one_reject(tmp_path: Path, content: bytes) -> None:
+    file = input_file(tmp_path / "a.parquet", content, reader=Parquet())
+    found = read_splits(Parquet(), Parquet().cut(file, 1 << 20))
+    assert (file.pieces, found.documents, found.rejected_places) == ((), [], [0])
+
+
+def test_parquet_damaged_row_group_costs_itself_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rng = random.Random(3)
+    texts = [rng.randbytes(400).hex() for _ in range(60)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=20, compression="zstd", use_dictionary=False)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    for at in range(column.data_page_offset + 100, column.data_page_offset + column.total_compressed_size):
+        content[at] ^= 0xFF
+    file = input_file(path, bytes(content), reader=Parquet())
+    found = read_splits(Parquet(), Parquet().cut(file, 1))
+    assert found.texts == texts[:20] + texts[40:]
+    assert found.rejected_places == [20]
+
+
+def test_parquet_with_flipped_bytes_never_raises(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"text {number}" for number in range(200)], "id": list(range(200))}), path)
+    stored = path.read_bytes()
+    for seed in range(150):
+        rng = random.Random(seed)
+        content = bytearray(stored)
+        for _ in range(3):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        file = input_file(path, bytes(content), reader=Parquet())
+        read_splits(Parquet(), Parquet().cut(file, 1))
+
+
+def test_parquet_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [random.Random(1).randbytes(1000).hex() for _ in range(100)]}), path)
+    file = input_file(path, reader=Parquet())
+    with pytest.raises(OSError, match="the disk is gone"):
+        read_splits(Parquet(), [Split(file=file)], opened=broken_storage(fails_at=100))
+
+
+def test_parquet_read_one_gives_each_document_by_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", None, "c", "d", "e"]}), path, row_group_size=2)
+    file = input_file(path, reader=Parquet())
+    assert [Parquet().read_one(file, row, FieldNames(), open_input) for row in range(7)] == [
+        "a",
+        None,
+        "c",
+        "d",
+        "e",
+        None,
+        None,
+    ]

@@ -11,6 +11,7 @@ import json
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
+from unicodedata import unidata_version
 
 from datapipe.source_code import digest_of
 
@@ -34,8 +35,11 @@ def fingerprint(kind: str, **parts: Any) -> str:
 
 @lru_cache(maxsize=16)
 def code_digest(kind: str) -> str:
-    """Digest of the engine's modules that tasks of this kind run, and of the libraries whose version decides bytes."""
-    libraries = " ".join(f"{name}={version(name)}" for name in _LIBRARIES)
+    """Digest of the engine's modules that tasks of this kind run, and of the libraries whose version decides bytes.
+
+    Among them Python's Unicode tables, which say what a letter is.
+    """
+    libraries = " ".join([f"unicode={unidata_version}", *(f"{name}={version(name)}" for name in _LIBRARIES)])
     return hashlib.sha256(f"{libraries} {digest_of(_RUNNERS[kind])}".encode()).hexdigest()
 
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string
@@ -137,7 +136,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     for part in rest:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(part) < 0:
             return None
-        column = pc.struct_field(column, part)
+        column = column.flatten()[column.type.get_field_index(part)]  # null where the struct is
     return column
 
 

@@ -3,10 +3,10 @@
     writer   rows as they come ─▶ runs of `RUN_BYTES`, each sorted by (hash, key) ─▶ blocks ─▶ index ─▶ one file
     reader   files + a range of hashes ─▶ the blocks that overlap it ─▶ rows of the range, sorted by (hash, key)
 
-    file:    Arrow IPC stream (schema, blocks) │ index (num_blocks, 4) int64: first and last hash, offset, bytes │ tail
+    file:    schema │ blocks, each an Arrow IPC message │ index: first and last hash, offset, bytes, checksum of each │ tail
 
 A bucket is a range of hashes that the reader chooses, so the writer knows nothing of buckets and there are never
-maps × buckets files. The writer holds one run; the reader holds one bucket.
+maps × buckets files. The writer holds one run; the reader holds one bucket. Every block that is read is checked.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from datapipe.columns import key_halves, numbers
 from datapipe.errors import CorruptionError
@@ -29,8 +30,9 @@ RUN_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 """About the size of a block, the least that a reader fetches."""
 
-_TAIL = struct.Struct("<qqq8s")  # offset of the index, number of blocks, rows, magic
-_MAGIC = b"DPXCHG01"
+_TAIL = struct.Struct("<qqQ8s")  # offset of the index, number of blocks, checksum of the index, magic
+_MAGIC = b"DPXCHG02"
+_INDEX_FIELDS = 5
 _CODEC = "lz4"
 
 
@@ -40,12 +42,10 @@ class ExchangeWriter:
     def __init__(self, root: Root, path: str, schema: pa.Schema) -> None:
         self.root, self.path, self.schema = root, path, schema
         self._stream = root.open_output(path)
-        options = pa.ipc.IpcWriteOptions(compression=_CODEC)
-        self._writer = pa.ipc.new_stream(self._stream, schema, options=options)
-        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))  # the schema goes out with the first batch
+        self._stream.write(schema.serialize())
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._index: list[tuple[int, int, int, int]] = []
+        self._index: list[tuple[int, int, int, int, int]] = []
         self._rows = 0
         self._weight = 0
 
@@ -67,10 +67,10 @@ class ExchangeWriter:
             weight: what `OutputRef.weight` is to be; the rows' bytes by default.
         """
         self._flush()
-        self._writer.close()
         index_at = self._stream.tell()
-        self._stream.write(np.array(self._index, np.uint64).reshape(-1, 4).tobytes())
-        self._stream.write(_TAIL.pack(index_at, len(self._index), self._rows, _MAGIC))
+        index = np.array(self._index, np.uint64).reshape(-1, _INDEX_FIELDS).tobytes()
+        self._stream.write(index)
+        self._stream.write(_TAIL.pack(index_at, len(self._index), xxhash.xxh3_64_intdigest(index), _MAGIC))
         self._stream.close()
         checksum, size = file_checksum(self.root, self.path)
         weight = self._weight if weight is None else weight
@@ -84,11 +84,24 @@ class ExchangeWriter:
         for start in range(0, run.num_rows, rows_per_block):
             block = run.slice(start, rows_per_block)
             hashes = numbers(block.column("hash"))
-            begins = self._stream.tell()
-            self._writer.write_batch(block)
-            self._index.append((int(hashes[0]), int(hashes[-1]), begins, self._stream.tell() - begins))
+            content = _message(block)
+            checksum = xxhash.xxh3_64_intdigest(content)
+            self._index.append((int(hashes[0]), int(hashes[-1]), self._stream.tell(), len(content), checksum))
+            self._stream.write(content)
         self._held.clear()
         self._held_bytes = 0
+
+
+def _message(block: pa.RecordBatch) -> pa.Buffer:
+    """A block as one compressed IPC message; a stream writer is the one way to compress, and puts the schema before it."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=_CODEC)
+    with pa.ipc.new_stream(sink, block.schema, options=options) as writer:
+        writer.write_batch(block.slice(0, 0))
+        begins = sink.tell()
+        writer.write_batch(block)
+        ends = sink.tell()
+    return sink.getvalue().slice(begins, ends - begins)
 
 
 def sorted_by_hash(table: pa.Table) -> pa.RecordBatch:
@@ -114,11 +127,14 @@ def read_blocks(root: Root, output: OutputRef, start: int, stop: int) -> Iterato
     """The rows of one file in a range, block by block; only overlapping blocks are fetched."""
     with root.open_input(output.path) as stream:
         index, schema = _read_index(stream, output)
-        for first, last, offset, length in index.tolist():
+        for first, last, offset, length, checksum in index.tolist():
             if last < start or first >= stop:
                 continue
             stream.seek(offset)
-            block = pa.ipc.read_record_batch(pa.ipc.read_message(stream.read_buffer(length)), schema)
+            content = stream.read_buffer(length)
+            if xxhash.xxh3_64_intdigest(content) != checksum:
+                raise damaged(output, f"the block at byte {offset} is not what was written")
+            block = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
             if start <= first and last < stop:
                 yield block
                 continue
@@ -131,13 +147,20 @@ def read_blocks(root: Root, output: OutputRef, start: int, stop: int) -> Iterato
 def _read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[np.ndarray, pa.Schema]:
     size = stream.size()
     if size != output.bytes or size < _TAIL.size:
-        raise CorruptionError(f"{output.path}: {size} bytes, but {output.bytes} were committed. Delete work/ and run again.")
+        raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
     stream.seek(size - _TAIL.size)
-    index_at, num_blocks, _, magic = _TAIL.unpack(stream.read(_TAIL.size))
+    index_at, num_blocks, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
     if magic != _MAGIC:
-        raise CorruptionError(f"{output.path}: not an exchange file: its last bytes are {magic!r}. Delete work/ and run again.")
+        raise damaged(output, f"not an exchange file: it ends in {magic!r}")
     stream.seek(index_at)
-    index = np.frombuffer(stream.read(num_blocks * 32), np.uint64).reshape(-1, 4)
+    content = stream.read(num_blocks * _INDEX_FIELDS * 8)
+    if xxhash.xxh3_64_intdigest(content) != checksum:
+        raise damaged(output, "its index is not what was written")
     stream.seek(0)
     schema = pa.ipc.read_schema(pa.ipc.read_message(stream))
-    return index, schema
+    return np.frombuffer(content, np.uint64).reshape(-1, _INDEX_FIELDS), schema
+
+
+def damaged(output: OutputRef, what: str) -> CorruptionError:
+    """The error for a committed file that is not what it was."""
+    return CorruptionError(f"{output.path}: {what}. Delete this file and run the same command again: it is made anew.")

@@ -8,12 +8,14 @@ import pyarrow as pa
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
+from datapipe.executor.exchange import damaged
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards import schemas
-from datapipe.shards.checksum import file_checksum
+from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.storage import Root
 
 _CODEC = "zstd"
+_HELD_BYTES = 256 << 20
 
 
 class TableWriter:
@@ -71,9 +73,22 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read_table(root: Root, output: OutputRef) -> Iterator[pa.RecordBatch]:
-    """The batches of a file, one in memory at a time."""
-    with root.open_input(output.path) as stream, pa.ipc.open_stream(stream) as reader:
+    """The batches of a file, one in memory at a time, after the whole of it was held against its checksum."""
+    with _checked(root, output) as stream, pa.ipc.open_stream(stream) as reader:
         yield from reader
+
+
+def _checked(root: Root, output: OutputRef) -> pa.NativeFile:
+    """Opens a committed file. Hashing a mapped file costs a tenth of decompressing it; a remote one is fetched once for both,
+    and one too large to be held is read without the check."""
+    if root.local is None and output.bytes <= _HELD_BYTES:
+        content = root.read_bytes(output.path)
+        if bytes_checksum(content) != output.checksum:
+            raise damaged(output, "not what was committed")
+        return pa.BufferReader(content)
+    if root.local is not None and file_checksum(root, output.path)[0] != output.checksum:
+        raise damaged(output, "not what was committed")
+    return root.open_input(output.path)
 
 
 def read_documents(root: Root, outputs: Sequence[OutputRef]) -> Iterator[DocumentBatch]:

@@ -151,3 +151,18 @@ def test_run_resolved_mixture_gives_the_same_plan(finished):
     _, plan = replanned(finished.mixture.output)
     assert plan.is_committed
     assert json.loads((Path(finished.mixture.output) / "work/run.json").read_text()) == {"limit": None}
+
+
+def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_path, corpus):
+    mixture = runs.write_mixture(tmp_path, corpus)
+    first = runs.run_mixture(mixture)
+    documents = next(step for step in first.plan.steps if step.id == "web/clean-1").outputs("documents")[0]
+    damaged = tmp_path / "out" / documents.path
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(DatapipeError, match=f"{damaged.name}: not what was committed"):
+        runs.run_mixture(mixture, overrides=["validation=20%"])
+    damaged.unlink()
+    again = runs.run_mixture(mixture, overrides=["validation=20%"])
+    assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []

@@ -33,7 +33,7 @@ from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
-from datapipe.source_code import digest_of, imports_of
+from datapipe.source_code import digest_of, imports_of, neighbours_of
 from datapipe.stage import Filter, Global, Map, Reader, Stage
 from datapipe.storage import split_query
 
@@ -138,8 +138,8 @@ def reader_for(path: str, where: str = "") -> Reader:
 def code_digest(stage: Stage) -> str:
     """Full-width digest of the code that decides what a stage does.
 
-    It covers the files of the stage's class and of the classes it is derived from below the contract, everything of datapipe
-    and stages that these import, every kernel, and the versions of the libraries it declares.
+    It covers the files of the stage's class and of the classes it is derived from below the contract, everything of datapipe,
+    stages and the user's own modules that these import, every kernel, and the versions of the libraries it declares.
     """
     hasher = xxhash.xxh3_128(kernels.digest().encode())
     reached: set[str] = set()
@@ -149,6 +149,10 @@ def code_digest(stage: Stage) -> str:
             source = file.read_bytes()
             hasher.update(f"\0{found.__qualname__}\0{len(source)}\0".encode() + source)
             reached |= imports_of(file)
+            if found.__module__.partition(".")[0] not in (_PACKAGE, "datapipe"):
+                for own in neighbours_of(file, found.__module__):
+                    hasher.update(own.read_bytes())
+                    reached |= imports_of(own)
     for module in sorted(reached):
         hasher.update(f"\0{module}\0{digest_of(module)}".encode())
     for library in sorted(stage.libraries):

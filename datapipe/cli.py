@@ -80,7 +80,8 @@ def run(
         status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
         report = summarize(mixture.name, running.plan, mixture.sources, status, str(problem) if problem else None)
         write_report(running.root, report)
-        print_funnel(report | {"problem": None}, console)
+        if report["total"]["documents"]["read"]:
+            print_funnel(report | {"problem": None}, console)
     if isinstance(problem, KeyboardInterrupt):
         print(f"stopped. What is committed stays; to go on, run the same command again: {_command()}", file=sys.stderr)
         raise typer.Exit(130)
@@ -163,17 +164,15 @@ def inspect(
 ) -> None:
     """Look at documents: kept, dropped for a reason with the measured value, or quarantined."""
     from datapipe.executor.look import Looker, Wanted
-    from datapipe.executor.run import replanned
     from datapipe.report.documents import print_document
     from datapipe.report.funnel import wide_console
-    from datapipe.storage import Root
 
     if sum([kept, dropped is not None, quarantined]) > 1:
         raise UserError("expected one of --kept, --dropped REASON, --quarantined")
-    request, plan = replanned(output)
+    looker = Looker(output)
     outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
     reason = "" if dropped in (None, "all") else dropped
-    found = Looker(Root(output), request, plan).look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
+    found = looker.look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
     console = wide_console()
     for document in found:
         print_document(document, console, full)
@@ -210,8 +209,10 @@ def trace(
     """Show which documents were in a batch. No logs needed: the order is arithmetic."""
     from datapipe.loader.trace import trace_step
 
+    print("rank  row  source  document  tokens")
     for row in trace_step(output, step=step, global_batch_size=global_batch_size, rank=rank, world_size=world_size):
-        print(row)
+        tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
+        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {tokens}")
 
 
 @app.command()

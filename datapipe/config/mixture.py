@@ -133,7 +133,7 @@ class ShardsSpec(Record):
     format: Annotated[Literal["arrow", "parquet"], BeforeValidator(_shard_format)] = Field(
         default="arrow", description="arrow: memory-mapped, fastest. parquet: smaller, compressed."
     )
-    target_bytes: ByteSize = Field(default=256 << 20, description="Size at which a shard is closed.")
+    target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Size at which a shard is closed.")
 
 
 class PhaseSpec(Record):
@@ -181,8 +181,10 @@ class Resources(Record):
 class ExecutionSpec(Record):
     """How the work is cut into tasks. Speed and memory depend on it, the documents that are kept do not."""
 
-    split_bytes: ByteSize = Field(default=32 << 20, description="Input text per task.")
-    bucket_bytes: ByteSize = Field(default=256 << 20, description="Rows exchanged per reducing task; it holds them in memory.")
+    split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Input text per task.")
+    bucket_bytes: ByteSize = Field(
+        default=256 << 20, ge=1024, description="Rows exchanged per reducing task; it holds them in memory."
+    )
     max_retries: int = Field(default=3, ge=0, description="How often a task that raises is tried again before the run fails.")
     max_infrastructure_retries: int = Field(
         default=20, ge=0, description="The same for lost workers, full memory, and failing disks or networks."

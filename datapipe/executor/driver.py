@@ -18,6 +18,7 @@ from typing import Protocol
 from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.engine import Attempt, Engine, Failure
 from datapipe.executor.ledger import Ledger
+from datapipe.executor.partitions import read_table
 from datapipe.plan.books import over_quarantined, source_books
 from datapipe.plan.compile import Plan, Request, compile_plan
 from datapipe.plan.tasks import Record, Task
@@ -122,11 +123,27 @@ class Driver:
         return Counter({step.id: len(step.pending()) for step in self.plan.steps if step.tasks is not None})
 
     def _check_quarantine(self) -> None:
-        books = {name: source_books(self.plan, name) for name in self.request.sources}
-        began = {name: found for name, found in books.items() if self.plan.of_kind("map", name)[0].is_committed}
-        complaint = over_quarantined(began, self.request.mixture.max_quarantined)
-        if complaint is not None:
-            raise DatapipeError(
-                f"{complaint}. See them with `datapipe inspect {self.ledger.root.url} --quarantined`; "
-                f"then mend the input, or raise max_quarantined, and run the same command again."
-            )
+        """Raises DatapipeError for a source with more in quarantine than the mixture allows, once all of it was read."""
+        read = [name for name in self.request.sources if self.plan.of_kind("map", name)[0].is_committed]
+        books = {name: source_books(self.plan, name) for name in read}
+        share = self.request.mixture.max_quarantined
+        source = over_quarantined(books, share)
+        if source is None:
+            return
+        total = books[source].books
+        raise DatapipeError(
+            f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._example(source)} "
+            f"See more with `datapipe inspect {self.ledger.root.url} --quarantined`. Then mend the input, the source's field "
+            f"names or the stage that it names, or raise max_quarantined, and run the same command again."
+        )
+
+    def _example(self, source: str) -> str:
+        """The first document of a source in quarantine, and why it is there."""
+        outputs = (output for step in self.plan.of_kind("map", source) for output in step.outputs("quarantine"))
+        for output in outputs:
+            for batch in read_table(self.ledger.root, output):
+                row = batch.slice(0, 1).to_pylist()[0]
+                reason = row["error"].strip().rpartition("\n")[2]
+                return f"The first, by {row['stage']}: {row['path']} at {row['place']}: {reason}."
+        return ""

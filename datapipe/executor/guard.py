@@ -58,4 +58,5 @@ def guarded(process: Callable[[DocumentBatch], Result], batch: DocumentBatch) ->
 
 
 def _tail(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))[-4000:]
+    text = "".join(traceback.format_exception(error))[-4000:]
+    return text.encode("utf-8", "backslashreplace").decode()  # a message may quote half a surrogate pair

@@ -187,6 +187,8 @@ def _what_is_there(pattern: str) -> str:
     if is_remote(base):
         return " Check bucket, folder and credentials; a glob's * stays within a folder, ** crosses folders."
     path = Path(os.path.abspath(os.path.expanduser(base.removeprefix("file://"))))
+    if "{" in pattern:
+        return " Braces are not expanded; write a list of patterns."
     there = next(folder for folder in path.parents if folder.is_dir())
     missing = path.relative_to(there).parts[0]
     near = suggest(missing, sorted(os.listdir(there))) if not _WILD.search(missing) else ""

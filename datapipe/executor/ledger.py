@@ -9,6 +9,7 @@ is no record, and neither is one whose outputs are gone. Committing twice is har
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,6 +26,7 @@ ATTEMPTS = "work/attempts"
 """Where attempts write, each in a folder of its own. What no record names is rubbish."""
 
 _VERSION = 1
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+/")
 
 
 class Ledger:
@@ -64,7 +66,8 @@ class Ledger:
         with ThreadPoolExecutor(8) as pool:
             records = list(pool.map(self._read, sorted(self._listed)))
         named = {output.path for record in records if record for outputs in record.outputs.values() for output in outputs}
-        rubbish = [path for path, _ in self.root.list_files(ATTEMPTS) if path not in named]
+        listed = (path for path, _ in self.root.list_files(ATTEMPTS))
+        rubbish = [path for path in listed if path not in named and _ATTEMPT.match(path)]
         for path in rubbish:
             self.root.delete(path)
         return len(rubbish)

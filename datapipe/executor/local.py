@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from multiprocessing.connection import Connection, wait
 
+from datapipe.errors import DatapipeError
 from datapipe.executor.engine import Attempt, Failure
 from datapipe.plan.tasks import Task
 
@@ -36,7 +37,8 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from datapipe.executor.worker import main; main({theirs.fileno()})"],
+                # -P: the working directory may hold another datapipe, a checkout say, than the driver runs
+                [sys.executable, "-P", "-c", f"from datapipe.executor.worker import main; main({theirs.fileno()})"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -44,6 +46,7 @@ class _Worker:
         self.connection = Connection(ours.detach())
         self.connection.send((sys.path, url))
         self.task: Task | None = None
+        self.is_ready = False  # it has imported what it needs
 
     def give(self, task: Task, attempt: str) -> None:
         self.task = task
@@ -57,11 +60,22 @@ class _Worker:
         task = self.task
         self.task = None
         try:
+            if not self.connection.poll():  # its process is gone, and it has left nothing
+                raise EOFError
+            if not self.is_ready:
+                self.is_ready = self.connection.recv() == "ready"
+                self.task = task
+                return None
             record, failure = self.connection.recv()
         except (EOFError, OSError):
             status = self.stop()
             if task is None:
                 return None
+            if status > 0 and not self.is_ready:
+                raise DatapipeError(
+                    f"a worker could not start: it exited with status {status}, and what it said is above. "
+                    f"Check that `{sys.executable} -P -c 'import datapipe.executor.task'` works."
+                ) from None
             return Attempt(task=task, failure=Failure(kind="infrastructure", message=_obituary(status, task)))
         assert task is not None
         return Attempt(task=task, record=record, failure=failure)
@@ -107,7 +121,10 @@ class LocalEngine:
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         self._hand_out()
         by_connection = {worker.connection: worker for worker in self._workers}
-        for connection in wait(list(by_connection), timeout_s):
+        ready = wait(list(by_connection), timeout_s)
+        # A worker that forked leaves its socket open in the child when it dies, so its end is looked for as well.
+        gone = [worker.connection for worker in self._workers if worker.process.poll() is not None]
+        for connection in [*ready, *(one for one in gone if one not in ready)]:
             worker = by_connection[connection]  # type: ignore[index]  # what goes in comes out
             attempt = worker.receive()
             if worker.connection.closed:

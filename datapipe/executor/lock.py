@@ -38,8 +38,14 @@ def exclusive(root: Root) -> Iterator[None]:
 def _flock(root: Root) -> Iterator[None]:
     assert root.local is not None
     path = root.local / "work" / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"output {root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists or "
+            f"can be made, with room. Set `output:` in the mixture, or give --output."
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,18 +6,22 @@ Which documents are shown is a keyed sample, so looking twice shows the same one
 from __future__ import annotations
 
 import heapq
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from datapipe.columns import key_halves
+from datapipe.config import Mixture, load_mixture
 from datapipe.errors import UserError, suggest
+from datapipe.executor.memory import recall
 from datapipe.executor.partitions import read_table
-from datapipe.plan.compile import Plan, Request, Step
-from datapipe.plan.inputs import file_hash
+from datapipe.executor.publish import MIXTURE
+from datapipe.plan.compile import Step
 from datapipe.plan.tasks import OutputRef
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.stage import FieldNames, InputFile, Reader
+from datapipe.stage import FieldNames
 from datapipe.storage import Root, open_input
 
 Outcome = Literal["kept", "dropped", "quarantined"]
@@ -60,30 +64,29 @@ class Wanted:
 
 
 class Looker:
-    """Looks into the committed work of a plan."""
+    """Looks into the committed work of an output, as it remembers it."""
 
-    def __init__(self, root: Root, request: Request, plan: Plan) -> None:
-        self.root, self.request, self.plan = root, request, plan
-        self._files: dict[int, tuple[str, InputFile, Reader]] = {}
-        for name, source in request.sources.items():
-            for split in (split for group in source.groups for split in group):
-                path = split.file.path
-                self._files[file_hash(name, path)] = (name, split.file, source.readers[path])
+    def __init__(self, output: str) -> None:
+        self.root = Root(output)
+        remembered = recall(self.root)
+        self.steps, self._files = remembered.steps, remembered.files
+        self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
+        self._mixture = _mixture_of(self.root)
 
     def look(self, wanted: Wanted) -> list[Seen]:
         """At most `count` documents. Raises UserError for a source or reason that is not there."""
-        if wanted.source and wanted.source not in self.request.sources:
-            known = ", ".join(self.request.sources)
-            hint = suggest(wanted.source, self.request.sources)
+        if wanted.source and wanted.source not in self.sources:
+            known = ", ".join(self.sources)
+            hint = suggest(wanted.source, self.sources)
             raise UserError(f"no source '{wanted.source}' in this output.{hint} There are: {known}")
-        sources = [wanted.source] if wanted.source else list(self.request.sources)
+        sources = [wanted.source] if wanted.source else self.sources
         rows = heapq.nsmallest(wanted.count, self._rows(wanted, sources), key=lambda row: (row["sample"], row["key"]))
         if not rows and wanted.reason:
             self._check_reason(wanted.reason, sources)
         return [self._seen(wanted.outcome, row) for row in rows]
 
     def _check_reason(self, reason: str, sources: list[str]) -> None:
-        records = [record for name in sources for step in self.plan.of_kind("map", name) for record in step.records]
+        records = [record for name in sources for step in self._cleaning(name) for record in step.records]
         known = sorted({one for record in records for one in record.metrics.books.dropped})
         if not any(_matches(reason, one) for one in known):
             raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
@@ -91,19 +94,24 @@ class Looker:
     def _rows(self, wanted: Wanted, sources: list[str]) -> Iterator[dict[str, Any]]:
         kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[wanted.outcome]
         for name in sources:
-            steps = self.plan.of_kind("map", name)
+            steps = self._cleaning(name)
             for step in steps[-1:] if wanted.outcome == "kept" else steps:
                 for output in step.outputs(kind):
                     yield from self._rows_of(output, wanted, step)
+
+    def _cleaning(self, source: str) -> list[Step]:
+        return [step for step in self.steps if step.kind == "map" and step.source == source]
 
     def _rows_of(self, output: OutputRef, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
         for batch in read_table(self.root, output):
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
-            shown = [name for name in batch.schema.names if name not in ("text", "excerpt")]
+            shown = [name for name in batch.schema.names if name != "text"]
             for row, sample in zip(batch.select(shown).to_pylist(), hashes.tolist()):
                 if wanted.reason and not _matches(wanted.reason, _reason(row)):
                     continue
+                if "excerpt" in row:
+                    row["excerpt"] = row["excerpt"].decode(errors="replace")
                 yield {**row, "sample": sample, "source": step.source}
 
     def _seen(self, outcome: Outcome, row: dict[str, Any]) -> Seen:
@@ -119,7 +127,7 @@ class Looker:
             value=row.get("value"),
             threshold=row.get("threshold"),
             survivor="" if survivor is None else "{0[0]}:{0[1]}".format(self._read_again(survivor, text=False)),
-            text=text,
+            text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
         )
 
@@ -129,9 +137,17 @@ class Looker:
         if found is None:
             return "(a file that is gone)", place, None
         name, file, reader = found
-        source = self.request.mixture.sources[name]
+        source = self._mixture.sources[name]
         fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
         return file.path, place, reader.read_one(file, place, fields, open_input) if text else None
+
+
+def _mixture_of(root: Root) -> Mixture:
+    """The mixture of an output, as resolved when it ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / MIXTURE
+        file.write_bytes(root.read_bytes(MIXTURE))
+        return load_mixture(file, (), root.url)
 
 
 def _reason(row: dict[str, Any]) -> str:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from datapipe.columns import compute as pc
 from datapipe.columns import keys_from, make_keys
 from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
-from datapipe.errors import DatapipeError
 from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.guard import Culprit, guarded
 from datapipe.executor.partitions import TableWriter, documents_writer, read_documents
+from datapipe.executor.results import checked_filter, checked_map
 from datapipe.executor.verdicts import VerdictReader
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
@@ -146,7 +146,7 @@ class _Mapper:
         return self._run_map(bound.name, stage, batch)
 
     def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
-        done = guarded(lambda part: _checked(name, stage.process(part), part), batch)
+        done = guarded(lambda part: checked_filter(name, stage, part), batch)
         kept: list[DocumentBatch] = []
         rules = list(stage.rules().items())
         for start, stop, result in done.parts:
@@ -184,7 +184,7 @@ class _Mapper:
         )
 
     def _run_map(self, name: str, stage: Map, batch: DocumentBatch) -> DocumentBatch:
-        done = guarded(stage.process, batch)
+        done = guarded(lambda part: checked_map(name, stage, part), batch)
         parts: list[DocumentBatch] = []
         for start, stop, columns in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -314,14 +314,3 @@ def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatc
     if not parts:
         return original.slice(0, 0)
     return DocumentBatch(pa.concat_batches([part.record for part in parts]))
-
-
-def _checked(name: str, result: FilterResult, batch: DocumentBatch) -> FilterResult:
-    """A filter's result, if it is one entry per document and names a rule for every drop."""
-    shapes = {len(result.keep), len(result.rule), len(result.value)}
-    if shapes != {batch.num_docs} or result.keep.dtype != np.bool_:
-        raise DatapipeError(
-            f"{name}: process() must return keep (bool), rule and value with {batch.num_docs} entries each, "
-            f"but returned lengths {sorted(shapes)} and keep of {result.keep.dtype}"
-        )
-    return result

@@ -82,13 +82,18 @@ def _checked(root: Root, output: OutputRef) -> pa.NativeFile:
     """Opens a committed file. Hashing a mapped file costs a tenth of decompressing it; a remote one is fetched once for both,
     and one too large to be held is read without the check."""
     if root.local is None and output.bytes <= _HELD_BYTES:
-        content = root.read_bytes(output.path)
-        if bytes_checksum(content) != output.checksum:
-            raise damaged(output, "not what was committed")
-        return pa.BufferReader(content)
+        return pa.BufferReader(committed_bytes(root, output))
     if root.local is not None and file_checksum(root, output.path)[0] != output.checksum:
         raise damaged(output, "not what was committed")
     return root.open_input(output.path)
+
+
+def committed_bytes(root: Root, output: OutputRef) -> bytes:
+    """A small committed file, held against its checksum."""
+    content = root.read_bytes(output.path)
+    if bytes_checksum(content) != output.checksum:
+        raise damaged(output, "not what was committed")
+    return content
 
 
 def read_documents(root: Root, outputs: Sequence[OutputRef]) -> Iterator[DocumentBatch]:

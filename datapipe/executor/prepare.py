@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from datapipe import catalogue
 from datapipe.config.mixture import Mixture
@@ -16,12 +19,16 @@ from datapipe.plan.compile import PlannedSource, Request
 from datapipe.plan.inputs import check_hashes, group_splits
 from datapipe.plan.tasks import BoundStage
 from datapipe.stage import InputFile, Reader, Stage
+from datapipe.storage import Root, is_remote, open_input, resolve
+from datapipe.tokens.encoder import Encoder
 
 
 def prepare(mixture: Mixture, limit: int | None = None) -> Request:
     """The request of a mixture at this moment. Raises UserError for anything that is wrong with it."""
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     files = {name: _discovered(mixture, name) for name in mixture.sources}
+    for name, found in files.items():
+        _check_outside(mixture, name, [file.url for file, _ in found])
     check_hashes({name: [file.path for file, _ in found] for name, found in files.items()})
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     return Request(mixture=mixture, sources=sources, tokenizer_content=_tokenizer_content(mixture), limit=limit)
@@ -38,15 +45,51 @@ def bind(use: StageUse) -> BoundStage:
 
 
 def stage_digest(stage: Stage, name: str) -> str:
-    """Code, options and the content of the files that options name."""
+    """Code, options, and the content of the files that the options name: those the stage declares, and every `Path` option."""
+    paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
     contents = []
-    for path in stage.input_files():
+    for path in sorted(paths):
         try:
-            contents.append(hashlib.sha256(Path(path).read_bytes()).hexdigest())
+            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError as error:
             raise UserError(f"{name}: cannot read {path}: {error.strerror}. Expected a readable file.") from error
-    parts = [catalogue.code_digest(stage), stage.model_dump(mode="json"), contents]
+    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python")), contents]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    """Every existing file that an option value names by a `Path`."""
+    if isinstance(value, Path):
+        if value.is_file():
+            yield value
+    elif isinstance(value, Mapping):
+        yield from _paths_in(list(value.values()))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for one in value:
+            yield from _paths_in(one)
+
+
+def _canonical(value: Any) -> Any:
+    """Option values as JSON that is the same in every process; sets have no order of their own."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(one) for key, one in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_canonical(one) for one in value), key=json.dumps)
+    if isinstance(value, (list, tuple)):
+        return [_canonical(one) for one in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
+
+
+def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
+    """Raises UserError for an input that the run itself would write over, or delete."""
+    root = Root(mixture.output)
+    taken = [root.path(part) + "/" for part in ("shards", "work")]
+    for url in urls:
+        if is_remote(url) == is_remote(mixture.output) and any(resolve(url)[1].startswith(one) for one in taken):
+            raise UserError(
+                f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, which the run "
+                f"writes and clears. Give another output, or move the input."
+            )
 
 
 def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
@@ -76,12 +119,18 @@ def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages
 
 
 def _tokenizer_content(mixture: Mixture) -> bytes:
+    """The user's tokenizer, tried before anything runs; empty where one is trained."""
     path = mixture.tokenizer.path
     if path is None:
         return b""
+    where = mixture.where("tokenizer", "path")
     try:
-        return Path(path).read_bytes()
+        with open_input(path) as stream:
+            content = stream.read()
     except OSError as error:
-        raise UserError(
-            f"{mixture.where('tokenizer', 'path')}: cannot read {path}: {error.strerror}. Expected a tokenizer.json."
-        ) from error
+        raise UserError(f"{where}: cannot read {path}: {error.strerror or error}. Expected a tokenizer.json.") from error
+    try:
+        Encoder(content, eos=mixture.tokenizer.eos)
+    except UserError as error:
+        raise UserError(f"{where}: {path}: {error}") from error
+    return content

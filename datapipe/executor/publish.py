@@ -10,6 +10,7 @@ that is there already, equal and whole, is left alone.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -18,10 +19,12 @@ import pyarrow.parquet as pq
 from datapipe.config.mixture import Mixture, WeightPhase
 from datapipe.config.weights import integer_weights
 from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.executor.exchange import damaged
+from datapipe.executor.partitions import committed_bytes
 from datapipe.plan.compile import Plan, Request
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import OutputRef, PackTask
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,
     FileEntry,
@@ -38,6 +41,8 @@ FILES = "files.parquet"
 TOKENIZER = "tokenizer.json"
 MIXTURE = "mixture.yaml"
 
+_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}-\d{5,}\.(arrow|parquet)")
+
 
 def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
     """Publishes the snapshot of a committed plan. Returns it, and what the user should hear about it."""
@@ -45,20 +50,33 @@ def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[st
     shards = _shards(plan)
     files = _files(request)
     snapshot, warnings = make_snapshot(request.mixture, tokenizer, [entry for entry, _ in shards], files)
-    if _is_published(root, snapshot):
+    small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
+    if _is_published(root, snapshot, small):
         return snapshot, warnings
     root.delete(SNAPSHOT)
     for number, (entry, output) in enumerate(shards):
         if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path):
+            if file_checksum(root, output.path)[0] != output.checksum:
+                raise damaged(output, "not what was committed")
             root.publish(output.path, entry.path, f"work/publish/{number:06d}")
-    wanted = {entry.path for entry, _ in shards}
-    for path, _ in root.list_files("shards"):
-        if path not in wanted:
-            root.delete(path)
-    root.write_atomic(TOKENIZER, root.read_bytes(tokenizer.path))
-    root.write_atomic(FILES, files)
+    warnings += _clear(root, {entry.path for entry, _ in shards})
+    for path, content in small.items():
+        root.write_atomic(path, content)
     root.write_atomic(SNAPSHOT, snapshot.to_json())
     return snapshot, warnings
+
+
+def _clear(root: Root, wanted: set[str]) -> list[str]:
+    """Deletes shards of an earlier snapshot. What no run can have put there is left alone, and the user hears of it."""
+    warnings: list[str] = []
+    for path, _ in root.list_files("shards"):
+        if path in wanted:
+            continue
+        if _SHARD_NAME.fullmatch(path):
+            root.delete(path)
+        else:
+            warnings.append(f"{path} is no shard of this run; it is left where it is, but nothing else belongs there")
+    return warnings
 
 
 def _same_file(root: Root, published: str, committed: str) -> bool:
@@ -68,15 +86,18 @@ def _same_file(root: Root, published: str, committed: str) -> bool:
     return (root.local / published).samefile(root.local / committed)
 
 
-def _is_published(root: Root, snapshot: Snapshot) -> bool:
+def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) -> bool:
+    """Whether the snapshot is there with shards of the right sizes, and the small files as they should be."""
     try:
         there = read_snapshot(root)
     except SnapshotError:
         return False
     if there.fingerprint != snapshot.fingerprint:
         return False
-    listed = dict(root.list_files("shards"))
-    return listed == {entry.path: entry.bytes for entry in snapshot.shards} and root.exists(TOKENIZER) and root.exists(FILES)
+    listed = {path: size for path, size in root.list_files("shards") if _SHARD_NAME.fullmatch(path)}
+    if listed != {entry.path: entry.bytes for entry in snapshot.shards}:
+        return False
+    return all(root.exists(path) and root.read_bytes(path) == content for path, content in small.items())
 
 
 def _shards(plan: Plan) -> list[tuple[ShardEntry, OutputRef]]:

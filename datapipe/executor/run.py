@@ -5,19 +5,17 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ kernels compiled ─▶ 
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from datapipe import kernels
-from datapipe.config import Mixture, load_mixture
+from datapipe.config import Mixture
 from datapipe.errors import SnapshotError, UserError
 from datapipe.executor.driver import Driver, Observer
 from datapipe.executor.engine import Engine
 from datapipe.executor.ledger import Ledger
 from datapipe.executor.lock import exclusive
+from datapipe.executor.memory import limit_of, remember_inputs, remember_run
 from datapipe.executor.prepare import prepare
 from datapipe.executor.publish import MIXTURE, publish
 from datapipe.plan.compile import Plan, Request, compile_plan
@@ -25,7 +23,6 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
 EngineFactory = Callable[[Root, Request], Engine]
-_RUN = "work/run.json"
 
 
 @dataclass(slots=True)
@@ -49,7 +46,8 @@ class Run:
         _check_output(self.root)
         with exclusive(self.root):
             self._guard_limit()
-            self._note_what_runs()
+            self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
+            remember_inputs(self.root, request)
             ledger = Ledger(self.root)
             ledger.load()
             ledger.sweep()
@@ -60,6 +58,7 @@ class Run:
                     self._run(driver, request)
             finally:
                 self.plan = driver.plan
+                remember_run(self.root, driver.plan, self.limit)
             self.snapshot, warnings = publish(self.root, request, self.plan)
         for warning in warnings:
             self.observer.say(f"warning: {warning}")
@@ -67,7 +66,7 @@ class Run:
 
     def _run(self, driver: Driver, request: Request) -> None:
         if not kernels.are_compiled():
-            self.observer.say("compiling kernels, once for this machine and version (about half a minute) …")
+            self.observer.say("compiling kernels, once for this machine and version (a minute or two) …")
             kernels.compile_all(lambda name, number, count: self.observer.say(f"  kernel {number}/{count}: {name}"))
         engine = self.make_engine(self.root, request)
         try:
@@ -75,18 +74,13 @@ class Run:
         finally:
             engine.close()
 
-    def _note_what_runs(self) -> None:
-        """So that `inspect` can plan the same again, also when the run fails."""
-        self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
-        self.root.write_atomic(_RUN, json.dumps({"limit": self.limit}).encode())
-
     def _guard_limit(self) -> None:
         """A quick look must not take the place of a whole snapshot."""
         if self.limit is None:
             return
         try:
             read_snapshot(self.root)
-            limited = json.loads(self.root.read_bytes(_RUN)).get("limit") is not None
+            limited = limit_of(self.root) is not None
         except (SnapshotError, FileNotFoundError, ValueError):
             return
         if not limited:
@@ -102,20 +96,6 @@ def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
     ledger = Ledger(Root(mixture.output))
     ledger.load()
     return request, compile_plan(request, ledger.look_up)
-
-
-def replanned(output: str) -> tuple[Request, Plan]:
-    """The plan of the run that made, or is making, an output. Raises UserError where there is none."""
-    root = Root(output)
-    try:
-        content = root.read_bytes(MIXTURE).decode()
-        limit = json.loads(root.read_bytes(_RUN))["limit"]
-    except FileNotFoundError as error:
-        raise UserError(f"{output}: no {MIXTURE} here. Expected the output of `datapipe run`.") from error
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / MIXTURE
-        file.write_text(content, encoding="utf-8")
-        return planned(load_mixture(file, (), output), limit)
 
 
 def _check_output(root: Root) -> None:

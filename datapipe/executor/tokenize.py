@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves
 from datapipe.documents import DocumentBatch
-from datapipe.executor.exchange import ExchangeWriter, damaged
-from datapipe.executor.partitions import TableWriter, read_documents, read_table
+from datapipe.executor.exchange import ExchangeWriter
+from datapipe.executor.partitions import TableWriter, committed_bytes, read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.tasks import OutputRef, SampleTask, TokenizeTask, TrainTask
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.training import train_tokenizer
@@ -86,7 +86,7 @@ def _train(task: TrainTask, root: Root) -> bytes:
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into two exchange files. Memory: one batch, and one run of rows for each file."""
     metrics = TaskMetrics()
-    encoder = Encoder(_committed_bytes(root, task.tokenizer), eos=task.eos)
+    encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos)
     id_type = schemas.token_type(encoder.vocab_size)
     schema = schemas.tokens(id_type)
     writers = {split: ExchangeWriter(root, f"{folder}/{split}.exchange", schema) for split in ("train", "validation")}
@@ -108,13 +108,6 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     metrics.tokens = sum(counts.values())
     width = id_type.bit_width // 8
     return {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}, metrics
-
-
-def _committed_bytes(root: Root, output: OutputRef) -> bytes:
-    content = root.read_bytes(output.path)
-    if bytes_checksum(content) != output.checksum:
-        raise damaged(output, "not what was committed")
-    return content
 
 
 def _token_rows(batch: DocumentBatch, encoder: Encoder, seed: int, id_type: pa.DataType) -> pa.RecordBatch:

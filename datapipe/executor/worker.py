@@ -1,6 +1,6 @@
 """A local worker: a process that runs one task after another for one driver, and goes when the driver goes.
 
-    driver ══ socket ══ worker:   first (sys.path, url of OUTPUT), then tasks; back come attempts
+    driver ══ socket ══ worker:   first (sys.path, url of OUTPUT), then tasks; back come "ready", then attempts
 
 A thread reads the socket while the main thread works, so that the end of the driver, however sudden, ends the worker at
 once: the socket closes when the driver's process is gone, and the worker leaves without finishing. What it had in hand was
@@ -36,6 +36,7 @@ def main(descriptor: int) -> None:
     pa.set_cpu_count(1)  # the engines are the only parallelism
     pa.set_io_thread_count(2)
     root = Root(url)
+    connection.send("ready")
     while True:
         content, attempt = work.get()
         task = pickle.loads(content)

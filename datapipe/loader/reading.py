@@ -8,6 +8,7 @@ reference goes, so a thread that is still reading from it never finds it shut.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from threading import Lock
 
@@ -33,7 +34,7 @@ class RowReader:
         self._tokenizer_fingerprint = snapshot.tokenizer.fingerprint
         self._token_type = np.dtype(np.uint16 if snapshot.tokenizer.vocab_size < 65_500 else np.uint32)
         self._open: OrderedDict[str, ShardReader] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._owner = Lock(), os.getpid()
 
     def read(self, addresses: np.ndarray) -> SequenceRows:
         """The rows at `addresses` (n,) int64, in that order; an address may come up twice."""
@@ -58,6 +59,9 @@ class RowReader:
             raise
 
     def _reader(self, shard: ShardEntry) -> ShardReader:
+        if os.getpid() != self._owner:
+            # After a fork the parent's other threads are gone, with whatever locks they held: begin afresh.
+            self._open, self._lock, self._owner = OrderedDict(), Lock(), os.getpid()
         with self._lock:
             reader = self._open.get(shard.path)
             if reader is None:

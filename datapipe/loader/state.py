@@ -16,6 +16,10 @@ from datapipe.errors import SnapshotError
 
 VERSION = 1
 
+_TYPES = {"step": int, "global_batch_size": int, "split": str, "seed": int, "snapshot": str, "mixture": str}
+_MOST_STEPS = 1 << 48
+"""More steps than any run has; beyond, sample numbers would leave int64."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderState:
@@ -56,8 +60,12 @@ def read_state(state: Mapping[str, Any]) -> LoaderState:
         raise SnapshotError(
             f"not a loader state: {differing} missing or unknown. Give what `state_dict()` returned, unchanged."
         )
+    wrong = [name for name, kind in _TYPES.items() if type(state[name]) is not kind]
+    if wrong:
+        shown = ", ".join(f"{name} is {state[name]!r}" for name in wrong)
+        raise SnapshotError(f"not a loader state: {shown}. Give what `state_dict()` returned, unchanged.")
     found = LoaderState(**state)
-    if found.step < 0 or found.global_batch_size < 1:
+    if not 0 <= found.step < _MOST_STEPS or found.global_batch_size < 1:
         raise SnapshotError(
             f"not a loader state: step {found.step}, global batch size {found.global_batch_size}. "
             f"Give what `state_dict()` returned, unchanged."
@@ -72,14 +80,14 @@ def resume_step(saved: LoaderState, here: LoaderState, num_samples: int | None) 
         num_samples: where the loader ends; None if never.
     """
     for name, meaning, advice in (
-        ("split", "split", "Open the loader with that split."),
-        ("seed", "seed", "Open the loader with that seed."),
         (
             "mixture",
             "mixture",
             "Weights, phases, seed or sequence length changed; open the output that this state was saved with.",
         ),
         ("snapshot", "snapshot", "Its shards or its manifest changed; open the output that this state was saved with."),
+        ("split", "split", "Open the loader with that split."),
+        ("seed", "seed", "Open the loader with that seed."),
     ):
         found, expected = getattr(saved, name), getattr(here, name)
         if found != expected:

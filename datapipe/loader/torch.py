@@ -119,7 +119,7 @@ class StreamingDataset(IterableDataset):
         if not self._is_iterated_here():
             raise UserError(
                 "this process handed out no batch, so it cannot know how many the trainer took from DataLoader workers. "
-                "Give the number: dataset.state_dict(steps_done), the step of the run to go on with (batch['step'] + 1)."
+                "Give the number: dataset.state_dict(steps_done), the steps of the whole run that are trained on."
             )
         return state
 

@@ -80,12 +80,6 @@ def shared_work(plan: Plan) -> dict[str, Work]:
 
 
 def over_quarantined(books: Mapping[str, SourceBooks], share: float) -> str | None:
-    """What to say when a source has more than `share` of its documents in quarantine, or None."""
-    for source, found in books.items():
-        total = found.books
-        if total.quarantined > share * total.read:
-            return (
-                f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
-                f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}"
-            )
-    return None
+    """The first source that has more than `share` of its documents in quarantine, or None."""
+    over = (name for name, found in books.items() if found.books.quarantined > share * found.books.read)
+    return next(over, None)

@@ -4,11 +4,15 @@
 
 A dot in a field's name reaches into structs, unless a column has that very name. Memory is one batch, of about
 `TARGET_BATCH_BYTES` by the footer's sizes, and the pages it is read from.
+
+Damage costs what is behind it in its row group and nothing else, however row groups are made into splits. How many rows that
+is may be past knowing, so it is one reject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +21,14 @@ import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string
 from datapipe.documents import TARGET_BATCH_BYTES
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 
 _BATCH_ROWS = 8192
 _BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, all of it seen with random bytes flipped: thrift and IPC errors come as OSError."""
+_NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
+"""What making a value of Python's raises: a date out of all calendars, a time zone unknown to this machine."""
 
 
 class Parquet(Reader):
@@ -39,13 +45,11 @@ class Parquet(Reader):
                 f"{file.url}: Parquet inside {file.compression} cannot be read in parts. Unpack it; Parquet compresses"
             )
         with open_input(file.url) as stream:
-            stored = stream.size()
+            watched = _Watched(stream)
             try:
-                footer = pq.ParquetFile(stream).metadata
-                groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-                return tuple((group.num_rows, group.total_byte_size) for group in groups)
+                return _pieces(watched.parquet())
             except _BROKEN as error:
-                _raise_if_storage(error, stream, stored)
+                watched.raise_if_at_fault(error)
                 return ()
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
@@ -62,21 +66,24 @@ class Parquet(Reader):
         return splits
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        groups = split.file.pieces
-        stop = len(groups) if split.stop is None else split.stop
-        row = sum(num_rows for num_rows, _ in groups[: split.start])
+        pieces = split.file.pieces
+        row = sum(num_rows for num_rows, _ in pieces[: split.start])
         with open_input(split.file.url) as stream:
-            stored = stream.size()
+            watched = _Watched(stream)
             try:
-                file = pq.ParquetFile(stream)
+                file = watched.parquet()
                 names = _columns_to_read(file.schema_arrow, fields)
-                rows = _batch_rows(groups[split.start : stop])
-                for batch in file.iter_batches(rows, list(range(split.start, stop)), names, use_threads=False):
-                    yield _documents(batch, row, fields)
-                    row += batch.num_rows
+                found = _pieces(file)
             except _BROKEN as error:
-                _raise_if_storage(error, stream, stored)
-                yield _nothing(Rejected(place=row, error=f"the Parquet file is damaged from row {row} on: {error}"))
+                watched.raise_if_at_fault(error)
+                yield _nothing(Rejected(place=row, error=f"the Parquet file is damaged: {_on_one_line(error)}"))
+                return
+            if found != pieces:
+                raise DatapipeError(f"{split.file.url}: not the row groups that planning found. Run again to plan anew.")
+            for number in range(split.start, len(pieces) if split.stop is None else split.stop):
+                group = _RowGroup(number=number, first_row=row, num_rows=pieces[number][0], num_bytes=pieces[number][1])
+                yield from group.read(file, names, fields, watched)
+                row += group.num_rows
 
     def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         row = 0
@@ -90,21 +97,83 @@ class Parquet(Reader):
         return None
 
 
-def _raise_if_storage(error: BaseException, stream: pa.NativeFile, stored: int) -> None:
-    """Raises what storage did to us; returns where the content of the file is at fault.
+class _Watched:
+    """A file that remembers what storage raised while Arrow read it: of damaged content Arrow makes OSErrors, too."""
 
-    Both come as OSError from Arrow. A file whose bytes can still be read from end to end is at fault itself.
-    """
-    if not isinstance(error, OSError):
-        return
-    for start in range(0, stored, 16 << 20):
-        stream.read_at(min(16 << 20, stored - start), start)
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.stream = stream
+        self.error: Exception | None = None
+
+    def parquet(self) -> pq.ParquetFile:
+        """The file opened; memory, mapped or not, raises nothing and is read without a copy."""
+        direct = isinstance(self.stream, (pa.MemoryMappedFile, pa.BufferReader))
+        source: Any = self.stream if direct else pa.PythonFile(self, mode="r")
+        return pq.ParquetFile(source, page_checksum_verification=True)
+
+    def raise_if_at_fault(self, error: BaseException) -> None:
+        """Raises what storage or memory did to us; returns where the content is at fault."""
+        if self.error is not None:
+            raise self.error
+        if isinstance(error, MemoryError):
+            raise error
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        try:
+            return self.stream.read(None if num_bytes < 0 else num_bytes)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        return self.stream.seek(position, whence)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def close(self) -> None:
+        """The stream is closed by who opened it."""
 
 
-def _batch_rows(groups: Sequence[tuple[int, int]]) -> int:
-    """Rows of about `TARGET_BATCH_BYTES`, by the mean size of the rows of these groups."""
-    num_rows, num_bytes = (sum(group[k] for group in groups) for k in (0, 1))
-    return max(1, min(_BATCH_ROWS, num_rows * TARGET_BATCH_BYTES // max(1, num_bytes)))
+def _pieces(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
+    """Rows and bytes of each row group. Raises what `_BROKEN` holds where the footer makes no sense."""
+    _ = file.schema_arrow  # taken from the footer on first use
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    pieces = tuple((group.num_rows, group.total_byte_size) for group in groups)
+    if any(num_rows < 0 or num_bytes < 0 for num_rows, num_bytes in pieces):
+        raise ValueError("the footer tells of row groups of less than no rows or bytes")
+    return pieces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RowGroup:
+    """One row group, the first row of which is the file's row `first_row`."""
+
+    number: int
+    first_row: int
+    num_rows: int
+    num_bytes: int
+
+    def read(self, file: pq.ParquetFile, names: list[str], fields: FieldNames, watched: _Watched) -> Iterator[ReadBatch]:
+        """Its documents, and one reject for all that is behind damage."""
+        row, stop = self.first_row, self.first_row + self.num_rows
+        try:
+            for batch in file.iter_batches(self._batch_rows(), [self.number], names, use_threads=False):
+                if row + batch.num_rows > stop:
+                    raise ValueError(f"more rows than the {self.num_rows} that the footer tells of")
+                yield _documents(batch, row, fields)
+                row += batch.num_rows
+            if row < stop:
+                raise ValueError(f"fewer rows than the {self.num_rows} that the footer tells of")
+        except _BROKEN as error:
+            watched.raise_if_at_fault(error)
+            damage = f"row group {self.number} of the Parquet file is damaged from row {row} on"
+            yield _nothing(Rejected(place=row, error=f"{damage}: {_on_one_line(error)}"))
+
+    def _batch_rows(self) -> int:
+        """Rows of about `TARGET_BATCH_BYTES`, by the mean size of rows here."""
+        return max(1, min(_BATCH_ROWS, self.num_rows * TARGET_BATCH_BYTES // max(1, self.num_bytes)))
 
 
 def _columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
@@ -115,7 +184,7 @@ def _columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
 def _documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
     """A batch of rows as documents; those without text are rejected."""
     places = np.arange(row, row + batch.num_rows, dtype=np.uint64)
-    texts, problem = _texts(_column(batch, fields.text), fields.text, batch.num_rows)
+    texts, problem = _texts(batch, fields.text)
     ids = _strings(_column(batch, fields.id), batch.num_rows)
     extra = {name: _kept(_column(batch, name), batch.num_rows) for name in fields.keep}
     rejected: tuple[Rejected, ...] = ()
@@ -128,11 +197,13 @@ def _documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch
     return ReadBatch(places=places, texts=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """The column of a field; None where there is none, or several of one name."""
     first, *rest = [name] if name in batch.schema.names else name.split(".")
-    if first not in batch.schema.names:
+    at = batch.schema.get_field_index(first)
+    if at < 0:
         return None
-    column = batch.column(first)
+    column = batch.column(at)
     for part in rest:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(part) < 0:
             return None
@@ -140,13 +211,15 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     return column
 
 
-def _texts(column: Any, name: str, num_rows: int) -> tuple[pa.Array, str]:
+def _texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, str]:
     """The texts, null where there is none, and why there is none."""
+    column = _column(batch, name)
     if column is None:
-        return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is not in the file; expected a column of strings"
+        found = "comes twice in the file" if name in batch.schema.names else "is not in the file"
+        return pa.nulls(batch.num_rows, pa.large_string()), f"field '{name}' {found}; expected a column of strings"
     column = _plain(column)
     if not _is_text(column.type):
-        return pa.nulls(num_rows, pa.large_string()), f"field '{name}' is {column.type}; expected a column of strings"
+        return pa.nulls(len(column), pa.large_string()), f"field '{name}' is {column.type}; expected a column of strings"
     return _decoded(column), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
 
 
@@ -154,23 +227,39 @@ def _strings(column: Any, num_rows: int) -> pa.Array:
     """Ids of any type as strings, null where there is none. Each is a function of its own value alone."""
     if column is None:
         return pa.nulls(num_rows, pa.large_string())
+    if isinstance(column.type, pa.UuidType):
+        return _as_python_shows(column)
     column = _plain(column)
     if _is_text(column.type):
         return _decoded(column)
     try:
         return column.cast(pa.large_string())
-    except pa.ArrowNotImplementedError:  # lists, structs, UUIDs
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs; times of a zone unknown here
+        return _as_python_shows(column)
+
+
+def _as_python_shows(column: Any) -> pa.Array:
+    return pa.array([_shown(value) for value in column], pa.large_string())
+
+
+def _shown(value: pa.Scalar) -> str | None:
+    try:
+        return str(value.as_py()) if value.is_valid else None
+    except _NO_VALUE:
+        return None
 
 
 def _kept(column: Any, num_rows: int) -> pa.Array:
-    if column is None:
+    if column is None or pa.types.is_null(column.type):
         return pa.nulls(num_rows, pa.large_string())
     column = _plain(column)
     return column if not _is_text(column.type) or _is_binary(column.type) else _decoded(column)
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _plain(column: Any) -> Any:
+    """The values themselves, without the dictionary or the extension around them."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -180,7 +269,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    fixed, view = pa.types.is_fixed_size_binary(kind), pa.types.is_binary_view(kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or view
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -203,3 +293,7 @@ def _utf8_or_none(value: bytes | None) -> str | None:
 def _nothing(rejected: Rejected) -> ReadBatch:
     nothing = pa.array([], pa.large_string())
     return ReadBatch(places=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

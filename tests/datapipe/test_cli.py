@@ -84,6 +84,16 @@ def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
     assert "stands in for it: a.jsonl:" in done.stdout
 
 
+def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 40))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n")
+    assert datapipe(["run", str(mixture)]).returncode == 0
+    corpora.write_jsonl(tmp_path / "web/b.jsonl", corpora.documents(2, 40))
+    done = datapipe(["inspect", str(tmp_path / "out"), "--dropped", "filter.gopher_quality", "-n", "1"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "against 50" in done.stdout
+
+
 def test_cli_inspect_unknown_reason_is_the_users_error(finished):
     _, output, _ = finished
     done = datapipe(["inspect", str(output), "--dropped", "filter.gofer_quality"])
@@ -132,7 +142,7 @@ def test_cli_init_writes_a_mixture_that_plans(tmp_path):
         (["run"], 2, "MIXTURE"),
         (["report", "nowhere"], 2, "nowhere: no report.json here"),
         (["verify", "nowhere"], 2, "nowhere: no snapshot.json here"),
-        (["inspect", "nowhere"], 2, "nowhere: no mixture.yaml here"),
+        (["inspect", "nowhere"], 2, "nowhere: no run has left anything here"),
         (["trace", "nowhere", "--step", "0", "--global-batch-size", "1"], 2, "nowhere: no snapshot.json here"),
         (["stages", "filter.gopher_qualty"], 2, "filter.gopher_quality"),
     ],
@@ -188,4 +198,5 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert report["sources"]["web"]["documents"]["quarantined"] == 1
     looked = datapipe(["inspect", str(tmp_path / "out"), "--quarantined"])
     assert looked.returncode == 0
-    assert "{broken" in looked.stdout or "a.jsonl" in looked.stdout
+    assert "{broken" in looked.stdout
+    assert "a.jsonl" in done.stderr

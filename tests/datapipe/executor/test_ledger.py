@@ -80,6 +80,8 @@ def test_ledger_sweep_deletes_what_no_record_names_and_nothing_else(tmp_path):
     root = Root(str(tmp_path))
     ledger = _opened(root)
     record = ledger.commit(_record(root))
-    root.write_atomic(f"{ATTEMPTS}/step/killed/out.bin", b"half")
+    root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-killed/out.bin", b"half")
+    root.write_atomic(f"{ATTEMPTS}/notes/of-a-user.txt", b"mine")
     assert ledger.sweep() == 1
-    assert [path for path, _ in root.list_files(ATTEMPTS)] == [record.of("documents")[0].path]
+    left = [path for path, _ in root.list_files(ATTEMPTS)]
+    assert left == sorted([record.of("documents")[0].path, f"{ATTEMPTS}/notes/of-a-user.txt"])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.lock import exclusive
-from datapipe.executor.run import replanned
+from datapipe.executor.run import planned
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
@@ -148,15 +148,15 @@ def test_run_publishes_files_parquet_that_names_every_document(finished):
 
 
 def test_run_resolved_mixture_gives_the_same_plan(finished):
-    _, plan = replanned(finished.mixture.output)
+    mixture = load_mixture(Path(finished.mixture.output) / "mixture.yaml")
+    _, plan = planned(mixture)
     assert plan.is_committed
-    assert json.loads((Path(finished.mixture.output) / "work/run.json").read_text()) == {"limit": None}
 
 
 def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_path, corpus):
     mixture = runs.write_mixture(tmp_path, corpus)
     first = runs.run_mixture(mixture)
-    documents = next(step for step in first.plan.steps if step.id == "web/clean-1").outputs("documents")[0]
+    documents = next(step for step in first.plan.steps if step.id == "web/clean-2").outputs("documents")[0]
     damaged = tmp_path / "out" / documents.path
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
@@ -165,4 +165,55 @@ def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_p
         runs.run_mixture(mixture, overrides=["validation=20%"])
     damaged.unlink()
     again = runs.run_mixture(mixture, overrides=["validation=20%"])
+    assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
+
+
+def test_run_with_input_inside_its_output_is_refused_before_anything_is_touched(tmp_path):
+    for place in ("out/shards/raw", "out/work/attempts/raw"):
+        kept = corpora.write_jsonl(tmp_path / place / "a.jsonl", corpora.documents(1, 30))
+        mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {kept}\n")
+        with pytest.raises(UserError, match="lies inside the output"):
+            runs.run_mixture(mixture)
+        assert kept.exists()
+
+
+def test_run_leaves_files_that_are_not_its_own_under_shards(tmp_path, mixture):
+    own = tmp_path / "out/shards/web/notes.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    done = runs.run_mixture(mixture)
+    assert own.read_text() == "mine"
+    assert any("notes.txt" in line for line in done.watcher.lines)
+
+
+def test_run_again_restores_a_shard_that_was_deleted(mixture):
+    first = runs.run_mixture(mixture)
+    shard = Path(first.mixture.output) / first.snapshot.shards[0].path
+    shard.unlink()
+    again = runs.run_mixture(mixture)
+    assert again.watcher.records == []
+    assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
+
+
+def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(mixture):
+    first = runs.run_mixture(mixture)
+    shard = Path(first.mixture.output) / first.snapshot.shards[0].path
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    with open(shard, "r+b") as file:  # in place, as a failing disk would
+        file.write(content)
+    shard.unlink()
+    with pytest.raises(DatapipeError, match="not what was committed") as failure:
+        runs.run_mixture(mixture)
+    (Path(first.mixture.output) / str(failure.value).partition(":")[0]).unlink()
+    again = runs.run_mixture(mixture)
+    assert again.watcher.steps in (["web/pack"], ["books/pack"])
+    assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
+
+
+def test_run_again_restores_a_damaged_tokenizer_file(mixture):
+    first = runs.run_mixture(mixture)
+    path = Path(first.mixture.output) / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:-10] + b"0123456789")
+    again = runs.run_mixture(mixture)
     assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []

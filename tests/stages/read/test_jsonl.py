@@ -98,6 +98,11 @@ def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: 
         (b'{"text": "\xff"}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8; expected a line of UTF-8 text"),
+        (b'{"text": "a", "\xff": 1}', "invalid UTF-8; expected a line of UTF-8 text"),
+        (b'{"text": "a\tb"}', "not valid JSON: a raw control character within a string; expected it escaped"),
+        (b'{"text": "a"}}', "not valid JSON: something behind the object; expected one object on the line"),
+        (b'{"text": "a", "x": "\\ud800"}', "not valid JSON: half a surrogate pair (\\ud800 to \\udfff); expected both halves"),
+        (b'{"text": "a", "x": 1e999}', "not valid JSON: a number beyond the range of a 64-bit float"),
     ],
 )
 def test_jsonl_bad_line_is_rejected_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
@@ -208,6 +213,18 @@ def test_jsonl_line_too_long_is_rejected_wherever_it_falls(tmp_path: Path) -> No
     assert _read(tmp_path, long[:-1], max_line_bytes=1024).rejected == [(0, error)]
 
 
+@pytest.mark.parametrize("filler", [b" ", b"\xff", b"x"])
+def test_jsonl_line_too_long_is_rejected_for_its_length_whatever_it_holds(tmp_path: Path, filler: bytes) -> None:
+    """Whether its end is at hand depends on where ranges are cut, so what is in it must not matter."""
+    file = input_file(tmp_path / "a.jsonl", b'{"text": "a"}\n' + filler * (5 << 20) + b'\n{"text": "b"}\n' + filler * 3000)
+    places = [14, 14 + (5 << 20) + 1 + 14]
+    for target_bytes in (1 << 30, 3 << 20, 1000):
+        found = read_splits(Jsonl(max_line_bytes=2000), Jsonl().cut(file, target_bytes))
+        assert found.texts == ["a", "b"]
+        assert found.rejected_places == places
+        assert {error.split(",")[0] for _, error in found.rejected} == {"a line of more than 2000 bytes"}
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_jsonl_line_too_long_to_hold_is_passed_over(tmp_path: Path, name: str) -> None:
     good = b'{"text": "good"}\n'
@@ -222,6 +239,14 @@ def test_jsonl_batches_are_of_bounded_documents(tmp_path: Path) -> None:
     found = _read(tmp_path, b'{"text": "a"}\n' * 20_000)
     assert found.batch_sizes == [8192, 8192, 3616]
     assert [place for place, _, _ in found.documents] == [14 * number for number in range(20_000)]
+
+
+def test_jsonl_rejects_come_with_the_batch_they_stand_in(tmp_path: Path) -> None:
+    bad = {0, 5, 9000, 9001, 19_999}
+    content = b"".join(b'{"text": 3  }\n' if number in bad else b'{"text": "a"}\n' for number in range(20_000))
+    file = input_file(tmp_path / "a.jsonl", content)
+    batches = list(Jsonl().read(Split(file=file), FieldNames(), open_input))
+    assert [[one.place // 14 for one in batch.rejected] for batch in batches] == [[0, 5], [9000, 9001], [19_999]]
 
 
 # ------------------------------------------------------------------------------------------------ neighbours
@@ -250,6 +275,25 @@ _LINES = [
     b" \t",
     b"\x00",
     b"{{}}",
+    b'{"text": ["nested"]}',
+    b'{"text": {"a": "nested"}}',
+    b'{"text": "a", "text": "b"}',
+    b'{"text": "a", "id": 1, "id": 2}',
+    b'{"text": "g", "id": 123456789012345678901234567890}',
+    b'{"text": "h", "id": -1.50e-3, "k": NaN}',
+    b'{"text": "i", "id": null, "k": [1, "\xe4\xb8\xad"]}',
+    b'{"text": "j", "id": false, "k": "2024-01-01"}',
+    b'{"text": "k", "k": "\xc3("}',
+    b'{"text": "l", "\xff": 1}',
+    b'{"text": "m\tn"}',
+    b'\t{\t"text"\t:\t"o"\t}\t',
+    b'{"text": "p\\u0000"}',
+    b'{"text": "q",}',
+    b"{'text': 'r'}",
+    b'{"text": "s"}}',
+    b'{"text": "' + b"long " * 20_000 + b'"}',
+    b'{"text": "deep", "k": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"text": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
 ]
 _JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda one: st.lists(one, max_size=3))
 _OBJECTS = st.dictionaries(st.sampled_from(["text", "id", "k", "x"]), _JSON | st.text(), max_size=4)

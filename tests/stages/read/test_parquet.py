@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.errors import UserError
-from datapipe.stage import FieldNames, Split
+from datapipe.errors import DatapipeError, UserError
+from datapipe.stage import FieldNames, InputFile, Split
 from datapipe.storage import open_input
 from stages.read.parquet import Parquet
 from tests.reading import Found, broken_storage, input_file, read_file, read_splits
@@ -37,6 +38,9 @@ def test_parquet_rows_are_documents_at_their_numbers(tmp_path: Path) -> None:
         pa.array(["a", "b", None]).dictionary_encode(),
         pa.array([b"a", b"b", b"\xff"], pa.binary()),
         pa.array([b"a", b"b", b"\xff"], pa.large_binary()),
+        pa.array([b"a", b"b", b"\xff"], pa.binary_view()),
+        pa.array([b"a", b"b", b"\xff"], pa.binary(1)),
+        pa.array(["a", "b", None], pa.json_(pa.string())),
         pa.array([b"a", b"b", b"\xff"]).dictionary_encode(),
     ],
 )
@@ -60,6 +64,11 @@ def test_parquet_without_the_text_field_rejects_every_row(tmp_path: Path) -> Non
     assert _read(tmp_path, {"body": ["a", "b"]}).rejected == [(0, error), (1, error)]
     error = "field 'text' is int64; expected a column of strings"
     assert _read(tmp_path, {"text": [1, 2]}).rejected == [(0, error), (1, error)]
+    error = "field 'text' is struct<a: string>; expected a column of strings"
+    assert _read(tmp_path, {"text": [{"a": "b"}]}).rejected == [(0, error)]
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "twice.parquet")
+    found = read_file(Parquet(), input_file(tmp_path / "twice.parquet", reader=Parquet()))
+    assert found.rejected == [(0, "field 'text' comes twice in the file; expected a column of strings")]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +82,9 @@ def test_parquet_without_the_text_field_rejects_every_row(tmp_path: Path) -> Non
         (pa.array([0, 1, None], pa.timestamp("ms")), ["1970-01-01 00:00:00.000", "1970-01-01 00:00:00.001", None]),
         (pa.array([b"ab", b"\xff\xff", None], pa.binary(2)), ["ab", None, None]),
         (pa.array([[1], [], None]), ["[1]", "[]", None]),
+        (pa.array([0, 1, None], pa.timestamp("us", "Nowhere/At_all")), [None, None, None]),
+        (pa.array([bytes(15) + b"\x07", None, bytes(16)], pa.uuid()), [str(UUID(int=7)), None, str(UUID(int=0))]),
+        (pa.array([1, 2, 1]).dictionary_encode(), ["1", "2", "1"]),
     ],
 )
 def test_parquet_ids_become_strings(tmp_path: Path, ids: pa.Array, expected: list[str | None]) -> None:
@@ -87,16 +99,17 @@ def test_parquet_kept_columns_keep_their_types(tmp_path: Path) -> None:
         "tag": pa.array(["x", "x", "y"]).dictionary_encode(),
         "score": [0.5, None, 1.5],
         "tags": [["p"], [], None],
+        "empty": pa.nulls(3),
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     file = input_file(tmp_path / "a.parquet", reader=Parquet())
-    fields = FieldNames(keep=("url", "tag", "score", "tags", "none"))
+    fields = FieldNames(keep=("url", "tag", "score", "tags", "none", "empty"))
     (batch,) = Parquet().read(Split(file=file), fields, open_input)
     types = [batch.extra[name].type for name in fields.keep]
     large = pa.large_string()
-    assert types == [large, large, pa.float64(), pa.list_(pa.string()), large]
+    assert types == [large, large, pa.float64(), pa.list_(pa.string()), large, large]
     kept = [batch.extra[name].to_pylist() for name in fields.keep]
-    assert kept == [["u", None], ["x", "y"], [0.5, 1.5], [["p"], None], [None, None]]
+    assert kept == [["u", None], ["x", "y"], [0.5, 1.5], [["p"], None], [None, None], [None, None]]
 
 
 def test_parquet_dots_reach_into_structs_unless_a_column_has_the_name(tmp_path: Path) -> None:
@@ -145,32 +158,84 @@ def test_parquet_what_is_no_parquet_is_one_reject(tmp_path: Path, content: bytes
     assert (file.pieces, found.documents, found.rejected_places) == ((), [], [0])
 
 
-def test_parquet_damaged_row_group_costs_itself_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    rng = random.Random(3)
-    texts = [rng.randbytes(400).hex() for _ in range(60)]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=20, compression="zstd", use_dictionary=False)
+def _damaged(path: Path, texts: list[str], first: int, **writing: Any) -> InputFile:
+    """Three row groups, the text of the second of them overwritten from byte `first` of its pages on."""
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=-(-len(texts) // 3), use_dictionary=False, **writing)
     column = pq.ParquetFile(path).metadata.row_group(1).column(0)
     content = bytearray(path.read_bytes())
-    for at in range(column.data_page_offset + 100, column.data_page_offset + column.total_compressed_size):
+    for at in range(column.data_page_offset + first, column.data_page_offset + column.total_compressed_size):
         content[at] ^= 0xFF
-    file = input_file(path, bytes(content), reader=Parquet())
-    found = read_splits(Parquet(), Parquet().cut(file, 1))
+    return input_file(path, bytes(content), reader=Parquet())
+
+
+@pytest.mark.parametrize("target_bytes", [1, 1 << 30])
+def test_parquet_damaged_row_group_costs_itself_and_no_other(tmp_path: Path, target_bytes: int) -> None:
+    rng = random.Random(3)
+    texts = [rng.randbytes(400).hex() for _ in range(60)]
+    file = _damaged(tmp_path / "a.parquet", texts, 100, compression="zstd")
+    found = read_splits(Parquet(), Parquet().cut(file, target_bytes))
     assert found.texts == texts[:20] + texts[40:]
+    assert [place for place, _, _ in found.documents] == [*range(20), *range(40, 60)]
     assert found.rejected_places == [20]
+    assert found.rejected[0][1].startswith("row group 1 of the Parquet file is damaged from row 20 on: ")
 
 
-def test_parquet_with_flipped_bytes_never_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target_bytes", [1, 1 << 30])
+def test_parquet_damage_within_a_row_group_costs_what_is_behind_it(tmp_path: Path, target_bytes: int) -> None:
+    texts = [f"{number:06d}" * 100_000 for number in range(60)]
+    file = _damaged(tmp_path / "a.parquet", texts, 6_500_000, compression="none", data_page_size=600_000)
+    found = read_splits(Parquet(), Parquet().cut(file, target_bytes))
+    num_before = len(found.texts) - 40
+    assert 0 < num_before <= 10
+    assert found.texts == texts[: 20 + num_before] + texts[40:]
+    assert found.rejected_places == [20 + num_before]
+
+
+def test_parquet_flipped_bit_in_a_page_of_known_checksum_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [f"text {number}" for number in range(200)], "id": list(range(200))}), path)
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table({"text": ["some text"] * 10}), path, write_page_checksum=True, **plain)
+    stored = path.read_bytes()
+    file = input_file(path, stored.replace(b"some text", b"some tent", 1), reader=Parquet())
+    found = read_file(Parquet(), file)
+    assert (found.documents, found.rejected_places) == ([], [0])
+
+
+def test_parquet_cut_short_anywhere_is_one_reject(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), path)
+    stored = path.read_bytes()
+    for size in range(len(stored)):
+        file = input_file(path, stored[:size], reader=Parquet())
+        found = read_splits(Parquet(), Parquet().cut(file, 1))
+        assert (found.documents, found.rejected_places) == ([], [0])
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_parquet_with_flipped_bytes_never_raises(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "a.parquet"
+    columns = {"text": [f"text {number}" for number in range(200)], "id": list(range(200))}
+    pq.write_table(pa.table(columns), path, row_group_size=80, compression=compression)
     stored = path.read_bytes()
     for seed in range(150):
         rng = random.Random(seed)
         content = bytearray(stored)
-        for _ in range(3):
+        for _ in range(rng.choice([1, 3])):
             content[rng.randrange(len(content))] = rng.randrange(256)
         file = input_file(path, bytes(content), reader=Parquet())
-        read_splits(Parquet(), Parquet().cut(file, 1))
+        found = read_splits(Parquet(), Parquet().cut(file, rng.choice([1, 1 << 30])))
+        places = [place for place, _, _ in found.documents] + found.rejected_places
+        assert len(places) == len(set(places)) <= 200
+        assert len(places) == 200 or any("damaged" in error for _, error in found.rejected)
+
+
+def test_parquet_replaced_since_it_was_planned_stops_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), path)
+    file = input_file(path, reader=Parquet())
+    pq.write_table(pa.table({"text": ["a", "b", "c"]}), path)
+    with pytest.raises(DatapipeError, match="not the row groups that planning found"):
+        read_file(Parquet(), file)
 
 
 def test_parquet_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> None:
@@ -178,7 +243,11 @@ def test_parquet_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> 
     pq.write_table(pa.table({"text": [random.Random(1).randbytes(1000).hex() for _ in range(100)]}), path)
     file = input_file(path, reader=Parquet())
     with pytest.raises(OSError, match="the disk is gone"):
-        read_splits(Parquet(), [Split(file=file)], opened=broken_storage(fails_at=100))
+        Parquet().probe(file, broken_storage(fails_at=100))
+    for fails_at in (100, file.num_bytes // 2, file.num_bytes - 1):
+        with pytest.raises(OSError, match="the disk is gone"):
+            read_splits(Parquet(), [Split(file=file)], opened=broken_storage(fails_at=fails_at))
+    assert len(read_splits(Parquet(), [Split(file=file)], opened=broken_storage(fails_at=file.num_bytes)).documents) == 100
 
 
 def test_parquet_read_one_gives_each_document_by_its_row(tmp_path: Path) -> None:

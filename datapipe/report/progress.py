@@ -116,12 +116,20 @@ class Progress:
         self.say("  ".join(part for part in (f"{step.id}:", *self._row(step)) if part))
 
     def _table(self) -> Table:
-        table = Table(box=None, padding=(0, 2), show_header=False)
-        for step in self._plan.steps if self._plan else ():
-            total = len(step.tasks) if step.tasks else None
-            bar = ProgressBar(total=total or 1, completed=len(self._records.get(step.id, ())), width=20)
-            table.add_row(step.id, bar, *self._row(step))
+        """The steps at work, so that a display of many sources fits a small terminal, and how many are behind and ahead."""
+        steps = self._plan.steps if self._plan else []
+        done = sum(self._is_done(step) for step in steps)
+        table = Table(
+            box=None, padding=(0, 2), show_header=False, title=f"{done} of {len(steps)} steps done", title_justify="left"
+        )
+        for step in steps:
+            if step.tasks and not self._is_done(step):
+                bar = ProgressBar(total=len(step.tasks), completed=len(self._records.get(step.id, ())), width=20)
+                table.add_row(step.id, bar, *self._row(step))
         return table
+
+    def _is_done(self, step: Step) -> bool:
+        return step.tasks is not None and len(self._records.get(step.id, ())) >= len(step.tasks)
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,58 @@
+"""The progress of a run, as a terminal and as a log show it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from datapipe.metrics import Books, TaskMetrics
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.steps import lay_out
+from datapipe.plan.tasks import MapTask, Record
+from datapipe.report.progress import Progress
+
+
+def _record(number: int) -> Record:
+    metrics = TaskMetrics(books=Books(read=10, read_bytes=1000, kept=7))
+    return Record(step="web/clean-0", fingerprint=str(number), outputs={}, metrics=metrics)
+
+
+def _plan(num_tasks: int, *records: Record) -> Plan:
+    tasks = tuple(MapTask(step="web/clean-0", fingerprint=str(number), seed=0) for number in range(num_tasks))
+    first = Step(id="web/clean-0", kind="map", label="read", source="web", tasks=tasks, records=records)
+    return Plan(pipeline=lay_out({"web": []}), steps=[first, Step(id="web/pack", kind="pack", label="pack", source="web")])
+
+
+def _watched(terminal: bool) -> str:
+    stream = io.StringIO()
+    with Progress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
+        progress.planned(_plan(2))
+        progress.committed(_record(0))
+        progress.tick()
+        if progress._live is not None:
+            progress._live.refresh()
+        progress.committed(_record(1))
+    return stream.getvalue()
+
+
+def test_progress_on_a_terminal_shows_tasks_documents_and_time_left():
+    shown = _watched(terminal=True)
+    assert "0 of 2 steps done" in shown
+    assert "1/2" in shown
+    assert "7 kept" in shown
+    assert "left" in shown
+
+
+def test_progress_in_a_log_is_a_plain_line_when_a_step_ends():
+    lines = _watched(terminal=False).splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("web/clean-0:  2/2")
+    assert lines[0].endswith("14 kept")
+
+
+def test_progress_of_a_resumed_run_says_what_will_not_run_again():
+    stream = io.StringIO()
+    with Progress(Console(file=stream, width=100)) as progress:
+        progress.planned(_plan(2, _record(0)))
+    assert stream.getvalue() == "resuming: 1 tasks are committed and will not run again\n"

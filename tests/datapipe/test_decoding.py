@@ -26,6 +26,10 @@ def _decoded(path: Path, stored: bytes, compression: str | None) -> tuple[bytes,
     return b"".join(pieces), True
 
 
+def _checked_zstd(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(content)
+
+
 @pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
 def test_decoded_members_in_a_row_are_one_stream(tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]) -> None:
     parts = [b"", b"one", b"two" * 100_000, b""]
@@ -60,3 +64,23 @@ def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path:
     for number, size in enumerate(sizes):
         assert _decoded(tmp_path / "a", stored[:size], "zstd") == (b"".join(blocks[: number + 1]), False)
     assert _decoded(tmp_path / "a", stored[:-1] + bytes([stored[-1] ^ 1]), "zstd") == (b"".join(blocks), False)
+
+
+@pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", _checked_zstd)])
+def test_decoded_flipped_bit_anywhere_is_found_and_costs_nothing_before_it(
+    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]
+) -> None:
+    content = b"".join(b'{"text": "%d"}\n' % number**5 for number in range(12))
+    stored = pack(content[:100]) + pack(content[100:])
+    for at in range(len(stored)):
+        before, _ = _decoded(tmp_path / "a", stored[:at], compression)
+        flipped = stored[:at] + bytes([stored[at] ^ (1 << at % 8)]) + stored[at + 1 :]
+        found, is_whole = _decoded(tmp_path / "a", flipped, compression)
+        assert content.startswith(before)
+        assert found.startswith(before)
+        assert not is_whole or found == content
+
+
+def test_decoded_zeros_behind_an_archive_are_no_archive(tmp_path: Path) -> None:
+    assert _decoded(tmp_path / "a", gzip.compress(b"one") + bytes(512), "gzip") == (b"one", False)
+    assert _decoded(tmp_path / "a", zstandard.compress(b"one") + b"two", "zstd") == (b"one", False)

@@ -244,7 +244,7 @@ def main() -> None:
     except UserError as error:
         _fail(str(error), 2)
     except DatapipeError as error:
-        _fail("\n".join([str(error), *getattr(error, "__notes__", [])]), 1)
+        _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     except Exception as error:

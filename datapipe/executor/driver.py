@@ -26,6 +26,9 @@ from datapipe.plan.tasks import Record, Task
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Before a task that the infrastructure failed is tried again: doubled each time, from the first to the longest."""
 
+FAILURE = "work/failure.txt"
+"""The traceback of the task that a run failed for."""
+
 _TICK_S = 0.25
 
 
@@ -37,6 +40,14 @@ class Observer(Protocol):
     def retried(self, task: Task, failure: Failure) -> None: ...
     def tick(self) -> None: ...
     def say(self, line: str) -> None: ...
+
+
+class _TaskFailedError(DatapipeError):
+    """A task failed for good; the driver says where its traceback is kept."""
+
+    def __init__(self, task: Task, count: int, failure: Failure) -> None:
+        super().__init__(f"{task.label} failed {count} times, the last time with: {failure.message}")
+        self.failure = failure
 
 
 @dataclass(slots=True)
@@ -53,9 +64,7 @@ class _Retries:
             raise UserError(failure.message)
         count = self.failures[task.fingerprint, failure.kind] = self.failures[task.fingerprint, failure.kind] + 1
         if count > self.allowed[failure.kind]:
-            error = DatapipeError(f"{task.label} failed {count} times, the last time with: {failure.message}")
-            error.add_note(failure.details)
-            raise error
+            raise _TaskFailedError(task, count, failure)
         pause = 0.0 if failure.kind == "task" else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
         heapq.heappush(self.waiting, (time.monotonic() + pause, task.fingerprint, task))
 
@@ -110,7 +119,12 @@ class Driver:
             self.observer.committed(self.ledger.commit(attempt.record))
             return True
         assert attempt.failure is not None
-        retries.add(attempt.task, attempt.failure)
+        try:
+            retries.add(attempt.task, attempt.failure)
+        except _TaskFailedError as error:
+            root = self.ledger.root
+            root.write_atomic(FAILURE, error.failure.details.encode("utf-8", "backslashreplace"))
+            raise DatapipeError(f"{error}. The traceback is in {root.child_url(FAILURE)}") from None
         self.observer.retried(attempt.task, attempt.failure)
         return False
 

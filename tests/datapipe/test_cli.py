@@ -200,3 +200,17 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert looked.returncode == 0
     assert "{broken" in looked.stdout
     assert "a.jsonl" in done.stderr
+
+
+def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
+    (tmp_path / "my_stage.py").write_text(
+        "import pyarrow as pa\nfrom datapipe.stage import Map\n\n\n"
+        "class Short(Map):\n    def process(self, batch):\n        return {'text': pa.array(['only one'])}\n"
+    )
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages='stages: ["my_stage:Short"]')
+    done = datapipe(["run", str(mixture)], cwd=tmp_path)
+    assert done.returncode == 1
+    assert "stage my_stage:Short breaks its contract: column 'text': expected 20 entries" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in (tmp_path / "out/work/failure.txt").read_text()

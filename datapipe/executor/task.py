@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -89,6 +90,14 @@ def _open(bound: BoundStage, seed: int) -> BoundStage:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Peak resident memory of this process so far.
+
+    Linux keeps it as VmHWM. `ru_maxrss` there begins with the size of the process that this one was started from.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    kilobytes = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
+    return int(kilobytes) * 1024

@@ -36,6 +36,7 @@ class Ledger:
         self.root = root
         self._records: dict[str, Record | None] = {}
         self._listed: set[str] = set()
+        self._stored: dict[str, Record | None] = {}  # as read, so that sweeping and looking up read each once
 
     def load(self) -> None:
         """Lists what is there, once; records are read when they are asked for."""
@@ -85,6 +86,11 @@ class Ledger:
         return all(self.root.size(output.path) == output.bytes for output in outputs)
 
     def _read(self, fingerprint: str) -> Record | None:
+        if fingerprint not in self._stored:
+            self._stored[fingerprint] = self._fetch(fingerprint)
+        return self._stored[fingerprint]
+
+    def _fetch(self, fingerprint: str) -> Record | None:
         try:
             content = self.root.read_bytes(f"{FOLDER}/{fingerprint}.json")
         except FileNotFoundError:

@@ -51,18 +51,17 @@ def remember_inputs(root: Root, request: Request) -> None:
     """Writes where the inputs are; called before anything is read."""
     rows = []
     for name, source in request.sources.items():
-        for split in {split.file.path: split for group in source.groups for split in group}.values():
-            file, reader = split.file, source.readers[split.file.path]
+        for path, file in source.files.items():
             rows.append(
                 {
                     "source": name,
-                    "path": file.path,
+                    "path": path,
                     "url": file.url,
                     "num_bytes": file.num_bytes,
                     "stamp": file.stamp,
                     "compression": file.compression,
                     "pieces": [list(piece) for piece in file.pieces],
-                    "format": type(reader).__module__.rpartition(".")[2],
+                    "format": type(source.readers[path]).__module__.rpartition(".")[2],
                 }
             )
     sink = io.BytesIO()

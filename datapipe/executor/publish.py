@@ -124,11 +124,7 @@ def _shards(plan: Plan) -> list[tuple[ShardEntry, OutputRef]]:
 
 def _files(request: Request) -> bytes:
     """files.parquet: which input file the first half of a document's key stands for."""
-    rows = sorted(
-        (name, split.file.path)
-        for name, source in request.sources.items()
-        for split in {split.file.path: split for group in source.groups for split in group}.values()
-    )
+    rows = sorted((name, path) for name, source in request.sources.items() for path in source.files)
     table = pa.table(
         {
             "hash": pa.array([file_hash(name, path) for name, path in rows], pa.uint64()),

@@ -17,7 +17,7 @@ from datapipe.errors import DatapipeError
 from datapipe.plan import expand
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
 from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts
-from datapipe.stage import Reader, Split
+from datapipe.stage import InputFile, Reader, Split
 
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
@@ -38,6 +38,11 @@ class PlannedSource:
     readers: Mapping[str, Reader]
     reader_digests: Mapping[str, str]
     stages: tuple[BoundStage, ...]
+
+    @property
+    def files(self) -> dict[str, InputFile]:
+        """Every input file by its path, each once however it is cut."""
+        return {split.file.path: split.file for group in self.groups for split in group}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

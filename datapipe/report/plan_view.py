@@ -35,9 +35,8 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
 def _group_label(request: Request, step: Step, group: str) -> str:
     if not step.source:
         return f"[bold]{group}[/bold]"
-    splits = [split for group_ in request.sources[step.source].groups for split in group_]
-    files = {split.file.path: split.file.num_bytes for split in splits}
-    return f"[bold]{group}[/bold]: {len(files):,} files, {size(sum(files.values()))}"
+    files = request.sources[step.source].files
+    return f"[bold]{group}[/bold]: {len(files):,} files, {size(sum(file.num_bytes for file in files.values()))}"
 
 
 def _state(step: Step) -> str:

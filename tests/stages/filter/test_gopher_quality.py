@@ -13,12 +13,6 @@ from datapipe.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.gopher_quality import GopherQuality
 
 
-@pytest.fixture(autouse=True)
-def _uncompiled_kernels_may_wrap():
-    with np.errstate(over="ignore"):
-        yield
-
-
 def _judge(text: str, **options: float) -> tuple[str | None, float]:
     """The rule that drops the text, or None, and the value; limits that are not given let everything pass."""
     free = {"min_words": 0, "min_mean_word_length": 0, "max_mean_word_length": 1e9, "max_hash_ratio": 1e9}

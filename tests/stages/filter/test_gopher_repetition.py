@@ -15,12 +15,6 @@ from stages.filter.gopher_repetition import GopherRepetition
 FREE = {option: 1e9 for option in GopherRepetition.model_fields if option != "mode"}
 
 
-@pytest.fixture(autouse=True)
-def _uncompiled_kernels_may_wrap():
-    with np.errstate(over="ignore"):
-        yield
-
-
 def _batch(texts: list[str]) -> DocumentBatch:
     keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
     columns = [keys, pa.array(["a"] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]

@@ -14,12 +14,6 @@ TEXTS = ["", "one", "zwölf 中", "four words are here"]
 BYTES, CHARS, WORDS = [0, 3, 10, 19], [0, 3, 7, 19], [0, 1, 2, 4]
 
 
-@pytest.fixture(autouse=True)
-def _uncompiled_kernels_may_wrap():
-    with np.errstate(over="ignore"):
-        yield
-
-
 def _batch(texts: list[str]) -> DocumentBatch:
     keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
     columns = [keys, pa.array(["a"] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]

@@ -58,6 +58,28 @@ class Stage(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One test of a filter. The limit itself passes.
+
+    Attributes:
+        name: the reason of a drop, after the stage's name: "too_few_words".
+        limit: what the measured value is held against.
+        side: "min" where less fails, "max" where more fails, "other" where the stage decides in a way of its own.
+        option: the option that holds the limit, "" where none does. `inspect --sweep STAGE.OPTION` goes by it.
+    """
+
+    name: str
+    limit: float
+    side: Literal["min", "max", "other"] = "other"
+    option: str = ""
+
+    def failed(self, measured: np.ndarray) -> np.ndarray:
+        """Where `measured` (num_docs,) fails, bool; not for side "other"."""
+        assert self.side != "other", self.name
+        return measured < self.limit if self.side == "min" else measured > self.limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FilterResult:
     """What a filter decided, one entry per document.
 
@@ -65,38 +87,79 @@ class FilterResult:
         keep: (num_docs,) bool.
         rule: (num_docs,) int16, the index in `Filter.rules()` of the first rule a dropped document failed; -1 where kept.
         value: (num_docs,) float64, what that rule measured; where kept, the filter's score or NaN.
+        limit: (num_docs,) float64, what it was held against, where that differs by document; None: the rule's own limit.
+        measured: per rule of `Filter.rules()` what it measured, (num_docs,) float64 each, for `mode: tag`.
+        columns: new columns for the documents that are kept, (num_docs,) each: `text` where the filter also edits, tallies.
     """
 
     keep: np.ndarray
     rule: np.ndarray
     value: np.ndarray
+    limit: np.ndarray | None = None
+    measured: tuple[np.ndarray, ...] = ()
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
-    def first_failing(cls, num_docs: int, tried: Sequence[tuple[np.ndarray, np.ndarray]]) -> FilterResult:
+    def judged(
+        cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
+    ) -> FilterResult:
         """The result of rules tried in turn: a document is dropped by the first that it fails.
+
+        Args:
+            rules: as `Filter.rules()` has them, each with a side.
+            measured: per rule (num_docs,) numbers.
+            columns: as in the result.
+        """
+        as_floats = tuple(np.asarray(one, np.float64) for one in measured)
+        failed = [rule.failed(one) for rule, one in zip(rules, as_floats, strict=True)]
+        num_docs = len(as_floats[0]) if as_floats else 0
+        return cls.first_failing(num_docs, list(zip(as_floats, failed)), columns)
+
+    @classmethod
+    def first_failing(
+        cls,
+        num_docs: int,
+        tried: Sequence[tuple[np.ndarray, np.ndarray]],
+        columns: Mapping[str, pa.Array] | None = None,
+    ) -> FilterResult:
+        """As `judged`, by rules that decide in a way of their own.
 
         Args:
             num_docs: of the batch.
             tried: per rule, in the order of `Filter.rules()`, what it measured (num_docs,) and where that fails, bool.
+            columns: as in the result.
         """
         rule, value = np.full(num_docs, -1, np.int16), np.full(num_docs, np.nan)
         for index, (measured, failed) in reversed(list(enumerate(tried))):
             rule[failed] = index
             value[failed] = measured[failed]
-        return cls(keep=rule < 0, rule=rule, value=value)
+        measured = tuple(np.asarray(one, np.float64) for one, _ in tried)
+        return cls(keep=rule < 0, rule=rule, value=value, measured=measured, columns=columns or {})
 
 
 class Filter(Stage):
-    """Judges each document by itself."""
+    """Judges each document by itself; it may also edit the text of those it keeps."""
 
     mode: Literal["drop", "tag"] = Field(
         default="drop",
-        description="drop: remove the documents that fail. tag: keep them all and write the columns NAME.rule and NAME.value.",
+        description="drop: remove the documents that fail. tag: keep them all, change nothing, and write the columns NAME.rule "
+        "(the first rule failed), NAME.value and, for every rule, NAME.RULE: what it measured. See `datapipe inspect --sweep`.",
     )
 
-    def rules(self) -> Mapping[str, float]:
-        """The rules in the order they are tried, each with the threshold it is held against."""
+    tallies: ClassVar[tuple[str, ...]] = ()
+    """Names of returned integer columns that are summed into the report and not stored with the documents."""
+
+    def rules(self) -> Sequence[Rule]:
+        """The rules in the order they are tried."""
         raise NotImplementedError
+
+    def at_least(self, name: str, option: str) -> Rule:
+        """The rule `name`: less than the option says fails."""
+        return Rule(name=name, limit=getattr(self, option), side="min", option=option)
+
+    def at_most(self, name: str, option: str) -> Rule:
+        """The rule `name`: more than the option says fails."""
+        return Rule(name=name, limit=getattr(self, option), side="max", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         raise NotImplementedError

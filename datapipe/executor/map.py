@@ -10,7 +10,7 @@ One batch is in memory at a time, and one run of emitted rows. All bookkeeping o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -29,7 +29,7 @@ from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, MapTask, OutputRef
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
-from datapipe.stage import Filter, FilterResult, Global, Map, ReadBatch, Rejected, Split
+from datapipe.stage import Filter, FilterResult, Global, Map, ReadBatch, Rejected, Rule, Split
 from datapipe.storage import Root, open_input
 
 MAX_BATCH_DOCS = 8192
@@ -148,27 +148,31 @@ class _Mapper:
     def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
         done = guarded(lambda part: checked_filter(name, stage, part), batch)
         kept: list[DocumentBatch] = []
-        rules = list(stage.rules().items())
         for start, stop, result in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            self._tally(name, stage.tallies, result.columns)
             if stage.mode == "tag":
-                names = pa.array([rule for rule, _ in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
-                kept.append(part.with_columns({f"{name}.rule": names, f"{name}.value": pa.array(result.value)}))
+                kept.append(part.with_columns(_tags(name, stage, result)))
                 continue
-            self._drop(name, rules, part, result)
-            kept.append(part.filter(result.keep))
+            self._drop(name, stage.rules(), part, result)
+            new = {one: array for one, array in result.columns.items() if one not in stage.tallies}
+            kept.append((part.with_columns(new) if new else part).filter(result.keep))
         self._isolate(name, batch, done.culprits)
         return _joined(kept, batch)
 
-    def _drop(self, name: str, rules: list[tuple[str, float]], part: DocumentBatch, result: FilterResult) -> None:
+    def _tally(self, name: str, tallies: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
+        for tally in tallies:
+            self.books.tallies[f"{name}:{tally}"] += int(columns[tally].sum().as_py() or 0)
+
+    def _drop(self, name: str, rules: Sequence[Rule], part: DocumentBatch, result: FilterResult) -> None:
         rows = np.flatnonzero(~result.keep)
         if not len(rows):
             return
         numbers = result.rule[rows].astype(np.int64)
-        names = pa.array([rule for rule, _ in rules], pa.string()).take(pa.array(numbers))
-        thresholds = np.array([threshold for _, threshold in rules], np.float64)[numbers]
+        names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(numbers))
+        limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
         for number, count in zip(*np.unique(numbers, return_counts=True)):
-            self.books.dropped[f"{name}:{rules[number][0]}"] += int(count)
+            self.books.dropped[f"{name}:{rules[number].name}"] += int(count)
         self.drops.add(
             pa.record_batch(
                 [
@@ -176,7 +180,7 @@ class _Mapper:
                     pa.array([name] * len(rows)),
                     names,
                     pa.array(result.value[rows]),
-                    pa.array(thresholds),
+                    pa.array(limits),
                     pa.nulls(len(rows), schemas.DROPS.field("survivor").type),
                 ],
                 schema=schemas.DROPS,
@@ -188,8 +192,7 @@ class _Mapper:
         parts: list[DocumentBatch] = []
         for start, stop, columns in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            for tally in stage.tallies:
-                self.books.tallies[f"{name}:{tally}"] += int(columns[tally].sum().as_py() or 0)
+            self._tally(name, stage.tallies, columns)
             parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.tallies}))
         self._isolate(name, batch, done.culprits)
         return _joined(parts, batch)
@@ -261,6 +264,14 @@ class _Mapper:
             outputs["emitted"] = (self.exchange.finish(),)
         self.books.check(self.task.label)
         return outputs
+
+
+def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
+    """What a filter writes instead of dropping: the first rule failed, its value, and what every rule measured."""
+    rules = stage.rules()
+    failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
+    measured = {f"{name}.{rule.name}": pa.array(one) for rule, one in zip(rules, result.measured, strict=True)}
+    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured}
 
 
 def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:

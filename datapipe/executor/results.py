@@ -5,6 +5,9 @@ A result that breaks the contract is the stage's fault and no document's: it fai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
@@ -32,7 +35,11 @@ def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResu
     if len(dropped) and not (dropped.min() >= 0 and dropped.max() < num_rules):
         wrong = dropped[(dropped < 0) | (dropped >= num_rules)][0]
         raise _broken(name, f"rule: expected 0 to {num_rules - 1} for every dropped document, found {wrong}")
-    return result
+    if result.limit is not None and result.limit.shape != (batch.num_docs,):
+        raise _broken(name, f"limit: expected shape ({batch.num_docs},), found {result.limit.shape}")
+    if stage.mode == "tag" and len(result.measured) != num_rules:
+        raise _broken(name, f"measured: expected an array for each of {num_rules} rules, found {len(result.measured)}")
+    return replace(result, columns=_checked_columns(name, result.columns, stage.tallies, batch))
 
 
 def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
@@ -40,6 +47,12 @@ def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Arr
     columns = stage.process(batch)
     if not isinstance(columns, dict):
         raise _broken(name, f"expected a dict of Arrow arrays by column name, found {type(columns).__name__}")
+    return _checked_columns(name, columns, stage.tallies, batch)
+
+
+def _checked_columns(
+    name: str, columns: Mapping[str, pa.Array], tallies: tuple[str, ...], batch: DocumentBatch
+) -> dict[str, pa.Array]:
     for column, array in columns.items():
         if column in _OWN:
             raise _broken(name, f"the column '{column}' belongs to the engine; return another name")
@@ -49,10 +62,10 @@ def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Arr
             raise _broken(name, f"column '{column}': expected {batch.num_docs} entries, one per document, found {len(array)}")
         if pa.types.is_null(array.type):
             raise _broken(name, f"column '{column}' has no type, only nulls; say which: pa.nulls(n, pa.string())")
-    missing = [tally for tally in stage.tallies if tally not in columns]
+    missing = [tally for tally in tallies if tally not in columns]
     if missing:
         raise _broken(name, f"the tally '{missing[0]}' is declared and was not returned")
-    return {**columns, "text": _texts(name, columns["text"])} if "text" in columns else columns
+    return {**columns, "text": _texts(name, columns["text"])} if "text" in columns else dict(columns)
 
 
 def _texts(name: str, texts: pa.Array) -> pa.Array:

@@ -20,13 +20,13 @@ One core of a 2-core AMD EPYC does 55 to 70 MB/s of news and web text, most of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import quality
-from datapipe.stage import Filter, FilterResult
+from datapipe.stage import Filter, FilterResult, Rule
 
 
 class GopherQuality(Filter):
@@ -48,34 +48,23 @@ class GopherQuality(Filter):
         description="How many different ones of the, be, to, of, and, that, have, with must occur; 0 for other languages.",
     )
 
-    def rules(self) -> Mapping[str, float]:
-        return {
-            "too_few_words": self.min_words,
-            "too_many_words": self.max_words,
-            "mean_word_length_low": self.min_mean_word_length,
-            "mean_word_length_high": self.max_mean_word_length,
-            "too_many_hashes": self.max_hash_ratio,
-            "too_many_ellipses": self.max_ellipsis_ratio,
-            "too_many_bullet_lines": self.max_bullet_lines,
-            "too_many_ellipsis_lines": self.max_ellipsis_lines,
-            "too_few_letter_words": self.min_letter_words,
-            "too_few_stop_words": self.min_stop_words,
-        }
+    def rules(self) -> Sequence[Rule]:
+        return [
+            self.at_least("too_few_words", "min_words"),
+            self.at_most("too_many_words", "max_words"),
+            self.at_least("mean_word_length_low", "min_mean_word_length"),
+            self.at_most("mean_word_length_high", "max_mean_word_length"),
+            self.at_most("too_many_hashes", "max_hash_ratio"),
+            self.at_most("too_many_ellipses", "max_ellipsis_ratio"),
+            self.at_most("too_many_bullet_lines", "max_bullet_lines"),
+            self.at_most("too_many_ellipsis_lines", "max_ellipsis_lines"),
+            self.at_least("too_few_letter_words", "min_letter_words"),
+            self.at_least("too_few_stop_words", "min_stop_words"),
+        ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         _, data = batch.buffers
         num_words, mean_length, hashes, ellipses, letters, stop_words = quality.word_quality(batch.words, data).T
         bullets, trailing = quality.line_quality(batch.lines, data).T
-        tried = [
-            (num_words, num_words < self.min_words),
-            (num_words, num_words > self.max_words),
-            (mean_length, mean_length < self.min_mean_word_length),
-            (mean_length, mean_length > self.max_mean_word_length),
-            (hashes, hashes > self.max_hash_ratio),
-            (ellipses, ellipses > self.max_ellipsis_ratio),
-            (bullets, bullets > self.max_bullet_lines),
-            (trailing, trailing > self.max_ellipsis_lines),
-            (letters, letters < self.min_letter_words),
-            (stop_words, stop_words < self.min_stop_words),
-        ]
-        return FilterResult.first_failing(batch.num_docs, tried)
+        lengths = [num_words, num_words, mean_length, mean_length]
+        return FilterResult.judged(self.rules(), [*lengths, hashes, ellipses, bullets, trailing, letters, stop_words])

@@ -21,14 +21,14 @@ them; see `datapipe/kernels/repetition.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic import Field
 
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import repetition
-from datapipe.stage import Filter, FilterResult
+from datapipe.stage import Filter, FilterResult, Rule
 
 
 def _share(default: float, of: str) -> float:
@@ -57,28 +57,14 @@ class GopherRepetition(Filter):
     max_duplicate_9_grams: float = _chars_in(0.11, "9-grams of words that occur again")
     max_duplicate_10_grams: float = _chars_in(0.10, "10-grams of words that occur again")
 
-    def rules(self) -> Mapping[str, float]:
+    def rules(self) -> Sequence[Rule]:
         """As the options, without `max_`."""
-        return {
-            "duplicate_lines": self.max_duplicate_lines,
-            "duplicate_paragraphs": self.max_duplicate_paragraphs,
-            "duplicate_line_chars": self.max_duplicate_line_chars,
-            "duplicate_paragraph_chars": self.max_duplicate_paragraph_chars,
-            "top_2_gram": self.max_top_2_gram,
-            "top_3_gram": self.max_top_3_gram,
-            "top_4_gram": self.max_top_4_gram,
-            "duplicate_5_grams": self.max_duplicate_5_grams,
-            "duplicate_6_grams": self.max_duplicate_6_grams,
-            "duplicate_7_grams": self.max_duplicate_7_grams,
-            "duplicate_8_grams": self.max_duplicate_8_grams,
-            "duplicate_9_grams": self.max_duplicate_9_grams,
-            "duplicate_10_grams": self.max_duplicate_10_grams,
-        }
+        limits = [option for option in type(self).model_fields if option.startswith("max_")]
+        return [self.at_most(option.removeprefix("max_"), option) for option in limits]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         lines, line_chars = repetition.line_repetition(batch.lines).T
         paragraphs, paragraph_chars = repetition.paragraph_repetition(batch.lines).T
         ngrams: list[np.ndarray] = list(repetition.ngram_repetition(batch.words).T)
         measured = [lines, paragraphs, line_chars, paragraph_chars, *ngrams]
-        tried = [(one, one > limit) for one, limit in zip(measured, self.rules().values(), strict=True)]
-        return FilterResult.first_failing(batch.num_docs, tried)
+        return FilterResult.judged(self.rules(), measured)

@@ -13,7 +13,7 @@ pages of 8 KB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from pydantic import Field, PrivateAttr
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.prefix import prefix_stops
-from datapipe.stage import Filter, FilterResult, StageContext
+from datapipe.stage import Filter, FilterResult, Rule, StageContext
 
 _KEPT, _LANGUAGE, _LOW_SCORE = -1, 0, 1
 _LABEL = "__label__"
@@ -62,9 +62,9 @@ class Language(Filter):
     def input_files(self) -> tuple[str, ...]:
         return () if self.model is None else (str(self.model),)
 
-    def rules(self) -> Mapping[str, float]:
+    def rules(self) -> Sequence[Rule]:
         """`language`: the best language is not kept, whatever its score. `low_score`: it is kept, but not sure."""
-        return {"language": 0.0, "low_score": self.min_score}
+        return [Rule(name="language", limit=0.0), self.at_least("low_score", "min_score")]
 
     def open(self, context: StageContext) -> None:
         self._model = _load(self.model or bundled_model())
@@ -88,7 +88,7 @@ class Language(Filter):
                 rule[document] = _LANGUAGE
             elif score < self.min_score:
                 rule[document] = _LOW_SCORE
-        return FilterResult(keep=rule == _KEPT, rule=rule, value=value)
+        return FilterResult(keep=rule == _KEPT, rule=rule, value=value, measured=(value, value))
 
     def _beginnings(self, batch: DocumentBatch) -> list[bytes]:
         """The first characters of every text."""

@@ -6,7 +6,7 @@ One core of a 2-core AMD EPYC counts characters at 4 GB/s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,7 +14,9 @@ from pydantic import Field
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
-from datapipe.stage import Filter, FilterResult
+from datapipe.stage import Filter, FilterResult, Rule
+
+_UNITS = ("chars", "bytes", "words")
 
 
 class Length(Filter):
@@ -27,25 +29,17 @@ class Length(Filter):
     min_words: int | None = Field(default=None, ge=0, description="Least words between white space; no limit when not given.")
     max_words: int | None = Field(default=None, ge=0, description="Most words between white space; no limit when not given.")
 
-    def rules(self) -> Mapping[str, float]:
+    def rules(self) -> Sequence[Rule]:
         """`too_few_chars`, `too_many_chars`, and so on for bytes and words: those that have a limit."""
-        limits = {
-            "too_few_chars": self.min_chars,
-            "too_many_chars": self.max_chars,
-            "too_few_bytes": self.min_bytes,
-            "too_many_bytes": self.max_bytes,
-            "too_few_words": self.min_words,
-            "too_many_words": self.max_words,
-        }
-        return {rule: limit for rule, limit in limits.items() if limit is not None}
+        pairs = [(f"too_few_{unit}", f"min_{unit}", f"too_many_{unit}", f"max_{unit}") for unit in _UNITS]
+        both = [rule for few, least, many, most in pairs for rule in (self.at_least(few, least), self.at_most(many, most))]
+        return [rule for rule in both if rule.limit is not None]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        tried = []
-        for rule, limit in self.rules().items():
-            _, side, unit = rule.split("_")
-            lengths = _lengths(batch, unit)
-            tried.append((lengths, lengths < limit if side == "few" else lengths > limit))
-        return FilterResult.first_failing(batch.num_docs, tried)
+        rules = self.rules()
+        if not rules:
+            return FilterResult.first_failing(batch.num_docs, [])
+        return FilterResult.judged(rules, [_lengths(batch, rule.option.partition("_")[2]) for rule in rules])
 
 
 def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from datapipe.columns import make_keys
 from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError
 from datapipe.executor.results import checked_filter, checked_map
-from datapipe.stage import Filter, FilterResult, Map
+from datapipe.stage import Filter, FilterResult, Map, Rule
 
 
 class Returns(Map):
@@ -38,7 +38,7 @@ class Judges(Filter):
     _result: Any = PrivateAttr()
 
     def rules(self):
-        return {"first": 1.0, "second": 2.0}
+        return [Rule(name="first", limit=1.0), Rule(name="second", limit=2.0)]
 
     def process(self, batch):
         return self._result

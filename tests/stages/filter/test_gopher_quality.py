@@ -27,12 +27,12 @@ def _judge(text: str, **options: float) -> tuple[str | None, float]:
     keys = make_keys(1, np.array([0], np.uint64))
     columns = [keys, pa.array(["a"], pa.large_string()), pa.array([text], pa.large_string())]
     result = stage.process(DocumentBatch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(BASE_FIELDS))))
-    rule = None if result.keep[0] else list(stage.rules())[result.rule[0]]
+    rule = None if result.keep[0] else stage.rules()[result.rule[0]].name
     return rule, float(result.value[0])
 
 
 def test_gopher_quality_defaults_are_those_of_the_paper() -> None:
-    assert list(GopherQuality().rules().values()) == [50, 100_000, 3, 10, 0.1, 0.1, 0.9, 0.3, 0.8, 2]
+    assert [rule.limit for rule in GopherQuality().rules()] == [50, 100_000, 3, 10, 0.1, 0.1, 0.9, 0.3, 0.8, 2]
 
 
 def test_gopher_quality_prose_is_kept_without_a_value() -> None:

@@ -25,7 +25,7 @@ def _judge(text: str, **options: float) -> tuple[str | None, float]:
     """The rule that drops the text, or None, and the value; limits that are not given let everything pass."""
     stage = GopherRepetition.model_validate(FREE | options)
     result = stage.process(_batch([text]))
-    return (None if result.keep[0] else list(stage.rules())[result.rule[0]]), float(result.value[0])
+    return (None if result.keep[0] else stage.rules()[result.rule[0]].name), float(result.value[0])
 
 
 def _measures(rule: str, text: str) -> float:
@@ -36,11 +36,11 @@ def _measures(rule: str, text: str) -> float:
 
 def test_gopher_repetition_defaults_are_those_of_the_paper() -> None:
     limits = [0.3, 0.3, 0.2, 0.2, 0.2, 0.18, 0.16, 0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
-    assert list(GopherRepetition().rules().values()) == limits
+    assert [rule.limit for rule in GopherRepetition().rules()] == limits
 
 
 def test_gopher_repetition_rules_are_named_as_the_options() -> None:
-    assert [f"max_{rule}" for rule in GopherRepetition().rules()] == list(FREE)
+    assert [f"max_{rule.name}" for rule in GopherRepetition().rules()] == list(FREE)
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "word", "The quick brown fox jumps over the lazy dog near a river."])

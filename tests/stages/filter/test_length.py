@@ -25,19 +25,19 @@ def test_length_each_unit_is_held_against_its_limits(unit: str, lengths: list[in
     least, most = lengths[1], lengths[2]
     stage = Length.model_validate({f"min_{unit}": least, f"max_{unit}": most})
     result = stage.process(_batch(TEXTS))
-    assert list(stage.rules().items()) == [(f"too_few_{unit}", least), (f"too_many_{unit}", most)]
+    assert [(rule.name, rule.limit) for rule in stage.rules()] == [(f"too_few_{unit}", least), (f"too_many_{unit}", most)]
     assert result.rule.tolist() == [0, -1, -1, 1]
     assert result.value[[0, 3]].tolist() == [lengths[0], lengths[3]]
 
 
 def test_length_without_limits_keeps_everything() -> None:
-    assert Length().rules() == {}
+    assert Length().rules() == []
     assert Length().process(_batch(TEXTS)).keep.all()
 
 
 def test_length_first_rule_that_fails_gives_the_reason() -> None:
     stage = Length(min_chars=5, min_words=2)
-    assert [list(stage.rules())[rule] for rule in stage.process(_batch(["one", "longer"])).rule] == [
+    assert [stage.rules()[rule].name for rule in stage.process(_batch(["one", "longer"])).rule] == [
         "too_few_chars",
         "too_few_words",
     ]

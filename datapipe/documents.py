@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from datapipe import columns
 
 if TYPE_CHECKING:
+    from datapipe.kernels.raw_lines import RawLines
     from datapipe.kernels.words import Lines, Words
 
 TARGET_BATCH_BYTES = 4 << 20
@@ -28,6 +29,11 @@ BASE_FIELDS = (
     pa.field("id", pa.large_string(), nullable=False),
     pa.field("text", pa.large_string(), nullable=False),
 )
+
+WordRule = Literal["whitespace", "english", "unicode"]
+
+SEGMENTATIONS = ("buffers", "words", "lines", "raw_lines", "english_words", "unicode_words")
+"""What is found once in the text of a batch, on first use, and lives until the text changes."""
 
 
 class DocumentBatch:
@@ -69,6 +75,33 @@ class DocumentBatch:
 
         return find_lines(*self.buffers)
 
+    @cached_property
+    def raw_lines(self) -> RawLines:
+        """`lines` with the white space around them, and newlines and characters of each text; see `kernels/raw_lines.py`."""
+        from datapipe.kernels.raw_lines import find_raw_lines
+
+        return find_raw_lines(*self.buffers, self.lines)
+
+    @cached_property
+    def english_words(self) -> Words:
+        """The words as spaCy cuts English, punctuation apart; see `kernels/english_words.py`."""
+        from datapipe.kernels.english_words import find_english_words
+
+        return find_english_words(self.words, self.buffers[1])
+
+    @cached_property
+    def unicode_words(self) -> Words:
+        """The words of any script without punctuation; see `kernels/unicode_words.py`."""
+        from datapipe.kernels.unicode_words import find_unicode_words
+
+        return find_unicode_words(*self.buffers)
+
+    def words_by(self, rule: WordRule) -> Words:
+        """The words as one of the rules has them, found once."""
+        if rule == "english":
+            return self.english_words
+        return self.unicode_words if rule == "unicode" else self.words
+
     @property
     def text_bytes(self) -> int:
         offsets, _ = self.buffers
@@ -92,7 +125,7 @@ class DocumentBatch:
             record = record.add_column(record.num_columns, field, column) if at < 0 else record.set_column(at, field, column)
         batch = DocumentBatch(record)
         if "text" not in new:
-            for found in ("buffers", "words", "lines"):
+            for found in SEGMENTATIONS:
                 if found in self.__dict__:
                     batch.__dict__[found] = self.__dict__[found]
         return batch

@@ -1,7 +1,9 @@
 """The measurements of `filter.gopher_repetition`: how much of a document it has said before.
 
-    Lines  ->  paragraphs  ->  duplicate_units   shares of lines or paragraphs, and of their characters, that are copies
-    Words  ->  duplicate_ngrams                  characters in the most frequent 2..4-gram, in repeated 5..10-grams
+    Lines  ->  paragraphs  ->  unit_repetition    lines or paragraphs, and characters in them, that are copies
+    Words  ->  ngram_repetition                   characters in the most frequent 2..4-gram, in repeated 5..10-grams
+
+All are counts, so that a profile divides by what it likes.
 
 Work is done on 64-bit hashes. An n-gram's hash is a polynomial of its word hashes, so the order of words counts and
 ("ab", "c") is not ("a", "bc").
@@ -11,7 +13,8 @@ word, leaves little to look up after n = 3. Where the n-gram at a word repeats, 
 
 Memory: one byte a word, and a hash table of at most 2^20 slots (16 MiB) whatever the document's size. Where the different
 n-grams of a document fill more than half of the slots, it is passed over twice, each time for one half of the hash space, else
-four times, and so on; an attempt that fails ends where the table is full, so all of them cost less than one pass more.
+four times, and so on; an attempt that fails ends where the table is full, so all of them cost less than one pass more. Only
+`walk_ngrams` must know all at once: 16 to 32 bytes for each word that a repeated 5-gram starts at.
 
 One core of a 2-core AMD EPYC: 250 MB/s of news articles, 120 of web pages, 70 of whole novels. One document of 50 MB takes 3 s
 when its words are random, 20 s when every n-gram in it repeats.
@@ -19,12 +22,13 @@ when its words are random, 20 s when every n-gram in it repeats.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.words import Lines, Words, mix
+from datapipe.kernels.words import Words, mix
 
 TOP_SIZES = (2, 3, 4)
 DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
@@ -34,47 +38,79 @@ _MAX_SLOTS = 1 << 20
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-def line_repetition(lines: Lines, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Copies among lines, (num_docs, 2) float64: the share of lines that repeat an earlier one, and of characters in them.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """Lines or paragraphs: those of document i are `doc_offsets[i]:doc_offsets[i + 1]` of the other arrays.
+
+    Attributes:
+        doc_offsets: (num_docs + 1,) int64.
+        hashes: (num_units,) uint64.
+        chars: (num_units,) int32, code points.
+    """
+
+    doc_offsets: np.ndarray
+    hashes: np.ndarray
+    chars: np.ndarray
+
+
+NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
+"""Columns of `unit_repetition`."""
+
+
+def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
+    """Runs of lines between blank ones, equal where their lines are.
 
     Args:
-        lines: as found in a batch.
-        max_slots: of the hash table, a power of two.
+        lines: trimmed or raw.
+        opens: of `Lines`.
+        joint_chars: what each newline inside a paragraph counts, 0 or 1.
     """
-    return _unit_repetition(lines.doc_offsets, lines.hashes, lines.chars, max_slots)
-
-
-def paragraph_repetition(lines: Lines, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """`line_repetition` of paragraphs: runs of lines between blank ones, equal where their lines are."""
-    limit = int(lines.opens.sum())
+    limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
-    join_lines(lines.doc_offsets, lines.hashes, lines.chars, lines.opens, doc_offsets, hashes, chars)
-    return _unit_repetition(doc_offsets, hashes, chars, max_slots)
+    join_lines(lines.doc_offsets, lines.hashes, lines.chars, opens, joint_chars, doc_offsets, hashes, chars)
+    return Units(doc_offsets=doc_offsets, hashes=hashes, chars=chars)
 
 
-def ngram_repetition(words: Words, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Repeated runs of words, (num_docs, 9) float64: shares of the characters of all words, white space not counted.
-
-    Columns 0..2: the most frequent 2, 3, 4-gram (of several the longest), its characters times its occurrences, which may
-    overlap and so exceed 1; 0 where none occurs twice. Columns 3..8: characters in words of any 5..10-gram that occurs
-    more than once, each word counted once, the first occurrence too.
+def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> np.ndarray:
+    """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies.
 
     Args:
-        words: as found in a batch.
+        units: as found in a batch.
+        every: of a unit that occurs more than once the first occurrence is a copy too.
         max_slots: of the hash table, a power of two.
     """
-    out = np.empty((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)))
-    longest = _longest(words.doc_offsets)
-    slots = _slots(longest, max_slots)
-    keys, firsts, counts = np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32)
-    depth = np.empty(longest, np.uint8)
-    measure_ngrams(words.doc_offsets, words.hashes, words.chars, keys, firsts, counts, depth, out)
+    slots = _slots(_longest(units.doc_offsets), max_slots)
+    out = np.empty((len(units.doc_offsets) - 1, 4), np.int64)
+    scratch = (np.empty(slots, np.uint64), np.empty(slots, np.uint8))
+    measure_units(units.doc_offsets, units.hashes, units.chars, every, *scratch, out)
     return out
 
 
-def _unit_repetition(doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray, max_slots: int) -> np.ndarray:
-    out = np.empty((len(doc_offsets) - 1, 2))
-    measure_units(doc_offsets, hashes, chars, np.empty(_slots(_longest(doc_offsets), max_slots), np.uint64), out)
+def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_SLOTS) -> np.ndarray:
+    """Repeated runs of words, (num_docs, 9) int64: characters, white space between words not counted.
+
+    Columns 0..2: the most frequent 2, 3, 4-gram (of several the longest), its characters times its occurrences, which may
+    overlap; 0 where none occurs twice. Columns 3..8: characters in words of any 5..10-gram that occurs more than once, each
+    word counted once, the first occurrence too.
+
+    `joined` counts as datatrove does. Columns 0..2: of several equally frequent the first, also where it occurs once, with the
+    spaces between its words. Columns 3..8: from the first word on, an n-gram seen before counts and is passed over whole.
+
+    Args:
+        words: as found in a batch.
+        joined: see above.
+        max_slots: of the hash table, a power of two.
+    """
+    out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
+    slots = _slots(_longest(words.doc_offsets), max_slots)
+    table = (np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32))
+    depth = np.empty(len(words.hashes), np.uint8)
+    measure_ngrams(words.doc_offsets, words.hashes, words.chars, joined, *table, depth, out)
+    if joined:
+        repeated = np.concatenate([[0], np.cumsum(depth >= DUPLICATE_SIZES[0])])
+        most = int(np.diff(repeated[words.doc_offsets]).max(initial=0))
+        seen = np.empty(1 << (2 * most).bit_length(), np.uint64)
+        walk_ngrams(words.doc_offsets, words.hashes, words.chars, depth, seen, out)
     return out
 
 
@@ -111,9 +147,9 @@ def _part(key, num_parts) -> Any:
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_parts)) >> np.uint64(32))
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], uint8[::1], int64[::1], uint64[::1], int32[::1])")
-def join_lines(doc_offsets, hashes, chars, opens, out_offsets, out_hashes, out_chars) -> None:
-    """The paragraphs of `Lines`: their offsets (num_docs + 1,), and hashes and characters (num_paragraphs,)."""
+@kernel("void(int64[::1], uint64[::1], int32[::1], uint8[::1], int64, int64[::1], uint64[::1], int32[::1])")
+def join_lines(doc_offsets, hashes, chars, opens, joint_chars, out_offsets, out_hashes, out_chars) -> None:
+    """The paragraphs of lines: their offsets (num_docs + 1,), and hashes and characters (num_paragraphs,)."""
     paragraph = np.int64(-1)
     out_offsets[0] = 0
     for doc in range(len(doc_offsets) - 1):
@@ -121,42 +157,44 @@ def join_lines(doc_offsets, hashes, chars, opens, out_offsets, out_hashes, out_c
             if opens[line]:
                 paragraph += 1
                 out_hashes[paragraph] = 0
-                out_chars[paragraph] = 0
+                out_chars[paragraph] = -joint_chars
             out_hashes[paragraph] = mix(out_hashes[paragraph] * _FACTOR + hashes[line])
-            out_chars[paragraph] += chars[line]
+            out_chars[paragraph] += chars[line] + joint_chars
         out_offsets[doc + 1] = paragraph + 1
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], uint64[::1], float64[:, ::1])")
-def measure_units(doc_offsets, hashes, chars, keys, out) -> None:
-    """Fills `out` (num_docs, 2): shares of units, and of their characters, that repeat an earlier unit of the document.
+@kernel("void(int64[::1], uint64[::1], int32[::1], boolean, uint64[::1], uint8[::1], int64[:, ::1])")
+def measure_units(doc_offsets, hashes, chars, every, keys, marks, out) -> None:
+    """Fills `out` (num_docs, 4); see `unit_repetition`.
 
     Args:
         doc_offsets: (num_docs + 1,) into the units.
         hashes, chars: (num_units,).
-        keys: scratch, the hash table: a power of two.
+        every: whether first occurrences count.
+        keys, marks: scratch, the hash table: equal powers of two. Hash, and whether it was met again.
     """
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        num_units, num_chars = stop - start, np.int64(0)
+        num_chars = np.int64(0)
         for unit in range(start, stop):
             num_chars += chars[unit]
-        size = _table_size(num_units, len(keys))
+        size = _table_size(stop - start, len(keys))
         num_parts = np.int64(1)
-        num_copies, copied_chars = _copies(start, stop, hashes, chars, keys, size, num_parts)
+        num_copies, copied_chars = _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts)
         while num_copies < 0:
             num_parts *= 2
-            num_copies, copied_chars = _copies(start, stop, hashes, chars, keys, size, num_parts)
-        out[doc, 0] = num_copies / max(num_units, 1)
-        out[doc, 1] = copied_chars / max(num_chars, 1)
+            num_copies, copied_chars = _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts)
+        out[doc, NUM_UNITS], out[doc, UNIT_CHARS] = stop - start, num_chars
+        out[doc, COPIES], out[doc, COPIED_CHARS] = num_copies, copied_chars
 
 
 @inline
-def _copies(start, stop, hashes, chars, keys, size, num_parts) -> tuple[Any, Any]:
-    """Units of [start, stop) that repeat an earlier one, and their characters; (-1, 0) if a part overflows the table."""
+def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> tuple[Any, Any]:
+    """Units of [start, stop) that are copies, and their characters; (-1, 0) if a part overflows the table."""
     num_copies, copied_chars = np.int64(0), np.int64(0)
     for part in range(num_parts):
         keys[:size] = 0
+        marks[:size] = 0
         room = size // 2
         for unit in range(start, stop):
             key = hashes[unit] | np.uint64(hashes[unit] == 0)
@@ -164,8 +202,10 @@ def _copies(start, stop, hashes, chars, keys, size, num_parts) -> tuple[Any, Any
                 continue
             slot = _slot(keys, size - 1, key)
             if keys[slot] == key:
-                num_copies += 1
-                copied_chars += chars[unit]
+                firsts = np.int64(every and not marks[slot])
+                marks[slot] = 1
+                num_copies += 1 + firsts
+                copied_chars += (1 + firsts) * chars[unit]
                 continue
             if room == 0:
                 return np.int64(-1), np.int64(0)
@@ -174,35 +214,77 @@ def _copies(start, stop, hashes, chars, keys, size, num_parts) -> tuple[Any, Any
     return num_copies, copied_chars
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], uint64[::1], int32[::1], int32[::1], uint8[::1], float64[:, ::1])")
-def measure_ngrams(doc_offsets, hashes, chars, keys, firsts, counts, depth, out) -> None:
-    """Fills `out` (num_docs, 9); see `ngram_repetition`.
+@kernel("void(int64[::1], uint64[::1], int32[::1], boolean, uint64[::1], int32[::1], int32[::1], uint8[::1], int64[:, ::1])")
+def measure_ngrams(doc_offsets, hashes, chars, joined, keys, firsts, counts, depth, out) -> None:
+    """Fills `out` (num_docs, 9), of zeros; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
 
     Args:
         doc_offsets, hashes, chars: of `Words`.
         keys, firsts, counts: scratch, the hash table: equal powers of two. Hash, first word and occurrences of an n-gram.
-        depth: scratch, at least as long as the longest document has words.
+        depth: (num_words,) uint8, becomes the longest repeated n-gram that starts at each word, at most 10; 1 for none.
     """
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        document, lengths = hashes[start:stop], chars[start:stop]
-        num_words, num_chars = stop - start, np.int64(0)
-        for word in range(num_words):
-            depth[word] = 1
-            num_chars += lengths[word]
-        out[doc, :] = 0.0
+        document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
+        deep[:] = 1
+        for n in range(_SHORTEST, _LONGEST_TOP + 1):
+            if joined and stop - start >= n:
+                out[doc, n - _SHORTEST] = _joined_chars(lengths, 0, n)
         for n in range(_SHORTEST, _LONGEST + 1):
-            num_candidates = _num_candidates(depth, num_words, n)
+            num_candidates = _num_candidates(deep, stop - start, n)
             if num_candidates < 2:
                 break
             size = _table_size(num_candidates, len(keys))
             num_parts = np.int64(1)
-            top = _repeated(document, lengths, n, keys, firsts, counts, size, num_parts, depth)
+            top = _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, deep)
             while top < 0:
                 num_parts *= 2
-                top = _repeated(document, lengths, n, keys, firsts, counts, size, num_parts, depth)
-            found = top if n <= _LONGEST_TOP else _covered(depth, lengths, n)
-            out[doc, n - _SHORTEST] = found / num_chars
+                top = _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, deep)
+            if n <= _LONGEST_TOP:
+                out[doc, n - _SHORTEST] = top if top > 0 else out[doc, n - _SHORTEST]
+            elif not joined:
+                out[doc, n - _SHORTEST] = _covered(deep, lengths, n)
+
+
+@kernel("void(int64[::1], uint64[::1], int32[::1], uint8[::1], uint64[::1], int64[:, ::1])")
+def walk_ngrams(doc_offsets, hashes, chars, depth, keys, out) -> None:
+    """Fills columns 3..8 of `out` (num_docs, 9) as datatrove counts: a seen n-gram is passed over whole.
+
+    Args:
+        doc_offsets, hashes, chars: of `Words`.
+        depth: (num_words,) of `measure_ngrams`: only what occurs again can be seen again.
+        keys: scratch, a power of two, twice as many as any document has words that a repeated 5-gram starts at.
+    """
+    for doc in range(len(doc_offsets) - 1):
+        start, stop = doc_offsets[doc], doc_offsets[doc + 1]
+        document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
+        for n in range(_LONGEST_TOP + 1, _LONGEST + 1):
+            num_candidates = np.int64(0)
+            for word in range(stop - start):
+                num_candidates += np.int64(deep[word] >= n)
+            size = _table_size(num_candidates, len(keys))
+            keys[:size] = 0
+            num_chars, word = np.int64(0), np.int64(0)
+            while num_candidates > 1 and word < stop - start - n + 1:
+                step = 1
+                if deep[word] >= n:
+                    key = _ngram(document, word, n)
+                    slot = _slot(keys, size - 1, key)
+                    if keys[slot] == key:
+                        num_chars += _joined_chars(lengths, word, n) - (n - 1)
+                        step = n
+                    keys[slot] = key
+                word += step
+            out[doc, n - _SHORTEST] = num_chars
+
+
+@inline
+def _joined_chars(lengths, word, n) -> Any:
+    """Characters of the `n` words from `word` on, with spaces between them."""
+    num_chars = np.int64(n - 1)
+    for place in range(word, word + n):
+        num_chars += lengths[place]
+    return num_chars
 
 
 @inline
@@ -225,13 +307,13 @@ def _ngram(document, word, n) -> Any:
 
 
 @inline
-def _repeated(document, lengths, n, keys, firsts, counts, size, num_parts, depth) -> Any:
+def _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, depth) -> Any:
     """Raises `depth` to `n` wherever an n-gram occurs that occurs again.
 
-    Returns the characters of the most frequent one, the longest of several, in all its occurrences; 0 where none occurs
-    twice; -1 if a part of the hash space overflows the table.
+    Returns the characters of the most frequent one in all its occurrences, of several the longest, or, `joined`, the first;
+    0 where none occurs twice; -1 if a part of the hash space overflows the table.
     """
-    most, most_chars = np.int64(1), np.int64(0)
+    most, most_chars, first = np.int64(1), np.int64(0), np.int64(0)
     for part in range(num_parts):
         keys[:size] = 0
         room = size // 2
@@ -251,11 +333,11 @@ def _repeated(document, lengths, n, keys, firsts, counts, size, num_parts, depth
             counts[slot] += 1
             depth[word] = n
             depth[firsts[slot]] = n
-            if counts[slot] >= most and counts[slot] > 1:
-                num_chars = np.int64(0)
-                for place in range(word, word + n):
-                    num_chars += lengths[place]
-                most_chars = num_chars if counts[slot] > most else max(most_chars, num_chars)
+            if counts[slot] >= most:
+                num_chars = _joined_chars(lengths, word, n) - (0 if joined else n - 1)
+                is_more = counts[slot] > most
+                if is_more or (firsts[slot] < first if joined else num_chars > most_chars):
+                    most_chars, first = num_chars, np.int64(firsts[slot])
                 most = np.int64(counts[slot])
     return most * most_chars
 

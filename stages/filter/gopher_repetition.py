@@ -3,32 +3,54 @@
     lines  ->  paragraphs  ->  shares of lines and paragraphs, and of their characters, that are copies
     words  ->  n-grams     ->  share of characters in the most frequent 2..4-gram, in repeated 5..10-grams
 
-What the paper leaves open is settled so:
+The published variants differ:
 
-- Lines are those that are not blank, without the white space around them; paragraphs are runs of lines between blank ones.
-  A copy is the second and any later occurrence in the document. Characters are those of all such lines.
-- A word is what stands between white space, exactly: case and punctuation count. Characters are those of all words, without
-  white space.
-- The most frequent n-gram counts with all its occurrences, also where they overlap, so its share may exceed 1; of several
-  equally frequent the longest. One that occurs once counts 0, so a short text is not repetitive for being short.
-- Of a 5..10-gram that repeats, every occurrence counts, the first too; a word in several of them counts once.
+| | `paper` | `datatrove` | `dclm` |
+|---|---|---|---|
+| words | between white space, exactly | as spaCy cuts English, signs among them | Unicode's, without signs |
+| lines, paragraphs | without the white space around them | as they stand | as `paper` |
+| a copy is | the second and any later occurrence | the same | every occurrence of what occurs again |
+| line and paragraph shares are of | the characters of all lines | all characters of the text | as `paper` |
+| the most frequent n-gram | of several the longest; 0 where it occurs once | of several the first; also once | as `paper` |
+| repeated 5..10-grams | every occurrence, a word once | from the left: one seen before, passed over whole | as `paper` |
+| n-gram shares are of | the characters of all words | all characters of the text | as `paper` |
+| order of the rules | lines, paragraphs, their characters, n-grams | paragraphs first | as `paper` |
 
-A limit itself passes. A document without words or lines measures 0.
+Since datatrove counts an n-gram that occurs once, it drops every short document: put a length rule before it. The most frequent
+n-gram counts with all its occurrences, also where they overlap, so its share may exceed 1; datatrove counts its spaces too.
+Paragraphs are runs of lines between blank ones. A limit itself passes. A document without words or lines measures 0.
 
-One core of a 2-core AMD EPYC does 120 to 250 MB/s of news and web text once words and lines are found, 45 to 70 with finding
-them; see `datapipe/kernels/repetition.py`.
+`language` takes the thresholds that FineWeb-2 published for a language (`_fineweb2.py`).
+
+One core of a 2-core AMD EPYC: TODO
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from datapipe.documents import DocumentBatch
-from datapipe.kernels import repetition
+from datapipe.kernels import quality, repetition
+from datapipe.kernels.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
+from datapipe.kernels.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
 from datapipe.stage import Filter, FilterResult, Rule
+from stages.filter._fineweb2 import Settings
+from stages.filter._profiles import filled_in, words_of
+
+_PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
+_OFF = 1.0
+
+
+def _of_language(found: Settings) -> dict[str, Any]:
+    """FineWeb-2 ran no rules on paragraphs and none on the characters of copied lines."""
+    tops = {f"max_top_{n}_gram": limit for n, limit in zip(repetition.TOP_SIZES, found.max_top_n_grams)}
+    copies = {f"max_duplicate_{n}_grams": limit for n, limit in zip(repetition.DUPLICATE_SIZES, found.max_duplicate_n_grams)}
+    off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
+    return {"words": words_of(found), "max_duplicate_lines": found.max_duplicate_lines, **tops, **copies, **off}
 
 
 def _share(default: float, of: str) -> float:
@@ -43,6 +65,23 @@ def _chars_in(default: float, ngram: str) -> float:
 class GopherRepetition(Filter):
     """Drops documents too much of which are repeated lines, paragraphs or word n-grams."""
 
+    profile: Literal["paper", "datatrove", "dclm"] = Field(
+        default="paper",
+        description="How repetition is counted. paper: copies after the first; n-grams that occur again. datatrove: of all "
+        "characters of the text, n-grams from the left, the most frequent one also where it occurs once. dclm: all "
+        "occurrences of what occurs again.",
+    )
+    language: str | None = Field(
+        default=None,
+        description="Take the thresholds that FineWeb-2 has for this language (de, or deu_Latn), and profile datatrove, which "
+        "it ran. Given options win.",
+    )
+    words: Literal["whitespace", "english", "unicode"] = Field(
+        default="whitespace",
+        description="What a word is. whitespace: between white space. english: as spaCy cuts English. unicode: without signs, "
+        "in any script; each Han, Hiragana or Thai letter by itself. By profile: whitespace, english (datatrove), unicode "
+        "(dclm).",
+    )
     max_duplicate_lines: float = _share(0.30, "lines that repeat an earlier one")
     max_duplicate_paragraphs: float = _share(0.30, "paragraphs that repeat an earlier one")
     max_duplicate_line_chars: float = _chars_in(0.20, "lines that repeat an earlier one")
@@ -57,14 +96,50 @@ class GopherRepetition(Filter):
     max_duplicate_9_grams: float = _chars_in(0.11, "9-grams of words that occur again")
     max_duplicate_10_grams: float = _chars_in(0.10, "10-grams of words that occur again")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """Options that are not given are the profile's, or the language's."""
+        return filled_in(given, _PROFILES, _of_language)
+
     def rules(self) -> Sequence[Rule]:
         """As the options, without `max_`."""
         limits = [option for option in type(self).model_fields if option.startswith("max_")]
+        if self.profile == "datatrove":
+            limits.sort(key=lambda option: ("paragraph" not in option, "line" not in option))
         return [self.at_most(option.removeprefix("max_"), option) for option in limits]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        lines, line_chars = repetition.line_repetition(batch.lines).T
-        paragraphs, paragraph_chars = repetition.paragraph_repetition(batch.lines).T
-        ngrams: list[np.ndarray] = list(repetition.ngram_repetition(batch.words).T)
-        measured = [lines, paragraphs, line_chars, paragraph_chars, *ngrams]
-        return FilterResult.judged(self.rules(), measured)
+        measured = {**self._units(batch), **self._ngrams(batch)}
+        rules = self.rules()
+        return FilterResult.judged(rules, [measured[rule.name] for rule in rules])
+
+    def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
+        """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""
+        lines, as_they_stand = batch.lines, self.profile == "datatrove"
+        found = batch.raw_lines if as_they_stand else lines
+        units = Units(doc_offsets=lines.doc_offsets, hashes=found.hashes, chars=found.chars)
+        shares: dict[str, np.ndarray] = {}
+        for name, one in (("line", units), ("paragraph", repetition.paragraphs(units, lines.opens, int(as_they_stand)))):
+            counts = repetition.unit_repetition(one, every=self.profile == "dclm").T
+            num_units, copies, num_chars = counts[NUM_UNITS], counts[COPIES], counts[UNIT_CHARS]
+            if as_they_stand:
+                num_chars = batch.raw_lines.totals[:, CHARS]
+            if as_they_stand and name == "line":  # a newline at either end of the text leaves an empty line there
+                opens, ends = batch.raw_lines.totals[:, OPENS_BLANK], batch.raw_lines.totals[:, ENDS_BLANK]
+                num_units, copies = num_units + opens + ends, copies + opens * ends
+            shares[f"duplicate_{name}s"] = copies / np.maximum(num_units, 1)
+            shares[f"duplicate_{name}_chars"] = counts[COPIED_CHARS] / np.maximum(num_chars, 1)
+        return shares
+
+    def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
+        """Shares of characters in n-grams: (num_docs,) each."""
+        words = batch.words_by(self.words)
+        joined = self.profile == "datatrove"
+        counts = repetition.ngram_repetition(words, joined).T
+        num_chars = batch.raw_lines.totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]
+        names = [
+            *(f"top_{n}_gram" for n in repetition.TOP_SIZES),
+            *(f"duplicate_{n}_grams" for n in repetition.DUPLICATE_SIZES),
+        ]
+        return {name: one / np.maximum(num_chars, 1) for name, one in zip(names, counts, strict=True)}

@@ -2,47 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import quality
 from datapipe.kernels.unicode_classes import class_table
-from datapipe.kernels.words import find_lines, find_words
+from datapipe.kernels.words import Lines, Words, find_lines, find_words
 from tests.kernel_table import Case, Row
 from tests.oracles import quality as oracle
 
+_STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with", "ж")
+_BULLETS = "•‣◦●▪-*"
 
-def _word_arguments(case: Case) -> Sequence[Any]:
+
+def _words(case: Case) -> Words:
     with np.errstate(over="ignore"):
-        words = find_words(case.offsets, case.data)
-    arrays = [words.doc_offsets, words.starts, words.lengths, words.chars, words.flags]
-    return [*arrays, case.data, class_table(), np.zeros((len(case.texts), 6))]
+        return find_words(case.offsets, case.data)
 
 
-def _line_arguments(case: Case) -> Sequence[Any]:
+def _lines(case: Case) -> Lines:
     with np.errstate(over="ignore"):
-        lines = find_lines(case.offsets, case.data)
-    return [lines.doc_offsets, lines.starts, lines.lengths, case.data, np.zeros((len(case.texts), 2))]
+        return find_lines(case.offsets, case.data)
 
 
-def _pieces(doc_offsets: np.ndarray, starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[list[bytes]]:
+def _pieces(case: Case, found: Words | Lines) -> list[list[bytes]]:
     """The words or lines of every document."""
-    pieces = [data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
-    return [pieces[start:stop] for start, stop in zip(doc_offsets[:-1], doc_offsets[1:], strict=True)]
+    pieces = [case.data[start : start + length].tobytes() for start, length in zip(found.starts, found.lengths, strict=True)]
+    return [pieces[start:stop] for start, stop in zip(found.doc_offsets[:-1], found.doc_offsets[1:], strict=True)]
 
 
-def _words(doc_offsets: np.ndarray, starts: np.ndarray, lengths: np.ndarray, *others: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    _, _, data, _ = others
-    return None, [[oracle.of_words(words) for words in _pieces(doc_offsets, starts, lengths, data)]]
+def _row(kernel: Any, make: Callable[[Case], tuple[Sequence[Any], Sequence[Any]]], columns: int, variant: str = "") -> Row:
+    """A row whose inputs and expected counts both come of the case."""
+    return Row(
+        kernel=kernel,
+        arguments=lambda case: [*make(case)[0], np.zeros((len(case.texts), columns), np.int64)],
+        oracle=lambda case: (None, [make(case)[1]]),
+        variant=variant,
+        from_case=True,
+    )
 
 
-def _lines(doc_offsets: np.ndarray, starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    return None, [[oracle.of_lines(lines) for lines in _pieces(doc_offsets, starts, lengths, data)]]
+def _counted(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+    words = _words(case)
+    return [words.doc_offsets, words.chars, words.flags], [oracle.of_words(one) for one in _pieces(case, words)]
+
+
+def _symbols(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+    return [case.offsets, case.data], [oracle.of_text(text) for text in case.texts]
+
+
+def _stop_words(compare: str) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]:
+    def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+        words = _words(case)
+        keys, numbers, longest = quality.stop_word_table(_STOP_WORDS, compare != "exact")
+        arrays = [words.doc_offsets, words.starts, words.lengths, words.hashes, words.flags, case.data, class_table()]
+        scratch = np.zeros(len(_STOP_WORDS), np.int64)
+        expected = [oracle.stop_words(one, _STOP_WORDS, compare) for one in _pieces(case, words)]
+        return [*arrays, keys, numbers, longest, compare == "stripped", scratch], expected
+
+    return make
+
+
+def _ends(spaced: bool) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]:
+    def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+        lines = _lines(case)
+        bullets = np.array([ord(sign) for sign in _BULLETS])
+        expected = [oracle.of_lines(one, _BULLETS, spaced) for one in _pieces(case, lines)]
+        return [lines.doc_offsets, lines.starts, lines.lengths, case.data, bullets, spaced], expected
+
+    return make
 
 
 ROWS = [
-    Row(kernel=quality.measure_words, arguments=_word_arguments, oracle=_words),
-    Row(kernel=quality.measure_lines, arguments=_line_arguments, oracle=_lines),
+    _row(quality.count_words, _counted, 5),
+    _row(quality.count_symbols, _symbols, 3),
+    *(_row(quality.count_stop_words, _stop_words(how), 2, variant=how) for how in ("exact", "folded", "stripped")),
+    _row(quality.count_lines, _ends(spaced=False), 2),
+    _row(quality.count_lines, _ends(spaced=True), 2, variant="spaced"),
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.oracles.words import characters, kind
 
-STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 LETTER, PUNCTUATION_OR_SYMBOL = 1, 8 | 16
 
 
@@ -12,36 +13,54 @@ def text_of(word: bytes) -> str:
     return "".join(character for _, character, _ in characters(word))
 
 
-def is_punctuation(character: str) -> bool:
+def is_sign(character: str) -> bool:
     return bool(kind(character) & PUNCTUATION_OR_SYMBOL)
 
 
 def stripped(word: str) -> str:
-    while word and is_punctuation(word[0]):
+    while word and is_sign(word[0]):
         word = word[1:]
-    while word and is_punctuation(word[-1]):
+    while word and is_sign(word[-1]):
         word = word[:-1]
     return word
 
 
-def of_words(words: list[bytes]) -> list[float]:
+def of_words(words: list[bytes]) -> list[int]:
+    """Words; those that are more than signs, their characters; words with a letter; all characters."""
     texts = [text_of(word) for word in words]
-    content = [text for text in texts if not all(is_punctuation(character) for character in text)]
-    number = max(len(texts), 1)
-    return [
-        len(content),
-        sum(map(len, content)) / max(len(content), 1),
-        sum(text.count("#") for text in texts) / number,
-        sum(text.count("...") + text.count("…") for text in texts) / number,
-        sum(any(kind(character) == LETTER for character in text) for text in texts) / number,
-        len({stripped(text).lower() for text in texts} & STOP_WORDS),
-    ]
+    content = [text for text in texts if not all(is_sign(character) for character in text)]
+    letters = sum(any(kind(character) == LETTER for character in text) for text in texts)
+    return [len(texts), len(content), sum(map(len, content)), letters, sum(map(len, texts))]
 
 
-def of_lines(lines: list[bytes]) -> list[float]:
+def of_text(text: bytes) -> list[int]:
+    """`#`, ellipses, ellipses with spaces."""
+    read = text_of(text)
+    return [read.count("#"), read.count("...") + read.count("…"), spaced_ellipses(read)]
+
+
+def spaced_ellipses(text: str) -> int:
+    """Runs of dots with one space between: every third dot ends one."""
+    found, run = 0, 0
+    for at, character in enumerate(text):
+        if character == ".":
+            run = run + 1 if text[max(at - 2, 0) : at] == ". " else 1
+            found += run % 3 == 0
+    return found
+
+
+def stop_words(words: list[bytes], known: Sequence[str], compare: str) -> list[int]:
+    """Different stop words, and occurrences."""
+    found = []
+    for word in map(text_of, words):
+        seen = stripped(word) if compare == "stripped" and any(kind(one) == LETTER for one in word) else word
+        is_cased = seen in (seen.lower(), seen.upper(), seen.capitalize(), seen.title())
+        folded = seen.lower() if compare != "exact" and is_cased else seen
+        found += [folded] * (folded in known)
+    return [len(set(found)), len(found)]
+
+
+def of_lines(lines: list[bytes], bullets: str, spaced: bool) -> list[int]:
     texts = [text_of(line) for line in lines]
-    number = max(len(texts), 1)
-    return [
-        sum(text.startswith(("•", "‣", "◦", "●", "▪", "-", "*")) for text in texts) / number,
-        sum(text.endswith(("...", "…")) for text in texts) / number,
-    ]
+    endings = ("...", "…", ". . .") if spaced else ("...", "…")
+    return [sum(text.startswith(tuple(bullets)) for text in texts), sum(text.endswith(endings) for text in texts)]

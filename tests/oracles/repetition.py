@@ -10,42 +10,89 @@ from tests.oracles.words import mixed
 _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
-def of_units(hashes: Sequence[int], chars: Sequence[int]) -> list[float]:
-    """Shares of units, and of their characters, that repeat an earlier one."""
-    copies = [unit for unit in range(len(hashes)) if hashes[unit] in hashes[:unit]]
-    return [len(copies) / max(len(hashes), 1), sum(chars[unit] for unit in copies) / max(sum(chars), 1)]
+def of_units(hashes: Sequence[int], chars: Sequence[int], every: bool) -> list[int]:
+    """Units and their characters; those that repeat an earlier one, or `every` one that occurs more than once."""
+    counts = Counter(hashes)
+    if every:
+        copies = [unit for unit in range(len(hashes)) if counts[hashes[unit]] > 1]
+    else:
+        copies = [unit for unit in range(len(hashes)) if hashes[unit] in hashes[:unit]]
+    by_hash = dict(zip(reversed(hashes), reversed(chars)))  # equal units are equally long
+    return [len(hashes), sum(chars), len(copies), sum(by_hash[hashes[unit]] for unit in copies)]
 
 
-def paragraphs(hashes: Sequence[int], chars: Sequence[int], opens: Sequence[int]) -> tuple[list[int], list[int]]:
+def paragraphs(
+    hashes: Sequence[int], chars: Sequence[int], opens: Sequence[int], joint_chars: int
+) -> tuple[list[int], list[int]]:
     """Hash and characters of each paragraph."""
     joined_hashes: list[int] = []
     joined_chars: list[int] = []
     for hashed, length, opening in zip(hashes, chars, opens, strict=True):
         if opening:
             joined_hashes.append(0)
-            joined_chars.append(0)
+            joined_chars.append(-joint_chars)
         joined_hashes[-1] = mixed((joined_hashes[-1] * _FACTOR + hashed) & _ALL_BITS)
-        joined_chars[-1] += length
+        joined_chars[-1] += length + joint_chars
     return joined_hashes, joined_chars
 
 
-def of_words(hashes: Sequence[int], chars: Sequence[int]) -> list[float]:
-    """Shares of characters: the top 2, 3, 4-gram, then the repeated 5..10-grams."""
-    return [top(hashes, chars, n) for n in (2, 3, 4)] + [repeated(hashes, chars, n) for n in (5, 6, 7, 8, 9, 10)]
+def of_words(hashes: Sequence[int], chars: Sequence[int], joined: bool) -> list[int]:
+    """Characters: of the top 2, 3, 4-gram, then of the repeated 5..10-grams (0 where `joined`)."""
+    tops = [first_top(hashes, chars, n) if joined else top(hashes, chars, n) for n in (2, 3, 4)]
+    return tops + [0 if joined else repeated(hashes, chars, n) for n in (5, 6, 7, 8, 9, 10)]
 
 
-def top(hashes: Sequence[int], chars: Sequence[int], n: int) -> float:
-    ngrams = [tuple(hashes[at : at + n]) for at in range(len(hashes) - n + 1)]
-    counts = Counter(ngrams)
+def ngrams(hashes: Sequence[int], n: int) -> list[tuple[int, ...]]:
+    return [tuple(hashes[at : at + n]) for at in range(len(hashes) - n + 1)]
+
+
+def top(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
+    counts = Counter(ngrams(hashes, n))
     most = max(counts.values(), default=0)
     if most < 2:
-        return 0.0
-    longest = max(sum(chars[at : at + n]) for at, ngram in enumerate(ngrams) if counts[ngram] == most)
-    return most * longest / sum(chars)
+        return 0
+    return most * max(sum(chars[at : at + n]) for at, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] == most)
 
 
-def repeated(hashes: Sequence[int], chars: Sequence[int], n: int) -> float:
-    ngrams = [tuple(hashes[at : at + n]) for at in range(len(hashes) - n + 1)]
-    counts = Counter(ngrams)
-    marked = {word for at, ngram in enumerate(ngrams) if counts[ngram] > 1 for word in range(at, at + n)}
-    return sum(chars[word] for word in marked) / max(sum(chars), 1)
+def first_top(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
+    """As `Counter.most_common` picks: of equally frequent n-grams the one met first, with its spaces."""
+    found = ngrams(hashes, n)
+    if not found:
+        return 0
+    ngram, most = Counter(found).most_common(1)[0]
+    at = found.index(ngram)
+    return most * (sum(chars[at : at + n]) + n - 1)
+
+
+def repeated(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
+    counts = Counter(ngrams(hashes, n))
+    marked = {word for at, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] > 1 for word in range(at, at + n)}
+    return sum(chars[word] for word in marked)
+
+
+def depth(hashes: Sequence[int]) -> list[int]:
+    """The longest n-gram, up to 10, that starts at each word and occurs again; 1 for none."""
+    deepest = [1] * len(hashes)
+    for n in range(2, 11):
+        counts = Counter(ngrams(hashes, n))
+        for at, ngram in enumerate(ngrams(hashes, n)):
+            if counts[ngram] > 1:
+                deepest[at] = n
+    return deepest
+
+
+def walked(hashes: Sequence[int], chars: Sequence[int]) -> list[int]:
+    """Characters of n-grams seen before, from the left, each passed over whole."""
+    found = [0, 0, 0]
+    for n in (5, 6, 7, 8, 9, 10):
+        seen, at, num_chars = set(), 0, 0
+        while at < len(hashes) - n + 1:
+            ngram = tuple(hashes[at : at + n])
+            if ngram in seen:
+                num_chars += sum(chars[at : at + n])
+                at += n
+            else:
+                seen.add(ngram)
+                at += 1
+        found.append(num_chars)
+    return found

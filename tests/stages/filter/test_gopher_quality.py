@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from datapipe.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.gopher_quality import GopherQuality
 
 
-def _judge(text: str, **options: float) -> tuple[str | None, float]:
+def _judge(text: str, **options: Any) -> tuple[str | None, float]:
     """The rule that drops the text, or None, and the value; limits that are not given let everything pass."""
     free = {"min_words": 0, "min_mean_word_length": 0, "max_mean_word_length": 1e9, "max_hash_ratio": 1e9}
     free |= {
@@ -106,3 +107,74 @@ def test_gopher_quality_one_stop_word_is_too_few(text: str) -> None:
 def test_gopher_quality_first_rule_that_fails_gives_the_reason() -> None:
     assert _judge("# #", min_words=1, max_hash_ratio=0.1, min_letter_words=0.5)[0] == "too_few_words"
     assert _judge("# #", max_hash_ratio=0.1, min_letter_words=0.5)[0] == "too_many_hashes"
+
+
+def test_gopher_quality_profile_fills_in_what_is_not_given() -> None:
+    dclm = GopherQuality.model_validate({"profile": "dclm", "bullets": "-"})
+    assert (dclm.words, dclm.stop_word_match, dclm.bullets) == ("unicode", "folded", "-")
+    assert GopherQuality.model_validate({"profile": "datatrove"}).words == "english"
+
+
+def test_gopher_quality_datatrove_counts_signs_as_words_but_not_in_the_length() -> None:
+    text = "Well, it is so: yes."  # Well , it is so : yes .
+    assert _judge(text, profile="datatrove", min_words=6) == ("too_few_words", 5)
+    assert _judge(text, profile="datatrove", min_letter_words=0.7) == ("too_few_letter_words", 5 / 8)
+    assert _judge(text, min_letter_words=1.0)[0] is None
+
+
+def test_gopher_quality_datatrove_compares_stop_words_as_they_stand() -> None:
+    assert _judge("The cat, and (to) them", profile="datatrove", min_stop_words=3) == ("too_few_stop_words", 2)
+    assert _judge("The cat, and (to) them", min_stop_words=3)[0] is None
+
+
+def test_gopher_quality_datatrove_counts_blank_lines() -> None:
+    assert _judge("- a\n\n- b\n\n", profile="datatrove", max_bullet_lines=0.4) == ("too_many_bullet_lines", 0.5)
+    assert _judge("- a\n\n- b", max_bullet_lines=0.99) == ("too_many_bullet_lines", 1.0)
+    assert _judge("* a\n* b", profile="datatrove", max_bullet_lines=0.0)[0] is None
+
+
+def test_gopher_quality_dclm_sums_symbols_and_counts_spaced_ellipses() -> None:
+    text = "# one . . . two…"  # six words, three symbols
+    assert _judge(text, profile="dclm", max_hash_ratio=0.49) == ("too_many_hashes", 0.5)
+    assert _judge(text, profile="dclm", max_hash_ratio=0.5)[0] is None
+    assert _judge("and so . . .\nno", profile="dclm", max_ellipsis_lines=0.4) == ("too_many_ellipsis_lines", 0.5)
+
+
+def test_gopher_quality_dclm_length_is_without_signs_and_means_are_of_all_words() -> None:
+    assert _judge("one - two - three", profile="dclm", min_words=4) == ("too_few_words", 3)
+    assert _judge("one - two - three", profile="dclm", min_mean_word_length=2.7) == ("mean_word_length_low", 13 / 5)
+
+
+def test_gopher_quality_dclm_stop_words_may_repeat_in_any_case() -> None:
+    assert _judge("The the THE", profile="dclm", min_stop_words=3)[0] is None
+    assert _judge("The the, THE", profile="dclm", min_stop_words=3) == ("too_few_stop_words", 2)
+
+
+@pytest.mark.parametrize(("words", "rule"), [(49, "too_few_words"), (50, None), (100_000, None), (100_001, "too_many_words")])
+def test_gopher_quality_dclm_page_length_is_50_to_100_000(words: int, rule: str | None) -> None:
+    limits = {"min_words": 50, "max_words": 100_000}
+    assert _judge("word " * words, profile="dclm", **limits)[0] == rule
+
+
+@pytest.mark.parametrize("profile", ["paper", "datatrove", "dclm"])
+def test_gopher_quality_every_profile_has_the_thresholds_of_the_paper(profile: str) -> None:
+    limits = [rule.limit for rule in GopherQuality.model_validate({"profile": profile}).rules()]
+    assert limits == [50, 100_000, 3, 10, 0.1, 0.1, 0.9, 0.3, 0.8, 2]
+
+
+def test_gopher_quality_language_takes_the_settings_of_fineweb_2() -> None:
+    german = GopherQuality.model_validate({"language": "de", "min_words": 10})
+    assert (german.profile, german.words, german.max_mean_word_length, german.min_words) == ("datatrove", "english", 15, 10)
+    assert german.stop_words[:3] == ("der", "und", "die")
+    assert GopherQuality.model_validate({"language": "jpn_Jpan"}).words == "unicode"
+
+
+def test_gopher_quality_unknown_language_is_refused() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'deu_Latn'"):
+        GopherQuality.model_validate({"language": "deu_Latin"})
+
+
+def test_gopher_quality_script_without_spaces_is_counted_by_character() -> None:
+    text = "吾輩は猫である。名前はまだ無い。"
+    assert _judge(text, words="unicode", min_words=15) == ("too_few_words", 14)
+    assert _judge(text, min_words=2) == ("too_few_words", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from datapipe.columns import make_keys
 from datapipe.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.gopher_repetition import GopherRepetition
 
-FREE = {option: 1e9 for option in GopherRepetition.model_fields if option != "mode"}
+FREE = {option: 1e9 for option in GopherRepetition.model_fields if option.startswith("max_")}
 
 
 def _batch(texts: list[str]) -> DocumentBatch:
@@ -21,16 +22,16 @@ def _batch(texts: list[str]) -> DocumentBatch:
     return DocumentBatch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(BASE_FIELDS)))
 
 
-def _judge(text: str, **options: float) -> tuple[str | None, float]:
+def _judge(text: str, **options: Any) -> tuple[str | None, float]:
     """The rule that drops the text, or None, and the value; limits that are not given let everything pass."""
     stage = GopherRepetition.model_validate(FREE | options)
     result = stage.process(_batch([text]))
     return (None if result.keep[0] else stage.rules()[result.rule[0]].name), float(result.value[0])
 
 
-def _measures(rule: str, text: str) -> float:
+def _measures(rule: str, text: str, **options: Any) -> float:
     """What a rule measures: the value with which it drops at limit 0, or 0."""
-    dropped, value = _judge(text, **{f"max_{rule}": 0.0})
+    dropped, value = _judge(text, **{f"max_{rule}": 0.0}, **options)
     return 0.0 if dropped is None else value
 
 
@@ -95,6 +96,57 @@ def test_gopher_repetition_boundaries_of_words_count() -> None:
 
 def test_gopher_repetition_first_rule_that_fails_gives_the_reason() -> None:
     assert _judge("a\n" * 30, max_duplicate_line_chars=0.1, max_top_2_gram=0.1)[0] == "duplicate_line_chars"
+
+
+def test_gopher_repetition_datatrove_lines_are_raw_and_shares_are_of_the_text() -> None:
+    text = "one\ntwo\n one\none"
+    assert _measures("duplicate_lines", text, profile="datatrove") == 1 / 4
+    assert _measures("duplicate_line_chars", text, profile="datatrove") == 3 / 16
+    assert _measures("duplicate_lines", "\nab\n", profile="datatrove") == 1 / 3  # empty lines at both ends
+    assert _measures("duplicate_paragraph_chars", "a\nb\n\na\nb", profile="datatrove") == 3 / 8
+
+
+def test_gopher_repetition_datatrove_counts_the_first_of_ngrams_that_occur_once() -> None:
+    assert _measures("top_2_gram", "one three two", profile="datatrove") == 9 / 13
+    assert _measures("top_2_gram", "a b, a b", profile="datatrove") == 6 / 8  # "a b" twice
+    assert _measures("top_3_gram", "a b", profile="datatrove") == 0
+
+
+def test_gopher_repetition_datatrove_passes_over_ngrams_it_has_seen() -> None:
+    text = " ".join("abcde" * 3)
+    assert _measures("duplicate_5_grams", text, profile="datatrove") == 10 / 29
+    assert _measures("duplicate_6_grams", text, profile="datatrove") == 6 / 29
+    assert _measures("duplicate_5_grams", text) == 1
+
+
+def test_gopher_repetition_datatrove_tries_paragraphs_first() -> None:
+    names = [rule.name for rule in GopherRepetition.model_validate({"profile": "datatrove"}).rules()]
+    assert names[:5] == [
+        "duplicate_paragraphs",
+        "duplicate_paragraph_chars",
+        "duplicate_lines",
+        "duplicate_line_chars",
+        "top_2_gram",
+    ]
+
+
+def test_gopher_repetition_dclm_counts_first_occurrences_and_words_without_signs() -> None:
+    assert _measures("duplicate_lines", "one\ntwo\none\nthree", profile="dclm") == 2 / 4
+    assert _measures("duplicate_line_chars", "one\ntwo\none", profile="dclm") == 6 / 9
+    assert _measures("top_2_gram", "a b, x (a b) y", profile="dclm") == 4 / 6
+
+
+@pytest.mark.parametrize("profile", ["paper", "datatrove", "dclm"])
+def test_gopher_repetition_every_profile_has_the_thresholds_of_the_paper(profile: str) -> None:
+    given = {rule.option: rule.limit for rule in GopherRepetition.model_validate({"profile": profile}).rules()}
+    assert given == {rule.option: rule.limit for rule in GopherRepetition().rules()}
+
+
+def test_gopher_repetition_language_takes_the_settings_of_fineweb_2() -> None:
+    stage = GopherRepetition.model_validate({"language": "pt"})
+    tops = (stage.max_top_2_gram, stage.max_top_3_gram, stage.max_top_4_gram)
+    assert (stage.max_duplicate_lines, *tops, stage.max_duplicate_10_grams) == (0.287, 0.371, 0.191, 0.163, 0.108)
+    assert (stage.max_duplicate_paragraphs, stage.max_duplicate_line_chars) == (1, 1)
 
 
 @pytest.mark.real

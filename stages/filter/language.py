@@ -14,8 +14,9 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
-from datapipe.fasttext_model import open_model, read_labels
-from datapipe.kernels.fasttext import SCORE_DIGITS
+from datapipe.fasttext_file import read_labels
+from datapipe.fasttext_model import open_model
+from datapipe.kernels.fasttext_labels import SCORE_DIGITS
 from datapipe.kernels.letters import count_letters
 from datapipe.kernels.prefix import prefix_stops, suffix_starts
 from datapipe.kernels.unicode_classes import class_table

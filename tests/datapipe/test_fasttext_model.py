@@ -12,7 +12,8 @@ import pytest
 
 from datapipe import fasttext_model
 from datapipe.errors import UserError
-from datapipe.fasttext_model import CompiledModel, LibraryModel, open_model, read_labels
+from datapipe.fasttext_file import read_labels
+from datapipe.fasttext_model import CompiledModel, LibraryModel, open_model
 from stages.filter.language import bundled_model
 from tests.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
 

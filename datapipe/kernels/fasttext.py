@@ -9,8 +9,9 @@ buckets have no row. Not even the order of the additions may change, since float
 What makes it fast is that the processor need not guess: the n-grams of short ASCII words are hashed 16 places at once, those
 that have a row are queued without a branch, and the rows of the queue are added where their loads overlap.
 
-`datapipe/fasttext_model.py` makes the arguments; `fasttext_labels.py` tells labels by the means. One core of a 2-core AMD EPYC
-does 35 MB/s of English web text with lid.176.ftz.
+`datapipe/fasttext_model.py` makes the arguments; `fasttext_labels.py` tells labels by the means.
+
+One core of a 2-core AMD EPYC does 32 MB/s of English web text and of sentences in 75 languages with lid.176.ftz.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ _LINES = (
     "see 2001:4860:4860::8888.",
     "logo@2x.png a@b.com@c.com",
     "x@y z@1.2.3.4",
+    "git clone https://bob:hunter2@git.example.net/x.git ftp://a:$PASS@h.com",
+    "user-0123abcd@example.com ssh://user-0123abcd:password@h.com redis://:p@[::1]",
 )
 
 
@@ -27,10 +29,10 @@ def _arguments(case: Case) -> list[Any]:
     )
     data = np.frombuffer(b"a@" + b"".join(texts) + b".de", np.uint8)
     offsets = np.cumsum([2, *map(len, texts)], dtype=np.int64)
-    return [offsets, data, True, True, *(np.empty(len(data), dtype) for dtype in (np.int64, np.int64, np.uint8))]
+    return [offsets, data, True, True, True, *(np.empty(len(data), dtype) for dtype in (np.int64, np.int64, np.uint8))]
 
 
-def _expected(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool) -> tuple[int, list[Any]]:
+def _expected(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credentials: bool) -> tuple[int, list[Any]]:
     spans = []
     for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist()):
         text = data[start:stop].tobytes().decode()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import replace as kernels
+from datapipe.kernels.stand_ins import REPLACEMENT_BYTES
 from tests.kernel_table import Case, Row
 from tests.oracles import replace as oracle
 
 
-def _spans(case: Case) -> tuple[np.ndarray, np.ndarray]:
+def spans_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Up to three spans in every text, ascending: starts and stops."""
     generator = case.generator
     cuts = [np.unique(generator.integers(start, stop + 1, 6)) for start, stop in zip(case.offsets[:-1], case.offsets[1:])]
@@ -21,25 +22,10 @@ def _spans(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return np.array(starts, np.int64), np.array(stops, np.int64)
 
 
-def _stand_in_arguments(case: Case) -> list[Any]:
-    starts, stops = _spans(case)
-    kinds = case.generator.integers(0, 3, len(starts)).astype(np.uint8)
-    outputs = [np.zeros((len(starts), kernels.REPLACEMENT_BYTES), np.uint8), np.zeros(len(starts), np.int64)]
-    return [case.data, starts, stops, kinds, np.uint64(case.seed), *outputs]
-
-
-def _stand_in_expected(
-    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray, seed: np.uint64
-) -> tuple[None, list[Any]]:
-    spans = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
-    found = [oracle.stand_in(span, kind, int(seed)) for span, kind in zip(spans, kinds.tolist())]
-    return None, [[list(one.ljust(kernels.REPLACEMENT_BYTES, b"\0")) for one in found], list(map(len, found))]
-
-
 def _replace_arguments(case: Case) -> list[Any]:
-    starts, stops = _spans(case)
-    rows = case.generator.integers(0, 256, (len(starts), kernels.REPLACEMENT_BYTES)).astype(np.uint8)
-    lengths = case.generator.integers(0, kernels.REPLACEMENT_BYTES + 1, len(starts))
+    starts, stops = spans_of(case)
+    rows = case.generator.integers(0, 256, (len(starts), REPLACEMENT_BYTES)).astype(np.uint8)
+    lengths = case.generator.integers(0, REPLACEMENT_BYTES + 1, len(starts))
     num_bytes = int(case.offsets[-1] - case.offsets[0] - (stops - starts).sum() + lengths.sum())
     outputs = [np.empty(len(case.offsets), np.int64), np.empty(num_bytes, np.uint8)]
     return [case.offsets, case.data, starts, stops, rows, lengths, *outputs]
@@ -56,7 +42,4 @@ def _replace_expected(
     return None, [list(accumulate(map(len, texts), initial=0)), list(b"".join(texts))]
 
 
-ROWS = [
-    Row(kernel=kernels.write_stand_ins, arguments=_stand_in_arguments, oracle=_stand_in_expected, num_outputs=2),
-    Row(kernel=kernels.replace_spans, arguments=_replace_arguments, oracle=_replace_expected, num_outputs=2),
-]
+ROWS = [Row(kernel=kernels.replace_spans, arguments=_replace_arguments, oracle=_replace_expected, num_outputs=2)]

@@ -1,4 +1,4 @@
-"""E-mail and IP addresses by regular expressions and the `ipaddress` module."""
+"""E-mail and IP addresses and credentials of URLs by regular expressions and the `ipaddress` module."""
 
 from __future__ import annotations
 
@@ -30,10 +30,27 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
 
 
+def _credentials(text: str) -> tuple[list[Span], list[Span]]:
+    """What is to be replaced, and all that is done with: it, templates and stand-ins."""
+    found, done = [], []
+    for scheme in re.finditer(r"(?<=[0-9A-Za-z])://", text):
+        run = re.match(r"[0-9A-Za-z\-._~%!$*+=:@]{0,256}", text[scheme.end() :])
+        assert run is not None
+        parts = re.fullmatch(r"([^:@]*):(.+)@", run[0][: run[0].rfind("@") + 1])
+        if not parts or not re.match(r"[0-9A-Za-z\[]", text[scheme.end() + parts.end() :]):
+            continue
+        done.append((scheme.end(), scheme.end() + parts.end(), 3))
+        if not re.match(r"[$*]|%s", parts[2]) and not re.fullmatch(r"user-[0-9A-Fa-f]{8}:password@", parts[0]):
+            found.append(done[-1])
+    return found, done
+
+
 def _emails(text: str, taken: list[Span]) -> list[Span]:
-    """E-mail addresses; a local part starts after the IP address before it."""
+    """E-mail addresses; a local part starts after the address or the credentials before it."""
     found, floor = [], 0
     for at in re.finditer("@", text):
+        if any(start <= at.start() < stop for start, stop, _ in taken):
+            continue
         floor = max([floor] + [stop for _, stop, _ in taken if stop <= at.start()])
         run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[floor : at.start()])
         assert run is not None
@@ -41,7 +58,8 @@ def _emails(text: str, taken: list[Span]) -> list[Span]:
         domain = _domain(text[at.end() : at.end() + 253])
         if local and len(run[0]) <= 64 and not run[0].endswith(".") and domain and at.start() >= floor:
             floor = at.end() + len(domain)
-            found.append((at.start() - len(local), floor, 0))
+            if not re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[at.start() - len(local) : floor]):
+                found.append((at.start() - len(local), floor, 0))
     return found
 
 
@@ -114,6 +132,8 @@ def _ipv6s(text: str) -> list[Span]:
 
 def find(text: str) -> list[Span]:
     """(start, stop, kind) of ASCII or other text, in characters."""
-    ips = _ipv4s(text) + _ipv6s(text)
-    emails = _emails(text, ips)
-    return sorted(emails + [ip for ip in ips if not any(ip[0] < email[1] and email[0] < ip[1] for email in emails)])
+    credentials, done = _credentials(text)
+    ips = [ip for ip in _ipv4s(text) + _ipv6s(text) if not any(start < ip[1] and ip[0] < stop for start, stop, _ in done)]
+    emails = _emails(text, ips + done)
+    outside = [ip for ip in ips if not any(ip[0] < email[1] and email[0] < ip[1] for email in emails)]
+    return sorted(credentials + emails + outside)

@@ -15,7 +15,7 @@ from tests.oracles import pii as oracle
 
 def _find(text: str) -> list[str]:
     offsets, data = columns.text_buffers(pa.array([text], pa.large_string()))
-    found = pii.find(offsets, data, True, True)
+    found = pii.find(offsets, data, True, True, True)
     return [data[start:stop].tobytes().decode() for start, stop in zip(found.starts, found.stops, strict=True)]
 
 
@@ -88,11 +88,32 @@ def test_find_ipv6_cases_are_as_listed(text: str, expected: list[str]) -> None:
     assert _find(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git clone https://bob:hunter2@h.com/x", ["bob:hunter2@"]),
+        ("redis://:s3cret@10.0.0.1:6379 postgres://u:p@ss@db", [":s3cret@", "u:p@ss@"]),
+        ("https://bob:ghp_x@[::1]/", ["bob:ghp_x@"]),
+        ("https://h.com:80/a@b https://bob@h.com:80 http://a:b@/ http://a:b@ ://a:b@h http://a:@h", ["bob@h.com"]),
+        ("http://u:$PASS@h.com http://u:%s@h.com http://u:***@h.com http://u:${P}@h http://{u}:{p}@h", []),
+        ("http://user-0123abcd:password@h.com user-0123abcd@example.com", []),
+        (
+            "http://user-0123abcx:password@h.com user-0123abcx@example.com",
+            ["user-0123abcx:password@", "user-0123abcx@example.com"],
+        ),
+        ("http://u:" + "p" * 253 + "@h.com http://u:" + "p" * 254 + "@h", ["u:" + "p" * 253 + "@"]),
+    ],
+)
+def test_find_credentials_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text) == expected
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
     scraps = [*"@@.-5_+'/(:\n§év", "jane", "doe", "x.com", ".de", "8.8.8.8", "1.2.3.4", "10.0.0.1", "..", "99", "version"]
     scraps += ["section", "to", "ab.png", "c:d", "com", "xn--p1ai", "300.1.1.1", "2600:1::", "-.", "a@b.co"]
+    scraps += ["http://", "u:p@", "$", "*", "user-01234567", ":password@", "@example.com"]
     for _ in range(400):
         drawn = [scraps[number] for number in generator.integers(0, len(scraps), 9)]
         text = "".join(scrap + ("" if generator.random() < 0.6 else " ") for scrap in drawn)
@@ -123,7 +144,7 @@ def test_find_random_ipv6_are_found_where_public_and_clear() -> None:
 def test_find_spans_of_several_documents_stay_inside_them() -> None:
     texts = ["jane@x.", "com", "8.8.", "8.8", "", "a", "@b.com", "x a@b.com"]
     offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
-    found = pii.find(offsets, data, True, True)
+    found = pii.find(offsets, data, True, True, True)
     assert found.starts.tolist() == [offsets[7] + 2]
     assert found.stops.tolist() == [offsets[8]]
 
@@ -131,7 +152,27 @@ def test_find_spans_of_several_documents_stay_inside_them() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece",
-    ["aaaa@", "a", "@", "1", "1.", "1.1.1.1.", ".", ":", "a:", "::", "aaaa", "1:2::", "a.", "a@a.", "a@a-.", "8.8.8.8 to "],
+    [
+        "aaaa@",
+        "a",
+        "@",
+        "1",
+        "1.",
+        "1.1.1.1.",
+        ".",
+        ":",
+        "a:",
+        "::",
+        "aaaa",
+        "1:2::",
+        "a.",
+        "a@a.",
+        "a@a-.",
+        "8.8.8.8 to ",
+        "a://",
+        "a://b:",
+        "a://b:c@",
+    ],
 )
 def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
     assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 7

@@ -1,9 +1,8 @@
-"""What becomes of addresses in documents, and how many of the labelled ones are found."""
+"""What becomes of personal data in documents, and how much of what is labelled is found."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import pickle
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
+from pydantic import ValidationError
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
@@ -31,29 +30,47 @@ def _opened(seed: int = 1, **options: object) -> Pii:
     return stage
 
 
+def _after(stage: Pii, batch: DocumentBatch) -> DocumentBatch:
+    """The batch as the engine makes it of what the stage says."""
+    result = stage.process(batch)
+    return batch.with_columns({name: column for name, column in result.columns.items() if name == "text"}).filter(result.keep)
+
+
 def _texts(stage: Pii, texts: list[str]) -> list[str]:
-    return _batch(texts).with_columns(stage.process(_batch(texts))).texts.to_pylist()
+    return _after(stage, _batch(texts)).texts.to_pylist()
 
 
 TEXTS = ["Ask Jörg (jane@x.com) or a.b@y.de at 8.8.8.8.", "", "nobody 10.0.0.1", "jane@x.com 2001:4860:4860::8888 é"]
+OF_EACH = (
+    "jane@x.com, 8.8.8.8, 2001:4860:4860::8888, call (415) 555-2671 or +44 20 7946 0958, 4111 1111 1111 1111, "
+    "GB82 WEST 1234 5698 7654 32, SSN 123-45-6789, https://bob:hunter2@h.net/x"
+)
 
 
-def test_pii_tag_replaces_each_address_by_its_kind() -> None:
-    out = _opened().process(_batch(TEXTS))
-    assert out["text"].to_pylist() == ["Ask Jörg (<EMAIL>) or <EMAIL> at <IP>.", "", "nobody 10.0.0.1", "<EMAIL> <IP> é"]
-    out["text"].validate(full=True)
+def test_pii_tag_replaces_each_kind_by_its_name() -> None:
+    out = _opened().process(_batch([*TEXTS, OF_EACH])).columns["text"]
+    out.validate(full=True)
+    assert out.to_pylist() == [
+        "Ask Jörg (<EMAIL>) or <EMAIL> at <IP>.",
+        "",
+        "nobody 10.0.0.1",
+        "<EMAIL> <IP> é",
+        "<EMAIL>, <IP>, <IP>, call <PHONE> or <PHONE>, <CARD>, <IBAN>, SSN <SSN>, https://<CREDENTIALS>@h.net/x",
+    ]
 
 
-def test_pii_tallies_count_per_document() -> None:
-    out = _opened().process(_batch(TEXTS))
+def test_pii_tallies_count_each_kind_per_document() -> None:
+    out = _opened(kinds=["email", "ip", "phone", "card", "iban", "ssn"]).process(_batch([*TEXTS, OF_EACH])).columns
     assert set(Pii.tallies) == set(out) - {"text"}
-    assert out["emails"].to_pylist() == [2, 0, 0, 1]
-    assert out["ip_addresses"].to_pylist() == [1, 0, 0, 1]
+    assert out["email"].to_pylist() == [2, 0, 0, 1, 2]  # hunter2@h.net, where the URL stays
+    assert out["ip"].to_pylist() == [1, 0, 0, 1, 2]
+    assert [out[name][4].as_py() for name in ("phone", "card", "iban", "ssn", "url_credentials")] == [2, 1, 1, 1, 0]
     assert {out[name].type for name in Pii.tallies} == {pa.int32()}
 
 
 def test_pii_delete_writes_nothing() -> None:
-    assert _texts(_opened(replace="delete"), TEXTS)[0] == "Ask Jörg () or  at ."
+    stage = _opened(replace="delete")
+    assert _texts(stage, [TEXTS[0], "https://bob:hunter2@h.net/x"]) == ["Ask Jörg () or  at .", "https://h.net/x"]
 
 
 def test_pii_fake_is_the_same_for_the_same_address_wherever_it_is() -> None:
@@ -66,24 +83,122 @@ def test_pii_fake_is_the_same_for_the_same_address_wherever_it_is() -> None:
     assert _texts(_opened(replace="fake", seed=2), TEXTS[3:]) != [last]
 
 
-def test_pii_one_kind_alone_leaves_the_other() -> None:
-    assert _texts(_opened(emails=False), TEXTS)[0] == "Ask Jörg (jane@x.com) or a.b@y.de at <IP>."
-    assert _texts(_opened(ip_addresses=False), TEXTS)[3] == "<EMAIL> 2001:4860:4860::8888 é"
+@pytest.mark.parametrize(
+    ("kind", "tag"),
+    [
+        ("email", "<EMAIL>"),
+        ("ip", "<IP>"),
+        ("phone", "<PHONE>"),
+        ("card", "<CARD>"),
+        ("iban", "<IBAN>"),
+        ("ssn", "<SSN>"),
+        ("url_credentials", "<CREDENTIALS>"),
+    ],
+)
+def test_pii_one_kind_alone_leaves_the_others(kind: str, tag: str) -> None:
+    found = re.findall("<[A-Z]+>", _texts(_opened(kinds=[kind]), [OF_EACH])[0])
+    assert set(found) == {tag}
 
 
-def test_pii_batch_without_addresses_passes_its_text_untouched() -> None:
-    batch = _batch(["clean", "10.0.0.1"])
-    out = batch.with_columns(_opened().process(batch))
-    assert out.texts.buffers()[2].address == batch.texts.buffers()[2].address
+def test_pii_batch_without_hits_passes_its_text_untouched() -> None:
+    assert "text" not in _opened().process(_batch(["clean", "10.0.0.1"])).columns
+    assert "text" not in _opened().process(_batch([])).columns
+
+
+def test_pii_more_hits_than_allowed_drop_the_document() -> None:
+    stage, texts = _opened(max_hits=2), ["a@x.com b@x.com", "a@x.com b@x.com 8.8.8.8", "none"]
+    result = stage.process(_batch(texts))
+    assert result.keep.tolist() == [True, False, True]
+    assert [stage.rules()[at].name for at in result.rule if at >= 0] == ["too_many_hits"]
+    assert (result.value.tolist(), result.measured[0].tolist()) == ([2, 3, 0], [2, 3, 0])
+    assert _texts(stage, texts) == ["<EMAIL> <EMAIL>", "none"]
+    assert _opened().rules() == []
+    assert _opened(max_hits=0).process(_batch(texts)).keep.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0171 2345678 and (415) 555-2671", {"US": "0171 2345678 and <PHONE>", "DE": "<PHONE> and (415) 555-2671"}),
+        ("tel 0171 2345678", {"US": "tel 0171 2345678", "DE": "tel <PHONE>", "": "tel 0171 2345678"}),
+        ("+49 171 2345678", {"US": "<PHONE>", "DE": "<PHONE>", "": "<PHONE>"}),
+        ("(555) 555-2671 and +999 123 456 789", {"US": "(555) 555-2671 and +999 123 456 789"}),
+        ("call 415 555 2671 24 hours", {"US": "call <PHONE> 24 hours"}),
+        ("fax 001-415-555-2671", {"GB": "fax <PHONE>"}),
+        ("(415) 555-2671x12, +1 415 555 2671 ext. 3", {"US": "<PHONE>, <PHONE>"}),
+    ],
+)
+def test_pii_phone_numbers_are_those_of_their_regions(text: str, expected: dict[str, str]) -> None:
+    for region, out in expected.items():
+        assert _texts(_opened(phone_regions=[region] if region else []), [text]) == [out]
+
+
+def test_pii_options_that_nothing_fits_are_refused() -> None:
+    for options in ({"phone_regions": ["UK"]}, {"kinds": ["names"]}, {"kinds": []}, {"max_hits": -1}, {"emails": True}):
+        with pytest.raises(ValidationError):
+            Pii.model_validate(options)
+
+
+HOSTILE = [
+    OF_EACH,
+    *TEXTS,
+    "version 415-555-2671 8.8.8.8",
+    "378282246310005 3782 822463 10005",
+    "<PHONE> 4155552671",
+    "tel <b>",
+]
+HOSTILE += ["4111 1111 1111 1111 4242 4242 4242 4242", "jane@x.com 4111 1111 1111 1111", "http://a:b@c:d@e.com a@b.com@c.com"]
+HOSTILE += [
+    "call 123-45-6789 987-65-4320",
+    "\n".join(["+1 415 555 2671", "SSN", "123456789"]),
+    "tel +1 415 555 2671 tel 4155552671",
+]
+
+
+@pytest.mark.parametrize("replace", ["tag", "fake"])
+def test_pii_redacting_twice_changes_nothing(replace: str) -> None:
+    stage = _opened(replace=replace, phone_regions=["US", "DE", "ES"])
+    once = _batch(_texts(stage, HOSTILE))
+    assert "text" not in stage.process(once).columns
+
+
+@pytest.mark.parametrize("replace", ["tag", "fake"])
+def test_pii_redacting_random_scraps_twice_changes_nothing(replace: str) -> None:
+    generator = np.random.default_rng(3)
+    scraps = [
+        *" .-+()/:@\n,",
+        "tel ",
+        "call ",
+        "version ",
+        "SSN ",
+        "jane@x.com",
+        "8.8.8.8",
+        "4111 1111 1111 1111",
+        "415-555-2671",
+    ]
+    scraps += [
+        "+41 44 668 18 00",
+        "123-45-6789",
+        "GB82WEST12345698765432",
+        "http://a:b@",
+        "h.com",
+        "2001:4860::8:8",
+        "123456789",
+        "42",
+    ]
+    texts = ["".join(scraps[at] for at in generator.integers(0, len(scraps), 12)) for _ in range(3000)]
+    stage = _opened(replace=replace, phone_regions=["US", "CH"])
+    out = stage.process(_batch(texts)).columns
+    assert min(pa.compute.sum(out[name]).as_py() for name in Pii.tallies) > 100
+    assert "text" not in stage.process(_batch(out["text"].to_pylist())).columns
 
 
 @pytest.mark.parametrize("replace", ["tag", "fake", "delete"])
 def test_pii_split_batches_give_the_same(replace: str) -> None:
-    stage = _opened(replace=replace)
-    whole = _texts(stage, TEXTS)
-    batch = _batch(TEXTS)
-    for cut in range(5):
-        parts = [part.with_columns(stage.process(part)) for part in (batch.slice(0, cut), batch.slice(cut, 4))]
+    stage, batch = _opened(replace=replace, max_hits=4), _batch([*TEXTS, *HOSTILE])
+    whole = _after(stage, batch).texts.to_pylist()
+    for cut in (0, 1, 5, 7, len(TEXTS) + len(HOSTILE)):
+        parts = [_after(stage, part) for part in (batch.slice(0, cut), batch.slice(cut, batch.num_docs))]
         assert [text for part in parts for text in part.texts.to_pylist()] == whole
 
 
@@ -92,14 +207,7 @@ def test_pii_batch_read_back_from_disk_gives_the_same(tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "batch.arrow"), batch.record.schema) as writer:
         writer.write_batch(batch.record)
     mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "batch.arrow"))).get_batch(0)
-    assert _opened(replace="fake").process(DocumentBatch(mapped)) == _opened(replace="fake").process(batch)
-
-
-def test_pii_tagged_or_faked_ip_text_is_not_redacted_again() -> None:
-    for replace in ("tag", "fake"):
-        stage = _opened(replace=replace, emails=replace == "tag")
-        once = _texts(stage, TEXTS)
-        assert _texts(stage, once) == once
+    assert _after(_opened(replace="fake"), DocumentBatch(mapped)).texts == _after(_opened(replace="fake"), batch).texts
 
 
 def test_pii_pickled_stage_gives_the_same() -> None:
@@ -107,27 +215,8 @@ def test_pii_pickled_stage_gives_the_same() -> None:
     assert _texts(pickle.loads(pickle.dumps(stage)), TEXTS) == _texts(stage, TEXTS)
 
 
-def _labelled(path: Path) -> tuple[list[str], list[set[str]], list[set[str]]]:
-    """Texts, and in each the labelled addresses that should go: e-mails, and IP addresses outside special ranges."""
-    with zstandard.open(path, "rt", encoding="utf-8") as stream:
-        rows = json.load(stream)
-    emails, ips = [], []
-    for row in rows:
-        spans = [(span["entity_type"], span["entity_value"]) for span in row["spans"]]
-        emails.append({value for kind, value in spans if kind == "EMAIL_ADDRESS"})
-        found = {value for kind, value in spans if kind == "IP_ADDRESS"}
-        ips.append({value for value in found if ipaddress.ip_address(value).is_global})
-    return [row["full_text"] for row in rows], emails, ips
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", ["presidio_generated_large", "presidio_synth_dataset_v2"])
-def test_pii_labelled_addresses_are_found_and_nothing_else(real_data: Path, name: str) -> None:
-    texts, emails, ips = _labelled(real_data / "pii" / f"{name}.json.zst")
-    out = _opened().process(_batch(texts))
-    for column, labels in (("emails", emails), ("ip_addresses", ips)):
-        counted, expected = out[column].to_numpy(), np.array([len(found) for found in labels])
-        assert np.minimum(counted, expected).sum() >= 0.99 * expected.sum()  # recall
-        assert np.minimum(counted, expected).sum() >= 0.99 * counted.sum()  # precision
-    for text, found in zip(out["text"].to_pylist(), emails, strict=True):
-        assert not any(value in text for value in found)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", ["+1 ", "+14155552671 ", "call 4155552671 ", "9", "@", ".", "1-", "<PHONE> 415 "])
+def test_pii_a_megabyte_of_one_piece_is_done_in_time(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    assert _texts(_opened(), [text, "a@b.com"])[1] == "<EMAIL>"

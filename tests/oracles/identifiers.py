@@ -1,0 +1,204 @@
+"""Cards, IBANs, social security numbers and candidates for phone numbers by regular expressions and plain arithmetic."""
+
+from __future__ import annotations
+
+import re
+
+CARD, IBAN, SSN, PHONE, NATIONAL = 4, 5, 6, 7, 9
+WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE, AMERICAN_SHAPES, TRUNK_SHAPES = 1, 2, 4, 8, 16, 32
+Span = tuple[int, int, int]
+
+_BEFORE = rb"(?<![0-9A-Za-z_\-/$%+&@])(?<![^A-Za-z]\.)(?<!\A\.)"
+_AFTER = rb"(?![0-9A-Za-z_@%])(?![.\-][0-9])"
+_CARD_WORDS = b"card cards visa mastercard credit debit cc"
+_SSN_WORDS = b"ssn ssns security"
+_PHONE_WORDS = (
+    b"tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
+    b"whatsapp desk ph"
+)
+_FILLERS = b"number numbers no nr num is was at on me us our my your the or to home office work direct line free toll"
+_IBAN_LENGTHS = {
+    15: "NO",
+    16: "BE",
+    18: "DK FI FK FO GL NL SD",
+    19: "MK SI",
+    20: "AT BA EE KZ LT LU MN XK",
+    21: "CH HR LI LV",
+    22: "BG BH CR DE GB GE IE ME RS VA",
+    23: "AE GI IL IQ OM SO TL",
+    24: "AD CZ ES MD PK RO SA SE SK TN VG",
+    25: "LY PT ST",
+    26: "IS TR",
+    27: "BI DJ FR GR IT MC MR SM",
+    28: "AL AZ BY CY DO GT HN HU LB NI PL SV",
+    29: "BR EG PS QA UA",
+    30: "JO KW MU YE",
+    31: "MT SC",
+    32: "LC",
+    33: "RU",
+}
+_LENGTH_OF = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries.split()}
+_SURE_ISSUERS = [
+    (4, 4, {16, 19}),
+    (51, 55, {16}),
+    (2221, 2720, {16}),
+    (34, 34, {15}),
+    (37, 37, {15}),
+    (1800, 1800, {15}),
+    (2131, 2131, {15}),
+    (300, 305, {14}),
+    (3095, 3095, {14}),
+    (36, 36, {14}),
+    (38, 39, {14}),
+    *((first, last, {16, 17, 18, 19}) for first, last in [(3528, 3589), (6011, 6011), (644, 649), (62, 62), (65, 65)]),
+    (2200, 2204, {16, 17, 18, 19}),
+    *((one, one, {16, 17, 18, 19}) for one in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+]
+_RARE_ISSUERS = [
+    (4, 4, {13}),
+    (35, 35, {16}),
+    (56, 58, set(range(12, 20))),
+    *((one, one, set(range(12, 20))) for one in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+]
+
+
+def _follows(text: bytes, start: int, words: bytes) -> bool:
+    """Whether one of the last three words is among `words`, behind fillers alone."""
+    before = re.split(rb"[0-9<>\xa7]", text[max(0, start - 40) : start])[-1]
+    for word in re.findall(rb"[A-Za-z]+", before)[:-4:-1]:
+        if word.lower()[:8] in {one[:8] for one in words.split()}:
+            return True
+        if word.lower() not in _FILLERS.split():
+            return False
+    return False
+
+
+def _is_issued(digits: str, issuers: list[tuple[int, int, set[int]]]) -> bool:
+    return any(first <= int(digits[: len(str(first))]) <= last and len(digits) in lengths for first, last, lengths in issuers)
+
+
+def _is_card(text: bytes, start: int, written: bytes) -> bool:
+    digits = re.sub(r"\D", "", written.decode())
+    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    if sum(number // 10 + number % 10 for number in doubled) % 10:
+        return False
+    return _is_issued(digits, _SURE_ISSUERS) or (_is_issued(digits, _RARE_ISSUERS) and _follows(text, start, _CARD_WORDS))
+
+
+def _card(text: bytes, floor: int, start: int) -> int:
+    """Where the card at `start` stops, or 0."""
+    if start - 2 >= floor and re.match(rb"[0-9]{4} ", text[start:]) and re.match(rb"[0-9] ", text[start - 2 :]):
+        return 0
+    table = re.compile(rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{4}")
+    if table.match(text, start):
+        return 0
+    for form in (
+        rb"[0-9]{12,19}",
+        rb"[0-9]{4}([ -])[0-9]{6}\1[0-9]{4,5}",
+        rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{1,3}",
+        rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{1,4}",
+    ):
+        found = re.compile(_BEFORE + form + _AFTER).match(text, start)
+        if found and _is_card(text, start, found[0]):
+            return found.end()
+    return 0
+
+
+def _iban(text: bytes, start: int) -> int:
+    """Where the IBAN at `start` stops, or 0."""
+    length = _LENGTH_OF.get(text[start : start + 2].decode("latin-1").upper(), 0)
+    sign = re.escape(text[start + 4 : start + 5]) if text[start + 4 : start + 5] in (b" ", b"-") else b""
+    groups = [b"[0-9A-Za-z]{4}"] * (length // 4) + ([b"[0-9A-Za-z]{%d}" % (length % 4)] if length % 4 else [])
+    found = re.compile(_BEFORE + rb"(?=[A-Za-z]{2}[0-9]{2})" + sign.join(groups) + _AFTER).match(text, start)
+    if not length or not found:
+        return 0
+    written = re.sub(rb"[ -]", b"", found[0]).decode()
+    if written not in (written.upper(), written.lower()):
+        return 0
+    number = "".join(str(int(character, 36)) for character in written[4:] + written[:4])
+    return found.end() if int(number) % 97 == 1 else 0
+
+
+def _ssn(text: bytes, start: int) -> tuple[int, bool]:
+    """Where what is written as an SSN stops, or 0, and whether it may be one."""
+    found = re.compile(_BEFORE + rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
+    if not found and _follows(text, start, _SSN_WORDS):
+        found = re.compile(_BEFORE + rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
+    if not found:
+        return 0, False
+    digits = re.sub(rb"\D", b"", found[0])
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    is_valid = area not in (b"000", b"666") and area < b"900" and group != b"00" and serial != b"0000"
+    return (found.end(), is_valid) if is_valid or b"-" in found[0] else (0, False)
+
+
+def _body(text: bytes, start: int) -> bytes:
+    """The digits and separators of a phone number."""
+    found = re.match(rb"[0-9](?:[ \-./()]{0,2}[0-9]){0,14}", text[start:])
+    assert found is not None
+    written = found[0]
+    if re.match(rb"[0-9]", text[start + len(written) :]):
+        cut = re.match(rb"(.*[0-9])[ \-./()]+[0-9]+\Z", written)
+        written = cut[1] if cut else b""
+    return written if len(re.sub(rb"\D", b"", written)) >= 7 else b""
+
+
+def _is_trunk(written: bytes) -> bool:
+    if re.fullmatch(rb"0[1-9][ \-)][0-9]{2}(?:[ -][0-9]{2}){3}", written):
+        return True
+    shape = re.fullmatch(rb"0[1-9][0-9]{1,3}[ \-)][0-9 \-]*", written)
+    return bool(shape) and 10 <= len(re.sub(rb"\D", b"", written)) <= 12
+
+
+def _extended(text: bytes, stop: int) -> int:
+    """Where the number and its extension stop, 0 where it is not free-standing."""
+    found = re.compile(rb" ?(?:ext\.?|x) ?[0-9]{1,6}(?![0-9])").match(text, stop)
+    stop = found.end() if found else stop
+    return stop if re.compile(_AFTER).match(text, stop) else 0
+
+
+def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
+    before = text[first - 1 : first] if first > floor else b""
+    start = first - 1 if before in (b"+", b"(") else first
+    if not re.compile(_BEFORE).match(text, start) or (before == b"+" and text[max(0, start - 1) : start] in (b")", b"]")):
+        return None
+    stop = first + len(_body(text, first))
+    if before == b"+":
+        return (start, _extended(text, stop), PHONE) if stop > first and _extended(text, stop) else None
+    american = rb"(?:1[-. ])?(?:\([2-9][0-8][0-9]\) ?[2-9][0-9]{2}[-. ]|[2-9][0-8][0-9]([-.])[2-9][0-9]{2}\1)[0-9]{4}(?![0-9])"
+    shaped = re.compile(american).match(text, start)
+    if wanted & AMERICAN_SHAPES and shaped and _extended(text, shaped.end()):
+        return start, _extended(text, shaped.end()), NATIONAL
+    is_telling = (wanted & TRUNK_SHAPES and _is_trunk(text[first:stop])) or _follows(text, start, _PHONE_WORDS)
+    return (start, _extended(text, stop), NATIONAL) if stop > first and is_telling and _extended(text, stop) else None
+
+
+def find(text: bytes, wanted: int) -> list[Span]:
+    """(start, stop, kind), as the kernel has them."""
+    spans: list[Span] = []
+    floor = 0
+    for group in re.finditer(rb"[0-9]+", text):
+        first = group.start()
+        if first < floor:
+            continue
+        found, stop = _at(text, floor, first, wanted)
+        if found:
+            spans.append(found)
+        floor = max(floor, stop)
+    return spans
+
+
+def _at(text: bytes, floor: int, first: int, wanted: int) -> tuple[Span | None, int]:
+    """What the group of digits at `first` belongs to, and what is done with."""
+    if wanted & WANTS_IBAN and first - 2 >= floor and re.match(rb"[A-Za-z]{2}", text[first - 2 : first]):
+        stop = _iban(text, first - 2)
+        if stop:
+            return (first - 2, stop, IBAN), stop
+    stop = _card(text, floor, first) if wanted & WANTS_CARD else 0
+    if stop:
+        return (first, stop, CARD), stop
+    stop, is_valid = _ssn(text, first)
+    if stop:
+        return ((first, stop, SSN) if is_valid and wanted & WANTS_SSN else None), stop
+    phone = _phone(text, floor, first, wanted) if wanted & WANTS_PHONE else None
+    return phone, phone[1] if phone else 0

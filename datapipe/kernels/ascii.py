@@ -15,7 +15,9 @@ _DOT, _DASH = ord("."), ord("-")
 _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT, SEPARATOR, TOKEN, BASE64 = (1 << bit for bit in range(13))
+DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT, SEPARATOR, TOKEN, BASE64, UPPER, VALUE = (
+    1 << bit for bit in range(15)
+)
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -30,6 +32,8 @@ _MEMBERS = {
     SEPARATOR: " -./()",  # inside a phone number
     TOKEN: _DIGITS + _LETTERS + "_-",
     BASE64: _DIGITS + _LETTERS + "+/",
+    UPPER: _DIGITS + _LETTERS[26:],
+    VALUE: _DIGITS + _LETTERS + "!#&*+,-./:;=?@[]^_|~%",  # of a password in quotes
 }
 
 

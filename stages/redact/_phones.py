@@ -2,7 +2,7 @@
 
 The one part of `redact.pii` that runs in Python: some 40 µs for each reading of a candidate, and each has at most four, of
 which every configured region tries each. A candidate is 7 bytes of text or more and at most about 70, so the cost is linear in
-the text; the answers are remembered, since pages repeat their numbers.
+the text: 0.2 MB/s where all of it is different numbers. The answers are remembered, since pages repeat their numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import phonenumbers
 from datapipe.kernels.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
 from datapipe.kernels.pii import PHONE, Found
 
+phonenumbers.enable_pattern_cache()  # else numbers of many countries cost 740 µs each: their patterns push out each other
 _MAX_READINGS = 4
 _MIN_DIGITS = 7
 _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")

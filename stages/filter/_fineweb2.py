@@ -149,7 +149,7 @@ def settings(language: str) -> Settings:
     known = _by_name()
     if language not in known:
         raise UserError(
-            f"FineWeb-2 has no settings for the language '{language}' here.{suggest(language, known)} "
+            f"FineWeb-2 has no settings for the language '{language}'.{suggest(language, known)} "
             f"Expected one of: {', '.join(languages())}; the script may be left out (deu), or the ISO 639-1 code given (de)."
         )
     return known[language]
@@ -163,7 +163,7 @@ def languages() -> list[str]:
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, Settings]:
     """Every language under each of its names."""
-    lines = _TABLE.strip().split("\n")
+    lines: Sequence[str] = _TABLE.strip().splitlines()
     found: dict[str, Settings] = {}
     for numbers, stop_words in zip(lines[::2], lines[1::2], strict=True):
         one, short = _read(numbers.split(), tuple(stop_words.split()))

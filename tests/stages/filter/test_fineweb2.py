@@ -55,5 +55,5 @@ def test_fineweb2_macrolanguages_are_known(name: str, code: str) -> None:
 
 
 def test_fineweb2_unknown_language_is_told_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"'deu_Latin' here\. Did you mean 'deu_Latn'\?.*cmn_Hani.*ISO 639-1"):
+    with pytest.raises(UserError, match=r"'deu_Latin'\. Did you mean 'deu_Latn'\?.*cmn_Hani.*ISO 639-1"):
         settings("deu_Latin")

@@ -20,6 +20,12 @@ from datapipe.stage import EDGE_SCHEMA, Filter, FilterResult, Global, Map, Reade
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
     "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},
+    "filter.url": {
+        "field": "text",
+        "domains": ["8.8.8.8"],
+        "hard_words": ["crlf", "line"],
+        "soft_words": ["one", "word", "the"],
+    },
 }
 """Options of stages that need some, or do nothing without."""
 

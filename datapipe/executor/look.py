@@ -71,7 +71,7 @@ class Looker:
         remembered = recall(self.root)
         self.steps, self._files = remembered.steps, remembered.files
         self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
-        self._mixture = _mixture_of(self.root)
+        self._mixture = mixture_of(self.root)
 
     def look(self, wanted: Wanted) -> list[Seen]:
         """At most `count` documents. Raises UserError for a source or reason that is not there."""
@@ -142,7 +142,7 @@ class Looker:
         return file.path, place, reader.read_one(file, place, fields, open_input) if text else None
 
 
-def _mixture_of(root: Root) -> Mixture:
+def mixture_of(root: Root) -> Mixture:
     """The mixture of an output, as resolved when it ran."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MIXTURE

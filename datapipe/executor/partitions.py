@@ -72,10 +72,20 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def read_table(root: Root, output: OutputRef) -> Iterator[pa.RecordBatch]:
-    """The batches of a file, one in memory at a time, after the whole of it was held against its checksum."""
-    with _checked(root, output) as stream, pa.ipc.open_stream(stream) as reader:
-        yield from reader
+def read_table(root: Root, output: OutputRef, names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """The batches of a file, one in memory at a time, after the whole of it was held against its checksum.
+
+    Args:
+        names: only these columns, of those that the file has, are decompressed; empty: all.
+    """
+    with _checked(root, output) as stream:
+        options = pa.ipc.IpcReadOptions()
+        if names:
+            schema = pa.ipc.read_schema(stream)
+            stream.seek(0)
+            options.included_fields = [at for at, name in enumerate(schema.names) if name in names]
+        with pa.ipc.open_stream(stream, options=options) as reader:
+            yield from reader
 
 
 def _checked(root: Root, output: OutputRef) -> pa.NativeFile:

@@ -101,6 +101,23 @@ def test_cli_inspect_unknown_reason_is_the_users_error(finished):
     assert "filter.gopher_quality" in done.stderr
 
 
+def test_cli_inspect_sweep_shows_what_each_threshold_keeps(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
+    stages = "stages:\n  - filter.length: {min_words: 80, mode: tag}"
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
+    assert datapipe(["run", str(mixture), "--workers", "1"]).returncode == 0
+    output = str(tmp_path / "out")
+    done = datapipe(["inspect", output, "--sweep", "filter.length.min_words"])
+    assert done.returncode == 0, done.stderr
+    assert "▶ 80" in done.stdout
+    chosen = datapipe(["inspect", output, "--sweep", "filter.length.min_words", "--at", "0,70"])
+    assert "60  100.0%" in " ".join(chosen.stdout.split()).replace(" │ ", "  ")
+    for wrong in (["--at", "1"], ["--sweep", "filter.length.min_words", "--at", "a,b"], ["--sweep", "filter.length.x"]):
+        refused = datapipe(["inspect", output, *wrong])
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
+
+
 def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
     _, output, _ = finished
     assert datapipe(["verify", str(output)]).returncode == 0

@@ -25,13 +25,15 @@ _VERDICT_ROWS = pa.schema([pa.field("hash", pa.uint64(), nullable=False), *VERDI
 def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
     """Meets all rows of a hash range; memory is one bucket."""
     metrics, started = TaskMetrics(), perf_counter()
-    edges = TableWriter(root, f"{folder}/edges.arrow", EDGE_SCHEMA)
     bucket = read_range(root, task.files, task.start, task.stop)
+    size = bucket.nbytes if bucket is not None else 0
+    metrics.spent(f"{task.stage.name}: exchange", perf_counter() - started, size)
+    started = perf_counter()
+    edges = TableWriter(root, f"{folder}/edges.arrow", EDGE_SCHEMA)
     if bucket is not None and bucket.num_rows:
         edges.add(cast(Global, task.stage.stage).reduce(bucket))
     written = edges.finish()
-    size = bucket.nbytes if bucket is not None else 0
-    metrics.spent(f"{task.stage.name}: meet", perf_counter() - started, size, 0)
+    metrics.spent(f"{task.stage.name}: meet", perf_counter() - started, size)
     return {"edges": (written,)}, metrics
 
 

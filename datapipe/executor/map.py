@@ -65,7 +65,7 @@ class _Mapper:
 
     def batches(self) -> Iterator[DocumentBatch]:
         if not self.task.splits:
-            for batch in read_documents(self.root, self.task.documents):
+            for batch in read_documents(self.root, self.task.documents, self.metrics):
                 self._count_read(batch)
                 yield batch
             return
@@ -125,18 +125,24 @@ class _Mapper:
         for bound in self.task.stages:
             if batch.num_docs == 0:
                 return
-            started, num_bytes, num_docs = perf_counter(), batch.text_bytes, batch.num_docs
-            batch = self._run_stage(bound, batch)
-            self.metrics.spent(bound.name, perf_counter() - started, num_bytes, num_docs)
+            given, started = batch, perf_counter()
+            batch = self._run_stage(bound, given)
+            self._charge(bound.name, given, perf_counter() - started)
         if self.exchange is not None and self.task.emit is not None and batch.num_docs:
-            started, num_bytes, num_docs = perf_counter(), batch.text_bytes, batch.num_docs
             batch = self._emit(self.task.emit, self.exchange, batch)
-            self.metrics.spent(self.task.emit.name, perf_counter() - started, num_bytes, num_docs)
         started = perf_counter()
         self.documents.add(batch.record)
         self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
         self.books.kept += batch.num_docs
         self.books.kept_bytes += batch.text_bytes
+
+    def _charge(self, name: str, given: DocumentBatch, seconds: float) -> None:
+        """Charges a stage for its work on a batch, and apart from it what was found there for the stages behind it too."""
+        for found, found_s in given.found_s.items():
+            self.metrics.spent(found, found_s, given.text_bytes, given.num_docs)
+            seconds -= found_s
+        given.found_s.clear()
+        self.metrics.spent(name, seconds, given.text_bytes, given.num_docs)
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
@@ -200,9 +206,14 @@ class _Mapper:
     def _emit(self, bound: BoundStage, exchange: ExchangeWriter, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
         assert isinstance(stage, Global)
+        started = perf_counter()
         done = guarded(stage.emit, batch)
-        for _, _, rows in done.parts:
-            exchange.add(self._salted(rows))
+        emitted = [self._salted(rows) for _, _, rows in done.parts]
+        self._charge(bound.name, batch, perf_counter() - started)
+        started = perf_counter()
+        for rows in emitted:
+            exchange.add(rows)
+        self.metrics.spent(f"{bound.name}: exchange", perf_counter() - started, sum(rows.nbytes for rows in emitted))
         self._isolate(bound.name, batch, done.culprits)
         return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.culprits else batch
 
@@ -235,7 +246,8 @@ class _Mapper:
                 )
             )
         kept = batch.filter(~found.dropped)
-        self.metrics.spent(self.task.verdicts.name, perf_counter() - started)
+        name = f"{self.task.verdicts.name}: verdicts"
+        self.metrics.spent(name, perf_counter() - started, batch.text_bytes, batch.num_docs)
         return kept
 
     def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
@@ -255,13 +267,14 @@ class _Mapper:
             self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
 
     def finish(self) -> dict[str, tuple[OutputRef, ...]]:
-        outputs = {
-            "documents": (self.documents.finish(),),
-            "drops": (self.drops.finish(),),
-            "quarantine": (self.quarantine.finish(),),
-        }
-        if self.exchange is not None:
+        started = perf_counter()
+        outputs = {"documents": (self.documents.finish(),)}
+        self.metrics.spent("write documents", perf_counter() - started)
+        outputs |= {"drops": (self.drops.finish(),), "quarantine": (self.quarantine.finish(),)}
+        if self.exchange is not None and self.task.emit is not None:
+            started = perf_counter()
             outputs["emitted"] = (self.exchange.finish(),)
+            self.metrics.spent(f"{self.task.emit.name}: exchange", perf_counter() - started)
         self.books.check(self.task.label)
         return outputs
 

@@ -31,20 +31,27 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[dict[str, tuple[O
     bucket = read_range(root, task.files, task.start, task.stop)
     if bucket is None or bucket.num_rows == 0:
         return {"shards": ()}, metrics
+    metrics.spent("read tokens", perf_counter() - started, bucket.nbytes, bucket.num_rows)
     id_type = schemas.token_type(task.vocab_size)
     schema = shard_schema(id_type, task.sequence_length, task.tokenizer_fingerprint, task.source)
     prefix = "part" if task.split == "train" else "validation"
     writer = ShardWriter(root, f"{folder}/{prefix}-{task.bucket:05d}", task.format, schema, task.target_bytes)
     try:
         for number, (start, stop) in enumerate(_pools(task, bucket)):
-            writer.append(_pack_pool(task, bucket.slice(start, stop - start), number))
+            pool, started = bucket.slice(start, stop - start), perf_counter()
+            rows = _pack_pool(task, pool, number)
+            metrics.spent("pack", perf_counter() - started, pool.nbytes, pool.num_rows)
+            started = perf_counter()
+            writer.append(rows)
+            metrics.spent("write shards", perf_counter() - started, rows.nbytes, pool.num_rows)
+        started = perf_counter()
         shards = writer.finish()
+        metrics.spent("write shards", perf_counter() - started)
     except BaseException:
         writer.abort()
         raise
     metrics.tokens = sum(shard.tokens for shard in shards)
     metrics.sequences = sum(shard.sequences for shard in shards)
-    metrics.spent("pack", perf_counter() - started, metrics.tokens * (id_type.bit_width // 8), bucket.num_rows)
     outputs = tuple(
         OutputRef(
             path=shard.path,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 
 import pyarrow as pa
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
 from datapipe.executor.exchange import damaged
+from datapipe.metrics import TaskMetrics
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum, file_checksum
@@ -106,11 +108,15 @@ def committed_bytes(root: Root, output: OutputRef) -> bytes:
     return content
 
 
-def read_documents(root: Root, outputs: Sequence[OutputRef]) -> Iterator[DocumentBatch]:
-    """The documents of a step before, in order."""
+def read_documents(root: Root, outputs: Sequence[OutputRef], metrics: TaskMetrics) -> Iterator[DocumentBatch]:
+    """The documents of a step before, in order; what reading them takes goes to `metrics`."""
     for output in outputs:
-        for batch in read_table(root, output):
-            yield DocumentBatch(batch)
+        started = perf_counter()
+        for record in read_table(root, output):
+            batch = DocumentBatch(record)
+            metrics.spent("read documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
+            yield batch
+            started = perf_counter()
 
 
 def documents_writer(root: Root, path: str) -> TableWriter:

@@ -44,14 +44,14 @@ def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, Task
     metrics = TaskMetrics()
     writer = TableWriter(root, f"{folder}/sample.arrow", _SAMPLE)
     seed = seed_for(task.seed, "tokenizer", "sample")
-    started = perf_counter()
-    for batch in read_documents(root, task.documents):
+    for batch in read_documents(root, task.documents, metrics):
+        started = perf_counter()
         chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), task.fraction)
         chosen &= ~is_validation(batch.keys, task.seed, task.validation)
         sampled = batch.filter(chosen)
         writer.add(pa.record_batch([sampled.texts], schema=_SAMPLE))
+        metrics.spent("sample", perf_counter() - started, sampled.text_bytes, sampled.num_docs)
     written = writer.finish()
-    metrics.spent("sample", perf_counter() - started, written.weight, written.rows)
     return {"sample": (written,)}, metrics
 
 
@@ -91,7 +91,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     schema = schemas.tokens(id_type)
     writers = {split: ExchangeWriter(root, f"{folder}/{split}.exchange", schema) for split in ("train", "validation")}
     counts = dict.fromkeys(writers, 0)
-    for batch in read_documents(root, task.documents):
+    for batch in read_documents(root, task.documents, metrics):
         metrics.books.read += batch.num_docs
         metrics.books.read_bytes += batch.text_bytes
         started = perf_counter()
@@ -106,8 +106,10 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
         metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
     metrics.books.kept, metrics.books.kept_bytes = metrics.books.read, metrics.books.read_bytes
     metrics.tokens = sum(counts.values())
-    width = id_type.bit_width // 8
-    return {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}, metrics
+    width, started = id_type.bit_width // 8, perf_counter()
+    outputs = {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}
+    metrics.spent("write tokens", perf_counter() - started)
+    return outputs, metrics
 
 
 def _token_rows(batch: DocumentBatch, encoder: Encoder, seed: int, id_type: pa.DataType) -> pa.RecordBatch:

@@ -66,9 +66,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     for one in shown:
         console.print(_table(sweep, one))
     console.print(
-        Text(
-            "Of the documents that the run kept. alone: by this threshold only. with the others: and by the stage's other rules."
-        )
+        "Of the documents that the run kept. alone: by this threshold only. with the others: by the stage's others too."
     )
     if sweep.total.unsure:
         console.print(

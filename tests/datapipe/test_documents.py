@@ -1,0 +1,52 @@
+"""What a batch finds once, and whose time that is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import make_keys
+from datapipe.documents import DocumentBatch, segmentation
+
+
+def _batch() -> DocumentBatch:
+    texts = pa.array(["a b", "c\nd"], pa.large_string())
+    return DocumentBatch(
+        pa.record_batch([make_keys(1, np.arange(2, dtype=np.uint64)), texts, texts], names=["key", "id", "text"])
+    )
+
+
+def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
+    batch = _batch()
+    assert batch.found_s == {}
+    words = batch.words
+    assert set(batch.found_s) == {"words"}
+    batch.found_s.clear()
+    assert batch.words is words
+    assert batch.found_s == {}
+
+
+def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
+    batch = _batch()
+    lines = batch.lines
+    later = batch.with_columns({"score": pa.array([1.0, 2.0])})
+    assert later.lines is lines
+    assert later.found_s == {}
+    assert batch.with_columns({"text": batch.texts}).lines is not lines
+
+
+def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch):
+    class Deep(DocumentBatch):
+        @segmentation
+        def inner(self):
+            return 1
+
+        @segmentation
+        def outer(self):
+            return self.inner + 1
+
+    clock = iter([0.0, 10.0, 13.0, 15.0])  # outer begins, inner begins, inner ends, outer ends
+    monkeypatch.setattr("datapipe.documents.perf_counter", lambda: next(clock))
+    batch = Deep(_batch().record)
+    assert batch.outer == 2
+    assert batch.found_s == {"inner": 3.0, "outer": 12.0}

@@ -138,6 +138,36 @@ def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, 
 
 
 @app.command()
+def bench(
+    mixture_file: MixtureFile,
+    source: Annotated[str, typer.Option(help="Only this source.")] = "",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text to read of each source.")] = "64MB",
+    seconds: Annotated[float, typer.Option(min=0, help="Repeat for about so long, at most 5 times, and give medians.")] = 120,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers here too.")] = None,
+    set_: Settings = None,
+) -> None:
+    """Measure the speed of each stage on one core, on a sample of your own data; names the bottleneck."""
+    from datapipe.config import load_mixture
+    from datapipe.config.units import parse_size
+    from datapipe.executor.bench import bench
+    from datapipe.report.bench import print_bench
+    from datapipe.report.funnel import wide_console
+
+    try:
+        sample_bytes = parse_size(sample)
+    except ValueError as error:
+        raise UserError(f"--sample {sample}: {error}") from None
+    mixture = load_mixture(mixture_file, set_ or ())
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = wide_console()
+    with console.status("") as status:
+        found = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update).to_json()
+    print_bench(found, console)
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@app.command()
 def report(output: OutputFolder) -> None:
     """Print the funnel of a run from its report.json."""
     from datapipe.report.funnel import print_funnel, wide_console

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.config import Mixture, load_mixture
+from datapipe.executor.engine import Attempt
 from datapipe.executor.local import LocalEngine
 from datapipe.executor.run import Run
+from datapipe.executor.task import run_task
 from datapipe.plan.compile import Plan
 from datapipe.plan.tasks import Record, Task
 from datapipe.report.summary import summarize
@@ -60,6 +62,24 @@ class Watcher:
     @property
     def steps(self) -> list[str]:
         return [record.step for record in self.records]
+
+
+class InProcess:
+    """An engine that runs each task where it is asked for: no worker to start, for corpora this small."""
+
+    slots = 1
+
+    def __init__(self, root, request):
+        self.root, self.tasks = root, []
+
+    def submit(self, task, attempt):
+        self.tasks.append((task, attempt))
+
+    def next_attempt(self, timeout_s):
+        task, attempt = self.tasks.pop(0)
+        return Attempt(task=task, record=run_task(task, self.root, attempt))
+
+    def close(self): ...
 
 
 @dataclass

@@ -143,6 +143,23 @@ def test_cli_trace_names_the_documents_of_a_batch(finished):
     assert "a.jsonl" in done.stdout
 
 
+def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
+    numbers = tmp_path / "bench.json"
+    done = datapipe(["bench", str(mixture), "--seconds", "0", "--json", str(numbers), "--set", "pack.sequence_length=32"])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())["sources"]["web"]
+    assert f"▶ {found['bottleneck']}" in done.stdout
+    assert found["advice"] in done.stdout
+    assert found["documents"] == 60
+    assert not (tmp_path / "out").exists()
+    for wrong in (["--sample", "lots"], ["--source", "wbe"], ["--set", "pack.sequence_lenth=32"]):
+        refused = datapipe(["bench", str(mixture), *wrong])
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
+
+
 def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     done = datapipe(["init"], cwd=tmp_path)
     assert done.returncode == 0

@@ -5,28 +5,8 @@ from __future__ import annotations
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.executor.engine import Attempt
 from datapipe.executor.sweep import MAX_DISTINCT, sweep
-from datapipe.executor.task import run_task
 from tests import corpora, runs
-
-
-class InProcess:
-    """An engine that runs each task where it is asked for: no worker to start, for corpora this small."""
-
-    slots = 1
-
-    def __init__(self, root, request):
-        self.root, self.tasks = root, []
-
-    def submit(self, task, attempt):
-        self.tasks.append((task, attempt))
-
-    def next_attempt(self, timeout_s):
-        task, attempt = self.tasks.pop(0)
-        return Attempt(task=task, record=run_task(task, self.root, attempt))
-
-    def close(self): ...
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +20,7 @@ def sources(tmp_path_factory) -> str:
 def _finished(folder, sources: str, stages: str) -> runs.Finished:
     folder.mkdir(parents=True, exist_ok=True)
     mixture = runs.write_mixture(folder, sources, stages=f"stages:\n{stages}")
-    return runs.run_mixture(mixture, make_engine=InProcess)
+    return runs.run_mixture(mixture, make_engine=runs.InProcess)
 
 
 @pytest.fixture(scope="module")

@@ -157,6 +157,8 @@ def bench(
         sample_bytes = parse_size(sample)
     except ValueError as error:
         raise UserError(f"--sample {sample}: {error}") from None
+    if json_file is not None and not json_file.parent.is_dir():
+        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in a folder that exists")
     mixture = load_mixture(mixture_file, set_ or ())
     signal.signal(signal.SIGTERM, _interrupt)
     console = wide_console()

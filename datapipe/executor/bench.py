@@ -174,7 +174,7 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
     names = [source] if source else list(mixture.sources)
     if not kernels.are_compiled():
         say("compiling kernels, once for this machine and version (a minute or two) …")
-        kernels.compile_all(lambda name, number, count: None)
+        kernels.compile_all(lambda name, number, count: say(f"compiling kernel {number} of {count}: {name}"))
     cores = usable_cores()
     found: dict[str, SourceBench] = {}
     scratch_bytes = 0

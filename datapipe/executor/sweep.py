@@ -93,7 +93,13 @@ class SourceSweep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """A swept threshold: `sources` in the mixture's order, and their sum. `side` is "min" or "max"."""
+    """A swept threshold.
+
+    Attributes:
+        side: "min" or "max", as in `stage.Rule`.
+        sources: in the mixture's order; total: their sum.
+        dropping: sources that are left out, since the stage dropped there instead of tagging.
+    """
 
     stage: str
     rule: str
@@ -101,6 +107,7 @@ class Sweep:
     side: str
     sources: tuple[SourceSweep, ...]
     total: SourceSweep
+    dropping: tuple[str, ...] = ()
 
 
 def sweep(output: str, threshold: str, *, source: str = "", at: Sequence[float] = ()) -> Sweep:
@@ -112,7 +119,7 @@ def sweep(output: str, threshold: str, *, source: str = "", at: Sequence[float] 
         at: the thresholds to try, instead of a grid of quantiles of what was measured.
     """
     root = Root(output)
-    tagged = _tagged_sources(root, output, threshold, source)
+    tagged, dropping = _tagged_sources(root, output, threshold, source)
     rule = tagged[0].rule
     grid = sorted(set(at)) or _grid(root, tagged)
     counted = [one.counted(root, grid) for one in tagged]
@@ -123,6 +130,7 @@ def sweep(output: str, threshold: str, *, source: str = "", at: Sequence[float] 
         side=rule.side,
         sources=tuple(counted),
         total=_total(counted, grid),
+        dropping=dropping,
     )
 
 
@@ -199,8 +207,8 @@ def _first_failed(names: pa.Array, rules: Sequence[Rule]) -> np.ndarray:
     return index[encoded.indices.fill_null(len(index) - 1).to_numpy(zero_copy_only=False)]
 
 
-def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> list[_Tagged]:
-    """The sources that ran the stage in tag mode, with the rule that is asked for."""
+def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tuple[list[_Tagged], tuple[str, ...]]:
+    """The sources that ran the stage in tag mode, with the rule that is asked for, and those where it dropped."""
     steps = recall(root).steps
     stage, _, wanted = threshold.rpartition(".")
     uses = _uses(mixture_of(root), threshold, stage or threshold, source)
@@ -220,7 +228,7 @@ def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> lis
         files = cleaned[-1].outputs("documents")
         rules = tuple(filters[name].rules())
         found.append(_Tagged(source=name, stage=stage, rules=rules, swept=swept[name], files=files))
-    return found
+    return found, tuple(name for name in filters if name not in tagging)
 
 
 def _uses(mixture: Mixture, threshold: str, stage: str, source: str) -> dict[str, StageUse]:

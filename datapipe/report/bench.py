@@ -11,6 +11,9 @@ from rich.text import Text
 
 from datapipe.report.funnel import size
 
+_SMALL_BYTES = 4 << 20
+"""Text of a sample below which opening files and loading the tokenizer weigh more than they do in a run."""
+
 _BUSY = 0.9
 """Below this share of its core, the process was held up, and the times are longer than they need be."""
 
@@ -64,7 +67,10 @@ def _findings(source: Mapping[str, Any], cores: int) -> list[Text]:
         Text(f"{_whole(source, cores)} ({passes})"),
     ]
     if source["quarantined"]:
-        lines.append(Text(f"{source['quarantined']:,} documents could not be read or processed: see `datapipe run --limit`"))
+        see = "to see them: datapipe run --limit, then datapipe inspect --quarantined"
+        lines.append(Text(f"{source['quarantined']:,} documents could not be read or processed; {see}"))
+    if source["text_bytes"] < _SMALL_BYTES:
+        lines.append(Text("a small sample: what each task costs whatever its size weighs more here than in a run"))
     if source["cpu_share"] < _BUSY:
         held = f"{source['cpu_share']:.0%} of its core: other processes or the disk held it up, so the rates are too low"
         lines.append(Text(f"this process had {held}", "red"))

@@ -56,6 +56,8 @@ class Sweep(Protocol):
     def sources(self) -> Sequence[SourceSweep]: ...
     @property
     def total(self) -> SourceSweep: ...
+    @property
+    def dropping(self) -> Sequence[str]: ...
 
 
 def print_sweep(sweep: Sweep, console: Console) -> None:
@@ -68,6 +70,8 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     console.print(
         "Of the documents that the run kept. alone: by this threshold only. with the others: by the stage's others too."
     )
+    if sweep.dropping:
+        console.print(Text(f"Not shown, since the stage has no `mode: tag` there: {', '.join(sweep.dropping)}"), soft_wrap=True)
     if sweep.total.unsure:
         console.print(
             Text(

@@ -140,6 +140,15 @@ def test_sweep_of_a_filter_that_dropped_says_how_to_tag(tmp_path, sources):
         sweep(output, "long.min_words")
 
 
+def test_sweep_names_the_sources_where_the_stage_dropped(tmp_path, sources):
+    web, news = sources.splitlines()
+    own = news.replace("}", ", stages: [{filter.length: {min_words: 150}}]}")
+    output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
+    found = sweep(output, "filter.length.min_words")
+    assert [one.name for one in found.sources] == ["web"]
+    assert found.dropping == ("news",)
+
+
 def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources):
     web, news = sources.splitlines()
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")

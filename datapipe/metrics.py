@@ -75,8 +75,8 @@ class Work:
 
     Attributes:
         seconds: wall time inside tasks, summed over them.
-        bytes: text bytes that went in.
-        documents: documents that went in.
+        bytes: what went in: text, or rows where rows are moved.
+        documents: documents that went in; 0 where none are judged.
     """
 
     seconds: float = 0.0

@@ -4,8 +4,7 @@
 
 One process, held to one core, with everything compiled and loaded before the clock starts. Each source is a run of its own in
 a temporary folder, which is removed: global stages meet within the source, and a tokenizer is trained on the sample, once.
-Reading is timed with the files in the system's cache, so a slow disk or network comes on top. Memory is that of one worker
-with `sample_bytes` of documents in the exchange.
+Reading is timed with the files in the system's cache, so a slow disk or network comes on top. Memory is that of one worker.
 
 What `to_json` gives; keys are only ever added:
 

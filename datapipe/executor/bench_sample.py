@@ -46,6 +46,7 @@ class Sample:
         read_bytes: text in the batches it was taken from.
         stored_bytes: about what those batches take in the input files.
         source_bytes: all input files of the source, as stored.
+        is_whole: whether every document of the source is in it.
     """
 
     parts: tuple[Part, ...]
@@ -54,10 +55,7 @@ class Sample:
     read_bytes: int
     stored_bytes: int
     source_bytes: int
-
-    @property
-    def is_whole(self) -> bool:
-        return self.stored_bytes == self.source_bytes
+    is_whole: bool
 
     @property
     def estimated_text_bytes(self) -> int:
@@ -86,14 +84,14 @@ def choose(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: 
     for reading in active:
         reading.batches.close()
     source_bytes = sum(file.num_bytes for file in planned.files.values())
-    is_whole = not active and not waiting and left > 0
     return Sample(
         parts=tuple(reading.part for reading in taken if reading.documents or reading.is_done),
         documents=sum(reading.documents for reading in taken),
         text_bytes=sum(reading.text_bytes for reading in taken),
         read_bytes=sum(reading.read_bytes for reading in taken),
-        stored_bytes=source_bytes if is_whole else int(sum(reading.stored_bytes for reading in taken)),
+        stored_bytes=int(sum(reading.stored_bytes for reading in taken)),
         source_bytes=source_bytes,
+        is_whole=not active and not waiting and left > 0,
     )
 
 
@@ -168,7 +166,7 @@ class _Position:
 
 
 class _Watched:
-    """A file that notes how far it is read at given places, which is how archives are; all else is the file's own."""
+    """A file that notes how far it is read; all else is the file's own."""
 
     def __init__(self, stream: Any, position: _Position) -> None:
         self._stream, self._position = stream, position
@@ -182,6 +180,11 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def read(self, num_bytes: int | None = None) -> bytes:
+        piece = self._stream.read(num_bytes)
+        self._position.bytes = max(self._position.bytes, self._stream.tell())
+        return piece
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         piece = self._stream.read_at(min(num_bytes, _RAW_BYTES), offset)

@@ -130,14 +130,14 @@ def _allowed_cores() -> set[int] | None:
 
 def test_one_core_holds_every_thread_to_one_and_gives_the_others_back():
     before, work, seen = _allowed_cores(), queue.SimpleQueue(), queue.SimpleQueue()
-    thread = threading.Thread(target=lambda: [seen.put(_allowed_cores()) for _ in iter(work.get, None)])
+    thread = threading.Thread(target=lambda: [seen.put(_allowed_cores()) for _ in iter(work.get, None)], daemon=True)
     thread.start()
     with one_core() as core:
         work.put(1)
         expected = None if before is None else {core}
-        assert _allowed_cores() == expected == seen.get()
+        assert _allowed_cores() == expected == seen.get(timeout=60)
     work.put(1)
-    assert _allowed_cores() == before == seen.get()
+    assert _allowed_cores() == before == seen.get(timeout=60)
     work.put(None)
     thread.join()
 
@@ -166,7 +166,7 @@ def many(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("glob", ["*.jsonl*", "*.jsonl", "*.gz", "*.zst", "*.parquet"])
+@pytest.mark.parametrize("glob", ["*.jsonl*", "*.jsonl", "*.gz", "*.zst", "*.parquet", "01.jsonl.gz"])
 def test_sample_fills_its_budget_and_tells_the_size_of_the_source(many, glob):
     planned = _planned(many, glob)
     whole = choose(planned, FieldNames(), 100 * MB, seed=1)
@@ -174,9 +174,20 @@ def test_sample_fills_its_budget_and_tells_the_size_of_the_source(many, glob):
     assert all(part.limit is None for part in whole.parts)
     budget = whole.text_bytes // 5
     some = choose(planned, FieldNames(), budget, seed=1)
-    assert budget <= some.text_bytes < budget + 2000
+    assert budget <= some.text_bytes < budget + 2000 and not some.is_whole
     assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1)
     assert some == choose(planned, FieldNames(), budget, seed=1)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["c4_theguardian.jsonl.gz", "govuk_news.jsonl.zst", "cleaneval_web.jsonl.zst"])
+def test_sample_of_a_real_archive_tells_its_size(tmp_path, real_data, name):
+    text = f"name: s\noutput: {tmp_path}/out\nsources:\n  web: {{path: '{real_data}/prose/{name}'}}\n"
+    (tmp_path / "real.yaml").write_text(text)
+    planned = prepare(load_mixture(tmp_path / "real.yaml")).sources["web"]
+    whole = choose(planned, FieldNames(), 100 * MB, seed=1)
+    some = choose(planned, FieldNames(), whole.text_bytes // 3, seed=1)
+    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.2)
 
 
 def test_sample_comes_from_many_files_and_depends_on_the_seed(many):

@@ -35,8 +35,8 @@ def selected(spans: Spans, keep: np.ndarray, offsets: np.ndarray, kept_offsets: 
 
 
 @kernel(
-    "void(int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1], Array(boolean, 1, 'C', True),"
-    " Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1])"
+    "void(int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1], Array(boolean, 1, 'C', True), Array(int64, "
+    "1, 'C', True), Array(int64, 1, 'C', True), int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1])"
 )
 def select_spans(
     doc_offsets, starts, lengths, hashes, chars, flags, keep, offsets, kept_offsets,

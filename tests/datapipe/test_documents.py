@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from datapipe.columns import make_keys
 from datapipe.documents import DocumentBatch, segmentation
@@ -50,3 +51,21 @@ def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch
     batch = Deep(_batch().record)
     assert batch.outer == 2
     assert batch.found_s == {"inner": 3.0, "outer": 12.0}
+
+
+def _columns(found) -> list[list[int]]:
+    return [getattr(found, name).tolist() for name in found.__dataclass_fields__]
+
+
+@pytest.mark.parametrize("name", ["words", "lines", "english_words", "unicode_words", "raw_lines"])
+def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
+    texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
+    keys = make_keys(1, np.arange(4, dtype=np.uint64))
+    batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))
+    _ = batch.words, batch.lines, batch.english_words, batch.unicode_words
+    once = batch.filter(np.array([True, True, False, True]))
+    twice = once.filter(np.array([True, False, True]))  # before and after `once` was asked
+    for kept in (once, twice, once.filter(np.array([False, False, True])), once.filter(np.zeros(3, bool))):
+        assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
+    later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
+    assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))

@@ -264,3 +264,5 @@ def _check(file: _File, options: Options, dictionary: Dictionary, matrix: Matrix
         raise file.refusal(f"{matrix.num_rows:,} rows, expected {dictionary.num_words + behind:,}")
     if output.num_rows != len(dictionary.counts) or {matrix.dense.shape[1], output.dense.shape[1]} != {options.dim}:
         raise file.refusal(f"an output of {output.num_rows} x {output.dense.shape[1]}")
+    if not (np.isfinite(output.directions()).all() and np.isfinite(output.norms).all()):
+        raise file.refusal("an output of values that are no numbers")

@@ -81,7 +81,7 @@ class CompiledModel:
     """Why the kernels cannot judge by it: they can."""
 
     def __init__(self, file: ModelFile) -> None:
-        self.labels = file.labels
+        self.labels, self._path = file.labels, file.path
         self._matrix, self._words = _made_dense(file.matrix), _indexed(file.data, file.dictionary)
         self._buckets = _bucket_rows(file.options.num_buckets, file.dictionary)
         self._options, self._settings = file.options, _settings(file)
@@ -116,6 +116,8 @@ class CompiledModel:
         means, num_rows = np.empty((len(starts), self._options.dim), np.float32), np.empty(len(starts), np.int64)
         words, buckets, settings = self._words, self._buckets, self._settings
         features.embed(starts, stops, data, *words, *buckets, *settings, *rows, spelled, run_hashes, means, num_rows)
+        if not np.isfinite(means).all():
+            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
         return means, num_rows
 
 

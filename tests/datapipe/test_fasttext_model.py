@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,19 @@ def test_model_that_cannot_be_is_refused(content: bytes, reason: str, tmp_path: 
     with pytest.raises(UserError) as caught:
         open_model(path)
     assert f"{path} is no fastText model ({reason})" in str(caught.value)
+
+
+def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    content = bytearray(Recipe(num_buckets=1).content())
+    rows = content.index(struct.pack("<2q", 7, 6)) + 16
+    content[rows : rows + 7 * 6 * 4] = np.full(7 * 6, np.nan, "<f4").tobytes()
+    path = tmp_path / "lid.bin"
+    path.write_bytes(content)
+    model = open_model(path)
+    with pytest.raises(UserError, match=r"lid\.bin holds values that are no numbers"):
+        _best(model, [b"the"], 1)
+    with pytest.raises(UserError, match="an output of values that are no numbers"):
+        open_model(Recipe(scale=float("nan")).write(path))
 
 
 def test_model_that_is_absent_is_refused(tmp_path: Path) -> None:

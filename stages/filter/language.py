@@ -23,8 +23,8 @@ or more), of single words 46.0 % (51.5 %), and of long texts by the characters t
 Of the sentences of 10 to 20 letters that it calls English with 0.65 or more, 52 % are English (one of 75 languages), of 20 to
 40 letters 80 %, of 40 to 80 89 %, of more 96 %; of single words 24 %. Hence `min_letters`.
 
-One core of a 2-core AMD EPYC judges 30 MB/s of what is read, on English web pages, whatever `max_chars` is: 40,000 pages a
-second by 800 characters, 75,000 by 400. fasttext-predict does 5 to 7 MB/s in the same run.
+One core of a 2-core AMD EPYC judges 28 to 31 MB/s of what is read, on English web pages: 39,000 pages a second by 800
+characters, 71,000 by 400. fasttext-predict does 5 to 8 MB/s in the same run.
 """
 
 from __future__ import annotations

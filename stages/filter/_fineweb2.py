@@ -2,10 +2,10 @@
 
     settings("de")  ->  Settings(code="deu_Latn", min_language_score=0.821, max_duplicate_lines=0.263, ...)
 
-Source: `configs/<code>.yml` of github.com/huggingface/fineweb-2, every value and every stop word as published, in the file's
-last version: commit 05e6729567a5df985fbd814e862c48f796feb09f, or where a file has none there, commit
-d331bee82ee206aebbaba04db4283154291c1c74. Earlier commits hold other thresholds. English has no file: FineWeb's own settings
-are the defaults of the filters. Turkish is missing, since only its earlier version could be read.
+Source: `configs/<code>.yml` of github.com/huggingface/fineweb-2, every value and every stop word as published at commit
+05e6729567a5df985fbd814e862c48f796feb09f, or, where a file was not to be had there, d331bee82ee206aebbaba04db4283154291c1c74.
+The commits c7004ff and baedee4 hold other thresholds, found in another way (c7004ff has no language scores yet). English has no
+file: FineWeb's own settings are the defaults of the filters. Turkish is missing, since only those others could be read.
 
 The published pipeline (`fineweb-2-pipeline.py`) uses them beside some that are the same for every language: two stop words, at
 most 0.1 of the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none

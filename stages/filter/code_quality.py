@@ -13,11 +13,11 @@ Profiles, and where their numbers are from:
 - `starcoder2`: Lozhkov et al. 2024: at most 100,000 lines of at most 1,000 characters, 100 in the mean; none of five marks in
   the first five lines; at least 25 % letters; no run of encoded data longer than 1,024 characters, at most half of a file.
 
-The originals decide by programming language and file extension too, and this filter does not: StarCoder exempts XSLT from the
-XML rule and sets the limits by extension; StarCoder2 allows lines of 100,000 characters in HTML, JSON, Markdown, Roff, SMT,
-TeX, Text and XML, and asks two assemblers for letters and digits instead of letters. Give such files a source of their own,
-with the limits that suit them. Nor is there the rule that HTML be 20 % visible text, StarCoder's 50 to 5,000 characters and
-StarCoder2's 512 lines for data formats (use `filter.length`, `max_lines`), or go-enry's `is_generated`, which knows file names.
+The originals decide by programming language and file extension too, and this filter does not: StarCoder sets the limits by
+extension, and its XML rule is not for XSLT; StarCoder2 allows lines of 100,000 characters in HTML, JSON, Markdown, Roff,
+SMT, TeX, Text and XML, and asks two assemblers for letters and digits instead of letters. Give such files a source of their
+own, with the limits that suit them. Nor is there the rule that HTML be 20 % visible text, StarCoder's 50 to 5,000 characters
+and StarCoder2's 512 lines for data formats (use `filter.length`, `max_lines`), or go-enry's `is_generated`, which knows names.
 
 A line ends at a newline and is measured as it stands, white space and carriage return included. Letters and digits are those
 of Unicode. Marks are sought in any case of ASCII. An empty file has 0 of everything, so a rule of least shares drops it.

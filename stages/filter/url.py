@@ -43,6 +43,15 @@ from stages.filter import _url_lists as lists
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")
 
+_AT_ONCE = {
+    "not_allowed": "allow_domains",
+    "domain": "domains",
+    "url": "urls",
+    "strict_substring": "strict_substrings",
+    "hard_word": "hard_words",
+}
+"""The list of each rule that one hit fails."""
+
 
 def _entries(what: str) -> Any:
     return Field(default=(), description=what)
@@ -82,7 +91,7 @@ class Url(Filter):
 
     @model_validator(mode="after")
     def _has_a_list(self) -> Url:
-        if self.missing == "keep" and not any(self._given(name) != ((), ()) for name in _LISTS):
+        if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
             raise ValueError(
                 f"there is no list to judge URLs by. Expected at least one of: {', '.join(_LISTS)}, or their files"
             )
@@ -96,11 +105,11 @@ class Url(Filter):
         return tuple(str(path) for name in _LISTS for path in self._given(name)[1])
 
     def rules(self) -> Sequence[Rule]:
-        """All but `soft_words` drop at the first hit. `not_allowed`: the host is not in `allow_domains`."""
-        at_once = [Rule(name=name, limit=0, side="max") for name in ("domain", "url", "strict_substring", "hard_word")]
-        missing = Rule(name="missing", limit=0 if self.missing == "drop" else 1, side="max")
-        not_allowed = Rule(name="not_allowed", limit=0, side="max")
-        return [missing, not_allowed, *at_once, self.at_most("soft_words", "max_soft_words")]
+        """Those that have a list. All but `soft_words` drop at the first hit; `not_allowed`: not in `allow_domains`."""
+        at_once = [Rule(name=rule, limit=0, side="max") for rule, name in _AT_ONCE.items() if any(self._given(name))]
+        missing = [Rule(name="missing", limit=0, side="max")] if self.missing == "drop" else []
+        soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []
+        return [*missing, *at_once, *soft]
 
     def open(self, context: StageContext) -> None:
         self._loaded = self._load()
@@ -123,11 +132,10 @@ class Url(Filter):
         given, data = columns.text_buffers(self._column(batch))
         offsets, data = url.normalize_urls(given[:-1], given[1:], data)
         missing = np.diff(offsets) == 0
-        listed = self._listed(offsets, data)
-        allowed = listed["allow_domains"] if "allow_domains" in self._loaded else np.ones(batch.num_docs)
-        strict, hard, soft = self._worded(offsets, data)
-        not_allowed = (allowed == 0) & ~missing
-        return FilterResult.judged(self.rules(), [missing, not_allowed, listed["domains"], listed["urls"], strict, hard, soft])
+        measured = {"missing": missing, **self._listed(offsets, data), **self._worded(offsets, data)}
+        measured["not_allowed"] = (measured["not_allowed"] == 0) & ~missing
+        rules = self.rules()
+        return FilterResult.judged(rules, [measured[rule.name] for rule in rules])
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
         """The URLs, (num_docs,) large_string, with empty ones for nulls. Raises UserError."""
@@ -145,20 +153,21 @@ class Url(Filter):
         return columns.as_large_string(found).fill_null("")
 
     def _listed(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-        """Per list of domains and URLs, where the URLs are in it: (num_docs,) uint8, 1 where so."""
+        """Per rule on domains and URLs, where the URLs are in its list: (num_docs,) uint8, 1 where so."""
         assert self._loaded is not None
         num_docs = len(offsets) - 1
-        found = {name: np.zeros(num_docs, np.uint8) for name in _LISTS[:3]}
+        found = {rule: np.zeros(num_docs, np.uint8) for rule in ("not_allowed", "domain", "url")}
         starts, stops = np.empty(num_docs, np.int64), np.empty(num_docs, np.int64)
         url.find_hosts(offsets, data, starts, stops)
-        for name in {*_LISTS[:2]} & {*self._loaded}:
-            url_lists.find_domains(starts, stops, data, self._loaded[name], found[name])
+        for rule in ("not_allowed", "domain"):
+            if _AT_ONCE[rule] in self._loaded:
+                url_lists.find_domains(starts, stops, data, self._loaded[_AT_ONCE[rule]], found[rule])
         if "urls" in self._loaded:
-            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._loaded["urls"], found["urls"])
+            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._loaded["urls"], found["url"])
         return found
 
-    def _worded(self, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """How many different strict substrings, hard and soft words are in each URL, (num_docs,) int64 each."""
+    def _worded(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
+        """Per rule on words, how many different ones of its list are in each URL: (num_docs,) int64."""
         assert self._loaded is not None
         strict, words = np.zeros((len(offsets) - 1, 2), np.int64), np.zeros((len(offsets) - 1, 2), np.int64)
         if "strict_substrings" in self._loaded:
@@ -166,7 +175,7 @@ class Url(Filter):
         if "words" in self._loaded:
             automaton, first_soft = self._loaded["words"]
             _count(offsets, data, automaton, first_soft, words)
-        return strict[:, 0], words[:, 0], words[:, 1]
+        return {"strict_substring": strict[:, 0], "hard_word": words[:, 0], "soft_words": words[:, 1]}
 
 
 def _count(

@@ -33,7 +33,8 @@ def filled_in(given: Any, profiles: Mapping[str, Mapping[str, Any]], of_language
             base |= of_language(settings(language))
         except UserError as error:
             raise ValueError(str(error)) from error
-    return {**base, **given}
+    as_written = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}  # strict: no list
+    return {**base, **as_written}
 
 
 def words_of(found: Settings) -> str:

@@ -52,7 +52,8 @@ stages:                             # in order; the name is the path of the modu
   # - filter.gopher_quality
   # - filter.gopher_repetition
   # - dedup.minhash
-  # - redact.pii
+  # - redact.pii: {max_hits: 5}                             # e-mail, IP, phone, card, IBAN, SSN; more hits drop the document
+  # - redact.secrets                                        # keys, tokens and passwords in code
   # - filter.length: {as: second_length}                    # a stage used twice needs a name of its own
   # - my_company.clean:DropBoilerplate: {min_lines: 3}      # any installed class, or one in the working directory
 

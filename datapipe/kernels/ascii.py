@@ -33,7 +33,7 @@ _MEMBERS = {
     TOKEN: _DIGITS + _LETTERS + "_-",
     BASE64: _DIGITS + _LETTERS + "+/",
     UPPER: _DIGITS + _LETTERS[26:],
-    VALUE: _DIGITS + _LETTERS + "!#&*+,-./:;=?@[]^_|~%",  # of a password in quotes
+    VALUE: _DIGITS + _LETTERS + "!#$%&()*+,-./:;=?@[]^_|~",  # of a password in quotes
 }
 
 

@@ -99,6 +99,7 @@ _PLACEHOLDERS, _PLACEHOLDER_MASKS = _suffixes("example xxxx your placehol dummy 
 _QUOTE, _QUOTES, _TICK, _EQUALS, _COLON, _GREATER, _SPACE, _TAB, _DOT, _DASH, _UNDERSCORE = (
     ord(sign) for sign in "'\"`=:> \t.-_"
 )
+_DOLLAR, _OPEN, _CLOSE, _PLUS, _COMMA = (ord(sign) for sign in "$()+,")
 _BEGIN, _END = np.frombuffer(b"-----BEGIN", np.uint8), np.frombuffer(b"-----END", np.uint8)
 _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
 _OAUTH_PREFIX, _JWT_PREFIX = np.frombuffer(b"ya29", np.uint8), np.frombuffer(b"eyJ", np.uint8)
@@ -263,6 +264,18 @@ def _value_start(data, sign, end):
 
 
 @inline
+def _is_computed(data, start, stop):
+    """Whether a value is $VARIABLE or a.call(...), or code between two strings: ).append(...)."""
+    first = data[start]
+    if first == _DOLLAR or first == _CLOSE or first == _PLUS or first == _COMMA or first == _DOT:
+        return True
+    j = start
+    while j < stop and (is_in(data[j], TOKEN) or data[j] == _DOT):
+        j += 1
+    return start < j < stop and data[j] == _OPEN and data[stop - 1] == _CLOSE
+
+
+@inline
 def _assigned(data, begin, sign, end, millibits, counts):
     """Start, stop and kind of the secret that is assigned at `sign`; start equals stop where there is none."""
     if not _names_secret(data, begin, sign):
@@ -283,7 +296,7 @@ def _assigned(data, begin, sign, end, millibits, counts):
     stop = _run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
     if stop == end or data[stop] != quote or not 8 <= stop - start <= _MAX_VALUE_BYTES:
         return sign, sign, _NO_KIND
-    if _sorts(data, start, stop) not in (3, 5, 7):  # digits and letters
+    if _sorts(data, start, stop) not in (3, 5, 7) or _is_computed(data, start, stop):  # without digits or letters, or code
         return sign, sign, _NO_KIND
     return (start, stop, ASSIGNMENT) if _is_random(data, start, stop, millibits, counts) else (sign, sign, _NO_KIND)
 

@@ -28,7 +28,7 @@ from datapipe.stage import FilterResult, Rule
 _ROUNDS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Editor:
     """How spans are found and what replaces them.
 

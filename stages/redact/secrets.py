@@ -10,7 +10,7 @@ variables and placeholders are none, so a weak password stays.
 
 In 48 MB of functions, solutions, a manual and web text nothing is taken for a secret; in 265 MB of Python packages 7 values of
 examples are, in 61 MB of HTML 138 keys and tokens that pages carry. Secrets drawn by lot in the shape of each kind are found,
-all of them (`tests/datapipe/kernels/test_secrets.py`). One core of a 2-core AMD EPYC does 340 MB/s of web text and 365 MB/s
+all of them (`tests/datapipe/kernels/test_secrets.py`). One core of a 2-core AMD EPYC does 340 MB/s of prose and 365 MB/s
 of code.
 """
 

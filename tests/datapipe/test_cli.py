@@ -214,7 +214,7 @@ def test_cli_schema_and_stages_know_every_stage():
     schema = datapipe(["schema"])
     listed = datapipe(["stages"])
     root = Path(__file__).resolve().parents[2] / "stages"
-    names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if path.stem != "__init__"}
+    names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if not path.stem.startswith("_")}
     for name in names - {one for one in names if one.startswith("read.")}:
         assert name in schema.stdout
         assert f"{name}  (" in listed.stdout

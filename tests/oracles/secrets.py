@@ -76,8 +76,10 @@ def _assigned(text: bytes, at: int, millibits: int) -> Span | None:
     found = aws.match(text, start)
     if found:
         return (start, found.end(), 0) if _is_random(found[0], 2800) else None
-    value = re.compile(rb"[0-9A-Za-z!#&*+,\-./:;=?@\[\]^_|~%%]{8,200}(?=%b)" % (sign[1] or b"(?!)")).match(text, start)
+    value = re.compile(rb"[0-9A-Za-z!#$%%&()*+,\-./:;=?@\[\]^_|~]{8,200}(?=%b)" % (sign[1] or b"(?!)")).match(text, start)
     if _token(text, start) or not value or not re.search(rb"[0-9]", value[0]) or not re.search(rb"[A-Za-z]", value[0]):
+        return None
+    if re.fullmatch(rb"[$)+,.].*|(?:%b|\.)+\(.*\)" % _T, value[0]):
         return None
     return (start, value.end(), 15) if _is_random(value[0], millibits) else None
 

@@ -50,6 +50,8 @@ def test_find_keys_behind_their_names(frame: str, seed: int) -> None:
         "ghp_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         'api_key = "your-api-key-goes-here-1234"',
         'password = "${DB_PASSWORD_2024_abc}" secret = "{{ vault_secret_99 }}" token = "<token-4f3a9b1c>"',
+        'password = "$DB_PASSWORD_2024_abc" secret = "vault.read(path1234,abcd)" token = "$(get_secret_99)"',
+        'x.append(" .password = ").append(HexDump.shortToHex(field_1_password)).append(" .next = ")',
         'password = os.environ["DB_PASSWORD_1a2b3c4d5e"]',
         'password = "correcthorsebatterystaple" pwd = "hunter2"',
         "sk-learn-contrib-hdbscan-and-more-packages-2024 sk-",
@@ -72,6 +74,7 @@ def test_find_assignments_by_their_entropy() -> None:
     for line in (f'api_key = "{value}"', f"'clientSecret': '{value}'", f"DB-PASSWORD: `{value}`", f"password := '{value}'"):
         assert _find(line) == [("assignment", value)]
         assert _find(line, 4.1) == []
+    assert _find('SECRET_KEY = "n$7(k)2w-1x!q9"') == [("assignment", "n$7(k)2w-1x!q9")]
     assert _find('password = "abab12abab12"', 1.5) == [("assignment", "abab12abab12")]
     assert _find('password = "abab12abab12"') == []
 

@@ -23,8 +23,11 @@ white space around it.
 
 Profiles. `dclm` follows DCLM's program (`baselines/mappers/modifiers.py` and `dclm_baseline_refinedweb.yaml`), whose
 "Read more..." is a regular expression: its dots stand for any three characters. `refinedweb` follows the paper's words, where
-they are dots; the numbers that the paper leaves open are DCLM's. DCLM differs from this stage in that it counts the white space
-around a line in its shares, and removes lines of white space alone.
+they are dots; the numbers that the paper leaves open are DCLM's.
+
+DCLM counts the white space around a line among its characters, keeps indented capitals by it, and removes lines of white space
+alone. Its rules, written anew by regular expressions over its kind of lines, decide alike on 3,684 of 3,687 real documents, and
+give 3,558 of 3,643 kept texts the same lines, blank ones aside.
 
 One core of a 2-core AMD EPYC does 320 MB/s of web text and 500 MB/s of news once the lines are found; see
 `datapipe/kernels/line_rules.py`.

@@ -32,8 +32,9 @@ def _documents(report: Mapping[str, Any]) -> Table:
     table.add_row("text kept", *(size(one["kept_bytes"]) for one in columns))
     table.add_row("tokens", *(_count(one["tokens"]) for one in columns))
     table.add_row("sequences", *(_count(one["sequences"]) for one in columns))
-    for tally in report["total"]["tallies"]:
-        table.add_row(tally, *(_count(one["tallies"].get(tally, 0)) for one in columns))
+    for tally, count in report["total"]["tallies"].items():
+        if count:
+            table.add_row(tally, *(_count(one["tallies"].get(tally, 0)) for one in columns))
     return table
 
 

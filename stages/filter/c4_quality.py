@@ -42,18 +42,19 @@ One core of a 2-core AMD EPYC does 300 MB/s of news that is mostly kept, 600 MB/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import c4
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import FilterResult, Rule
+from stages.filter._profiles import ProfiledFilter
 
 _DATATROVE = {"min_sentences": 5, "min_words_per_line": 3, "words_before_citations": True, "apostrophe_ends_line": True}
 PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "datatrove": _DATATROVE, "fineweb": _DATATROVE | {"need_end_mark": False}}
@@ -68,8 +69,10 @@ _TALLIES = {
 }
 
 
-class C4Quality(Filter):
+class C4Quality(ProfiledFilter):
     """Keeps lines that end as sentences do and say nothing of policies, and drops pages that have few of them."""
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = PROFILES
 
     profile: Literal["paper", "datatrove", "fineweb"] = Field(
         default="paper",
@@ -99,13 +102,6 @@ class C4Quality(Filter):
 
     tallies: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
     """Lines removed from the documents that are kept, by reason."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_the_profile(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("profile", "paper"), str):
-            return PROFILES.get(given.get("profile", "paper"), {}) | given
-        return given
 
     def rules(self) -> Sequence[Rule]:
         size = [] if self.max_chars is None else [self.at_most("too_many_chars", "max_chars")]

@@ -18,19 +18,19 @@ One core of a 2-core AMD EPYC: TODO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import fineweb
 from datapipe.kernels.raw_lines import CHARS, NEWLINES
 from datapipe.kernels.repetition import COPIED_CHARS, Units, unit_repetition
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import FilterResult, Rule
 from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import filled_in, words_of
+from stages.filter._profiles import ProfiledFilter, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -39,13 +39,11 @@ _PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
-def _of_language(found: Settings) -> dict[str, Any]:
-    limits = {"min_ended_lines": found.min_punctuation_lines, "max_newlines_per_word": found.max_newline_ratio}
-    return {"words": words_of(found), **limits}
-
-
-class FinewebQuality(Filter):
+class FinewebQuality(ProfiledFilter):
     """Drops pages whose lines end no sentences, are short, are repeated, or hold few words each."""
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
+    profile_of_languages: ClassVar[str] = "fineweb2"
 
     profile: Literal["datatrove", "paper", "fineweb2"] = Field(
         default="datatrove",
@@ -76,11 +74,10 @@ class FinewebQuality(Filter):
     )
     max_newlines_per_word: float = Field(default=0.3, ge=0, description="Most newlines per word.")
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Options that are not given are the profile's, or the language's."""
-        return filled_in(given, _PROFILES, _of_language)
+    def of_language(cls, found: Settings) -> dict[str, Any]:
+        limits = {"min_ended_lines": found.min_punctuation_lines, "max_newlines_per_word": found.max_newline_ratio}
+        return {"words": words_of(found), **limits}
 
     def rules(self) -> Sequence[Rule]:
         return [

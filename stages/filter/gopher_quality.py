@@ -25,19 +25,19 @@ One core of a 2-core AMD EPYC: TODO MB/s of English web text by profile `paper`,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import quality
 from datapipe.kernels.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.words import Words
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import FilterResult, Rule
 from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import filled_in, words_of
+from stages.filter._profiles import ProfiledFilter, words_of
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -48,18 +48,11 @@ _PROFILES: dict[str, dict[str, Any]] = {
 _MATCHES = {"exact": quality.EXACT, "folded": quality.FOLDED, "stripped": quality.STRIPPED}
 
 
-def _of_language(found: Settings) -> dict[str, Any]:
-    return {
-        "words": words_of(found),
-        "min_mean_word_length": found.min_mean_word_length,
-        "max_mean_word_length": found.max_mean_word_length,
-        "min_letter_words": found.min_letter_words,
-        "stop_words": found.stop_words,
-    }
-
-
-class GopherQuality(Filter):
+class GopherQuality(ProfiledFilter):
     """Drops documents that are no running text: too short or long, of odd words, symbols, bullets or cut-off lines."""
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
+    profile_of_languages: ClassVar[str] = "datatrove"
 
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
@@ -103,11 +96,15 @@ class GopherQuality(Filter):
         default=2, ge=0, description="How many must occur, different ones (dclm: any); 0 for no such rule."
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Options that are not given are the profile's, or the language's."""
-        return filled_in(given, _PROFILES, _of_language)
+    def of_language(cls, found: Settings) -> dict[str, Any]:
+        return {
+            "words": words_of(found),
+            "min_mean_word_length": found.min_mean_word_length,
+            "max_mean_word_length": found.max_mean_word_length,
+            "min_letter_words": found.min_letter_words,
+            "stop_words": found.stop_words,
+        }
 
     def rules(self) -> Sequence[Rule]:
         return [

@@ -27,30 +27,22 @@ One core of a 2-core AMD EPYC: TODO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import quality, repetition
 from datapipe.kernels.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.kernels.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import FilterResult, Rule
 from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import filled_in, words_of
+from stages.filter._profiles import ProfiledFilter, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = 1.0
-
-
-def _of_language(found: Settings) -> dict[str, Any]:
-    """FineWeb-2 ran no rules on paragraphs and none on the characters of copied lines."""
-    tops = {f"max_top_{n}_gram": limit for n, limit in zip(repetition.TOP_SIZES, found.max_top_n_grams)}
-    copies = {f"max_duplicate_{n}_grams": limit for n, limit in zip(repetition.DUPLICATE_SIZES, found.max_duplicate_n_grams)}
-    off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
-    return {"words": words_of(found), "max_duplicate_lines": found.max_duplicate_lines, **tops, **copies, **off}
 
 
 def _share(default: float, of: str) -> float:
@@ -62,8 +54,11 @@ def _chars_in(default: float, ngram: str) -> float:
     return _share(default, f"characters in {ngram}")
 
 
-class GopherRepetition(Filter):
+class GopherRepetition(ProfiledFilter):
     """Drops documents too much of which are repeated lines, paragraphs or word n-grams."""
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
+    profile_of_languages: ClassVar[str] = "datatrove"
 
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
@@ -96,11 +91,15 @@ class GopherRepetition(Filter):
     max_duplicate_9_grams: float = _chars_in(0.11, "9-grams of words that occur again")
     max_duplicate_10_grams: float = _chars_in(0.10, "10-grams of words that occur again")
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Options that are not given are the profile's, or the language's."""
-        return filled_in(given, _PROFILES, _of_language)
+    def of_language(cls, found: Settings) -> dict[str, Any]:
+        """FineWeb-2 ran no rules on paragraphs and none on the characters of copied lines."""
+        tops = {f"max_top_{n}_gram": limit for n, limit in zip(repetition.TOP_SIZES, found.max_top_n_grams)}
+        copies = {
+            f"max_duplicate_{n}_grams": limit for n, limit in zip(repetition.DUPLICATE_SIZES, found.max_duplicate_n_grams)
+        }
+        off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
+        return {"words": words_of(found), "max_duplicate_lines": found.max_duplicate_lines, **tops, **copies, **off}
 
     def rules(self) -> Sequence[Rule]:
         """As the options, without `max_`."""

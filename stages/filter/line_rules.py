@@ -35,18 +35,19 @@ One core of a 2-core AMD EPYC does 320 MB/s of web text and 500 MB/s of news onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.kernels import line_rules
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import FilterResult, Rule
+from stages.filter._profiles import ProfiledFilter
 
 PROFILES: dict[str, dict[str, Any]] = {"dclm": {}, "refinedweb": {"any_after_read_more": False}}
 """What the options are in each profile where it differs from the defaults."""
@@ -61,8 +62,10 @@ _TALLIES = {
 }
 
 
-class LineRules(Filter):
+class LineRules(ProfiledFilter):
     """Removes lines of capitals, numbers, counters and single words, and drops documents that lose much by it."""
+
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = PROFILES
 
     profile: Literal["dclm", "refinedweb"] = Field(
         default="dclm",
@@ -90,13 +93,6 @@ class LineRules(Filter):
 
     tallies: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
     """Lines removed from, or edited in, the documents that are kept, by reason."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_the_profile(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("profile", "dclm"), str):
-            return PROFILES.get(given.get("profile", "dclm"), {}) | given
-        return given
 
     def rules(self) -> Sequence[Rule]:
         return [self.at_most("too_much_removed", "max_removed")]

@@ -102,12 +102,12 @@ def follows_word(data, begin, start, words, fillers, walls, num_words):
 
 
 @inline
-def is_clear_before(data, begin, start):
-    """Whether a number that starts here is no part of a longer token."""
-    if start == begin:
+def is_clear_before(data, floor, start):
+    """Whether a number that starts here, behind what ends at the floor, is no part of a longer token."""
+    if start == floor:
         return True
     if data[start - 1] == _DOT:
-        return start - 1 > begin and is_in(data[start - 2], LETTER)
+        return start - 1 > floor and is_in(data[start - 2], LETTER)
     return not is_in(data[start - 1], TIGHT)
 
 

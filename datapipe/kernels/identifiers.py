@@ -6,8 +6,8 @@
 The cost is linear for any input: a group of digits is read once and passed over, and from its start at most 70 bytes are read
 ahead and 40 back. Any bytes will do, and spans are ASCII, so a cut never falls inside a character.
 
-A number is free-standing: no letter, digit or `_-/$%+&@` before it nor the decimal part of another, and none of `_@%`, a
-letter, `.5` or `-5` behind it.
+A number is free-standing, or follows a span that goes: no letter, digit or `_-/$%+&@` before it nor the decimal part of
+another, and none of `_@%`, a letter, `.5` or `-5` behind it.
 
 Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5 or 4-6-4 with one kind of space or dash, of a known
         issuer's prefix and length (ISO/IEC 7812), with the check digit of Luhn. Old and rare ones (Visa of 13 digits, which
@@ -166,10 +166,10 @@ def _remainder(rest, byte):
 
 
 @inline
-def _iban_stop(data, begin, start, end):
+def _iban_stop(data, floor, start, end):
     """Where the IBAN that starts at these two letters stops; `start` where there is none."""
     case = data[start] & 0x20
-    if data[start + 1] & 0x20 != case or not is_clear_before(data, begin, start):
+    if data[start + 1] & 0x20 != case or not is_clear_before(data, floor, start):
         return start
     country = 26 * (np.int64(data[start] | 0x20) - 0x61) + np.int64(data[start + 1] | 0x20) - 0x61
     length = np.int64(_IBAN_LENGTHS[country])
@@ -238,10 +238,10 @@ def _is_ssn(data, start, stop):
 def _find_number(data, begin, floor, first, end, wanted):
     """Start, stop and kind of what the group of digits at `first` belongs to; start equals stop where that is nothing."""
     if wanted & WANTS_IBAN and first - 2 >= floor and is_in(data[first - 1], LETTER) and is_in(data[first - 2], LETTER):
-        stop = _iban_stop(data, begin, first - 2, end)
+        stop = _iban_stop(data, floor, first - 2, end)
         if stop > first:
             return first - 2, stop, IBAN
-    if is_clear_before(data, begin, first):
+    if is_clear_before(data, floor, first):
         if wanted & WANTS_CARD:
             stop = _card_stop(data, begin, floor, first, end)
             if stop > first:

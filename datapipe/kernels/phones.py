@@ -150,7 +150,7 @@ def find_phone(data, begin, floor, first, end, wanted):
     start, before = first, data[first - 1] if first > floor else np.uint8(0)
     if before == _PLUS or before == _OPEN:
         start -= 1
-    if not is_clear_before(data, begin, start):
+    if not is_clear_before(data, floor, start):
         return first, first, PHONE
     if before == _PLUS:
         kind = PHONE

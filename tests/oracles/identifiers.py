@@ -62,6 +62,11 @@ _RARE_ISSUERS = [
 ]
 
 
+def _is_clear(text: bytes, floor: int, start: int) -> bool:
+    """Whether nothing before `start` but what is done with belongs to it."""
+    return start >= floor and bool(re.compile(_BEFORE).match(text[floor:], start - floor))
+
+
 def _follows(text: bytes, start: int, words: bytes) -> bool:
     """Whether one of the last three words is among `words`, behind fillers alone."""
     before = re.split(rb"[0-9<>\xa7]", text[max(0, start - 40) : start])[-1]
@@ -98,7 +103,7 @@ def _card(text: bytes, floor: int, start: int) -> int:
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{1,3}",
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{1,4}",
     ):
-        found = re.compile(_BEFORE + form + _AFTER).match(text, start)
+        found = re.compile(form + _AFTER).match(text, start)
         if found and _is_card(text, start, found[0]):
             return found.end()
     return 0
@@ -109,7 +114,7 @@ def _iban(text: bytes, start: int) -> int:
     length = _LENGTH_OF.get(text[start : start + 2].decode("latin-1").upper(), 0)
     sign = re.escape(text[start + 4 : start + 5]) if text[start + 4 : start + 5] in (b" ", b"-") else b""
     groups = [b"[0-9A-Za-z]{4}"] * (length // 4) + ([b"[0-9A-Za-z]{%d}" % (length % 4)] if length % 4 else [])
-    found = re.compile(_BEFORE + rb"(?=[A-Za-z]{2}[0-9]{2})" + sign.join(groups) + _AFTER).match(text, start)
+    found = re.compile(rb"(?=[A-Za-z]{2}[0-9]{2})" + sign.join(groups) + _AFTER).match(text, start)
     if not length or not found:
         return 0
     written = re.sub(rb"[ -]", b"", found[0]).decode()
@@ -121,9 +126,9 @@ def _iban(text: bytes, start: int) -> int:
 
 def _ssn(text: bytes, start: int) -> tuple[int, bool]:
     """Where what is written as an SSN stops, or 0, and whether it may be one."""
-    found = re.compile(_BEFORE + rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
+    found = re.compile(rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
     if not found and _follows(text, start, _SSN_WORDS):
-        found = re.compile(_BEFORE + rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
+        found = re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
     if not found:
         return 0, False
     digits = re.sub(rb"\D", b"", found[0])
@@ -160,7 +165,7 @@ def _extended(text: bytes, stop: int) -> int:
 def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
     before = text[first - 1 : first] if first > floor else b""
     start = first - 1 if before in (b"+", b"(") else first
-    if not re.compile(_BEFORE).match(text, start) or (before == b"+" and text[max(0, start - 1) : start] in (b")", b"]")):
+    if not _is_clear(text, floor, start) or (before == b"+" and text[max(0, start - 1) : start] in (b")", b"]")):
         return None
     stop = first + len(_body(text, first))
     if before == b"+":
@@ -190,14 +195,20 @@ def find(text: bytes, wanted: int) -> list[Span]:
 
 def _at(text: bytes, floor: int, first: int, wanted: int) -> tuple[Span | None, int]:
     """What the group of digits at `first` belongs to, and what is done with."""
-    if wanted & WANTS_IBAN and first - 2 >= floor and re.match(rb"[A-Za-z]{2}", text[first - 2 : first]):
+    if (
+        wanted & WANTS_IBAN
+        and first - 2 >= floor
+        and re.match(rb"[A-Za-z]{2}", text[first - 2 : first])
+        and _is_clear(text, floor, first - 2)
+    ):
         stop = _iban(text, first - 2)
         if stop:
             return (first - 2, stop, IBAN), stop
-    stop = _card(text, floor, first) if wanted & WANTS_CARD else 0
+    is_clear = _is_clear(text, floor, first)
+    stop = _card(text, floor, first) if is_clear and wanted & WANTS_CARD else 0
     if stop:
         return (first, stop, CARD), stop
-    stop, is_valid = _ssn(text, first)
+    stop, is_valid = _ssn(text, first) if is_clear else (0, False)
     if stop:
         return ((first, stop, SSN) if is_valid and wanted & WANTS_SSN else None), stop
     phone = _phone(text, floor, first, wanted) if wanted & WANTS_PHONE else None

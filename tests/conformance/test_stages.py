@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import stages
@@ -68,6 +69,8 @@ def _stage_classes() -> dict[str, type[Stage]]:
     """Every stage by its name: the one class of its module that is a stage."""
     found: dict[str, type[Stage]] = {}
     for module in pkgutil.walk_packages(stages.__path__, "stages."):
+        if "._" in module.name:
+            continue
         members = vars(importlib.import_module(module.name)).values()
         own = [one for one in members if isinstance(one, type) and issubclass(one, Stage) and one.__module__ == module.name]
         found.update({module.name.removeprefix("stages."): one for one in own})
@@ -110,7 +113,11 @@ def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
     """What the stage says of a batch, as one table: verdicts, the batch as it becomes, or what is emitted."""
     if isinstance(stage, Filter):
         result = stage.process(batch)
-        return pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
+        judged = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
+        for name, column in {"text": batch.texts, **result.columns}.items():  # of a document that is dropped nothing counts
+            kept = pa.array(result.keep) if name not in stage.tallies else pa.array([True] * batch.num_docs)
+            judged = judged.append_column(name, pc.if_else(kept, column, pa.scalar(None, column.type)))
+        return judged
     if isinstance(stage, Map):
         return pa.Table.from_batches([batch.with_columns(stage.process(batch)).record])
     assert isinstance(stage, Global)
@@ -203,6 +210,22 @@ def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
     assert np.array_equal(result.keep, result.rule == -1)
     assert result.rule.max() < len(stage.rules())
     assert np.isfinite(result.value[~result.keep]).all()
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filter_columns_and_measures_are_of_the_batch(name: str) -> None:
+    stage, batch = _opened(name), _batch(SMALL)
+    assert isinstance(stage, Filter)
+    result = stage.process(batch)
+    assert not {"key", "id", "rank"} & set(result.columns)
+    assert set(stage.tallies) <= set(result.columns)
+    assert all(len(column) == batch.num_docs for column in result.columns.values())
+    assert all(pa.types.is_integer(result.columns[tally].type) for tally in stage.tallies)
+    text = result.columns.get("text", batch.texts)
+    assert (text.type, text.null_count) == (pa.large_string(), 0)
+    assert [len(one) for one in result.measured] == [batch.num_docs] * len(stage.rules())
+    rules = [rule for rule in stage.rules() if rule.side != "other"]
+    assert all(rule.option == "" or getattr(stage, rule.option) == rule.limit for rule in rules)
 
 
 @pytest.mark.parametrize("name", MAPS)

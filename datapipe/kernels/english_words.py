@@ -126,7 +126,8 @@ def find_english_words(words: Words, data: np.ndarray) -> Words:
 @inline
 def _pieces(keys, sieve, key) -> Any:
     """Which slot holds the pieces of the whole with this hash, or -1."""
-    if not sieve[np.int64(key >> _SIEVE_SHIFT)]:
+    bit = np.int64(key >> _SIEVE_SHIFT)
+    if not (sieve[bit >> 3] >> np.uint8(bit & 7)) & 1:
         return np.int64(-1)
     slot = np.int64(key & np.uint64(len(keys) - 1))
     while keys[slot] != 0:
@@ -136,7 +137,7 @@ def _pieces(keys, sieve, key) -> Any:
     return np.int64(-1)
 
 
-@kernel("int64(int32[::1], uint8[::1], uint64[::1], uint64[::1], boolean[::1])")
+@kernel("int64(int32[::1], uint8[::1], uint64[::1], uint64[::1], uint8[::1])")
 def most_english_words(lengths, flags, hashes, keys, sieve) -> Any:
     """At least the number of words that `cut_words` finds: four of a contraction, one a byte of what is not all letters."""
     count = np.int64(0)
@@ -393,7 +394,7 @@ def _sign_behind_letters(data, start, stop, signs) -> Any:
 
 
 _IN = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1], Array(uint8, 1, 'C', True)"
-_TABLES = "Array(uint8, 1, 'C', True), Array(uint16, 1, 'C', True), uint64[::1], uint8[:, ::1], boolean[::1], uint64[::1]"
+_TABLES = "Array(uint8, 1, 'C', True), Array(uint16, 1, 'C', True), uint64[::1], uint8[:, ::1], uint8[::1], uint64[::1]"
 _OUT = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1]"
 
 

@@ -20,7 +20,8 @@ in every script with spaces.
 
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_fineweb2.py`).
 
-One core of a 2-core AMD EPYC: TODO MB/s of English web text by profile `paper`, most of it in finding words and lines.
+One core of a 2-core AMD EPYC, English web text: 82 MB/s by profile `paper`, most of it in finding words and lines; 49 by
+`datatrove`, 57 by `dclm`; 300 where words and lines are found already.
 """
 
 from __future__ import annotations

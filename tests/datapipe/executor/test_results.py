@@ -120,4 +120,33 @@ def test_filter_result_of_another_kind_is_told():
 def test_filter_result_that_keeps_the_contract_is_passed_on():
     stage = Judges()
     stage._result = FilterResult(**GOOD)
-    assert checked_filter("mine", stage, _batch()) is stage._result
+    passed = checked_filter("mine", stage, _batch())
+    assert all(getattr(passed, name) is getattr(stage._result, name) for name in ("keep", "rule", "value", "limit", "measured"))
+
+
+def test_filter_result_with_an_edited_text_is_passed_on_as_large_strings():
+    stage = Judges()
+    stage._result = FilterResult(**GOOD, columns={"text": pa.array(["new", "text"])})
+    assert checked_filter("mine", stage, _batch()).columns["text"].type == pa.large_string()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"limit": np.zeros(1)}, r"limit: expected shape \(2,\)"),
+        ({"columns": {"text": pa.array(["one"])}}, "expected 2 entries"),
+        ({"columns": {"key": pa.array(["a", "b"])}}, "belongs to the engine"),
+    ],
+)
+def test_filter_result_with_wrong_limits_or_columns_is_refused(change, message):
+    stage = Judges()
+    stage._result = FilterResult(**{**GOOD, **change})
+    with pytest.raises(DatapipeError, match=message):
+        checked_filter("mine", stage, _batch())
+
+
+def test_filter_result_without_every_measure_cannot_tag():
+    stage = Judges(mode="tag")
+    stage._result = FilterResult(**GOOD)
+    with pytest.raises(DatapipeError, match="an array for each of 2 rules, found 0"):
+        checked_filter("mine", stage, _batch())

@@ -172,11 +172,12 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for people. `kind` is filter, map, global or reader."""
+    """A stage for people. `kind` is filter, map, global or reader; `details` is all that its file says of it."""
 
     name: str
     kind: str
     summary: str
+    details: str
     options: tuple[OptionDescription, ...]
 
 
@@ -193,9 +194,10 @@ def describe(name: str) -> StageDescription:
         )
         for option, field in found.model_fields.items()
     )
-    summary = (found.__doc__ or sys.modules[found.__module__].__doc__ or "").strip().partition("\n")[0]
+    details = inspect.cleandoc(sys.modules[found.__module__].__doc__ or found.__doc__ or "")
+    summary = (found.__doc__ or details).strip().partition("\n")[0]
     kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(found, kind))
-    return StageDescription(name=name, kind=kind, summary=summary, options=options)
+    return StageDescription(name=name, kind=kind, summary=summary, details=details, options=options)
 
 
 def mixture_schema() -> dict[str, Any]:

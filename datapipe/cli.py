@@ -10,6 +10,7 @@ import math
 import signal
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -276,13 +277,15 @@ def trace(
 
 @app.command()
 def stages(name: Annotated[str, typer.Argument(help="Only this stage.")] = "") -> None:
-    """List every stage with its options and defaults."""
+    """List every stage with its options and defaults; of one stage, tell also what it does, how right and how fast."""
     from datapipe import catalogue
 
     names = [name] if name else catalogue.stage_names()
     for one in names:
         described = catalogue.describe(one)
         print(f"{described.name}  ({described.kind})\n    {described.summary}")
+        if name:
+            print("\n" + textwrap.indent(described.details, "    ") + "\n")
         for option in described.options:
             print(f"      {option.name}: {option.type} = {option.default}\n          {option.description}")
         print()

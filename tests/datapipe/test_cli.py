@@ -210,6 +210,12 @@ def test_cli_unknown_engine_is_refused(finished):
     assert "expected local or ray" in done.stderr
 
 
+def test_cli_stages_of_one_stage_tells_how_its_profiles_differ():
+    told = datapipe(["stages", "filter.gopher_repetition"]).stdout
+    assert "the most frequent n-gram" in told  # the docstring's table
+    assert "profile: paper | datatrove | dclm" in told
+
+
 def test_cli_schema_and_stages_know_every_stage():
     schema = datapipe(["schema"])
     listed = datapipe(["stages"])

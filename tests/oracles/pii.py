@@ -52,7 +52,7 @@ def _emails(text: str, taken: list[Span]) -> list[Span]:
         if any(start <= at.start() < stop for start, stop, _ in taken):
             continue
         floor = max([floor] + [stop for _, stop, _ in taken if stop <= at.start()])
-        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[max(floor, at.start() - 66) : at.start()])  # 64 is the most; no quadratic search
+        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[max(floor, at.start() - 66) : at.start()])  # 64 is the most
         assert run is not None
         local = re.sub(r"^[^0-9A-Za-z_]+", "", run[0].rsplit("..", 1)[-1])
         domain = _domain(text[at.end() : at.end() + 253])

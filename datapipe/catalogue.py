@@ -195,7 +195,7 @@ def describe(name: str) -> StageDescription:
         for option, field in found.model_fields.items()
     )
     details = inspect.cleandoc(sys.modules[found.__module__].__doc__ or found.__doc__ or "")
-    summary = (found.__doc__ or details).strip().partition("\n")[0]
+    summary = " ".join(inspect.cleandoc(found.__doc__ or details).partition("\n\n")[0].split())
     kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(found, kind))
     return StageDescription(name=name, kind=kind, summary=summary, details=details, options=options)
 

@@ -179,7 +179,7 @@ def report(output: OutputFolder) -> None:
 
     try:
         content = json.loads(Root(output).read_bytes(REPORT))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     print_funnel(content, wide_console())
 
@@ -322,5 +322,5 @@ def _unexpected(error: Exception) -> str:
     """A line for an error nobody foresaw; the traceback goes to a file that can be sent along."""
     with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)))
-    kind = "the system refused" if isinstance(error, OSError) else "a defect of datapipe"
-    return f"{type(error).__name__}: {error}\nThis is {kind}; the traceback is in {file.name}"
+    kind = "The system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
+    return f"{type(error).__name__}: {error}\n{kind}; the traceback is in {file.name}"

@@ -142,7 +142,7 @@ class Filter(Stage):
 
     mode: Literal["drop", "tag"] = Field(
         default="drop",
-        description="drop: remove the documents that fail. tag: keep them all, change nothing, and write the columns NAME.rule "
+        description="drop: remove the documents that fail. tag: keep them all, edit nothing, and write the columns NAME.rule "
         "(the first rule failed), NAME.value and, for every rule, NAME.RULE: what it measured. See `datapipe inspect --sweep`.",
     )
 

@@ -9,6 +9,7 @@ import heapq
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ class Seen:
         reason: "stage:rule" where dropped, the stage where quarantined.
         value, threshold: what the rule measured, and what it was held against.
         survivor: where dropped as a duplicate, path:place of the document that stands for it.
-        text: None where the source does not give it again.
+        text: of what is kept as the stages left it, of others as it was read; None where the source does not give it again.
         error: why it is quarantined.
     """
 
@@ -104,18 +105,20 @@ class Looker:
 
     def _rows_of(self, output: OutputRef, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
-        for batch in read_table(self.root, output):
+        for number, batch in enumerate(read_table(self.root, output)):
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
             shown = [name for name in batch.schema.names if name != "text"]
-            for row, sample in zip(batch.select(shown).to_pylist(), hashes.tolist()):
+            for at, (row, sample) in enumerate(zip(batch.select(shown).to_pylist(), hashes.tolist())):
                 if wanted.reason and not _matches(wanted.reason, _reason(row)):
                     continue
                 if "excerpt" in row:
                     row["excerpt"] = row["excerpt"].decode(errors="replace")
-                yield {**row, "sample": sample, "source": step.source}
+                yield {**row, "sample": sample, "source": step.source, "place in": (output, number, at)}
 
     def _seen(self, outcome: Outcome, row: dict[str, Any]) -> Seen:
-        path, place, text = self._read_again(row["key"])
+        path, place, text = self._read_again(row["key"], text=outcome != "kept")
+        if outcome == "kept":
+            text = self._kept_text(*row["place in"])
         survivor = row.get("survivor")
         return Seen(
             source=row["source"],
@@ -130,6 +133,11 @@ class Looker:
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
         )
+
+    def _kept_text(self, output: OutputRef, number: int, at: int) -> str:
+        """The text of a kept document, as the stages left it."""
+        batch = next(islice(read_table(self.root, output, ["text"]), number, None))
+        return batch.column("text")[at].as_py()
 
     def _read_again(self, key: bytes, text: bool = True) -> tuple[str, int, str | None]:
         place = int.from_bytes(key[8:], "big")

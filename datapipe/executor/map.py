@@ -156,10 +156,11 @@ class _Mapper:
         kept: list[DocumentBatch] = []
         for start, stop, result in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            self._tally(name, stage.tallies, result.columns)
             if stage.mode == "tag":
+                self._tally(f"{name} (tag)", stage.tallies, result.columns)
                 kept.append(part.with_columns(_tags(name, stage, result)))
                 continue
+            self._tally(name, stage.tallies, result.columns)
             self._drop(name, stage.rules(), part, result)
             new = {one: array for one, array in result.columns.items() if one not in stage.tallies}
             kept.append((part.with_columns(new) if new else part).filter(result.keep))
@@ -280,24 +281,27 @@ class _Mapper:
 
 
 def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
-    """What a filter writes instead of dropping: the first rule failed, its value, and what every rule measured."""
+    """What a filter writes instead of dropping: the first rule failed, its value, what every rule measured, labels."""
     rules = stage.rules()
     failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
     measured = {f"{name}.{rule.name}": pa.array(one) for rule, one in zip(rules, result.measured, strict=True)}
-    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured}
+    labels = {one: column for one, column in result.columns.items() if one != "text" and one not in stage.tallies}
+    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
 
 
 def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
-    """At most `left` documents of a batch; what was rejected behind the last of them was not read."""
-    if len(part.places) <= left:
-        return part, left - len(part.places)
-    end = int(part.places[left])
+    """The first `left` things of a batch, and how many are left. What was rejected counts, or a wrong field would read all."""
+    rejected = np.array([one.place for one in part.rejected], np.uint64)
+    places = np.sort(np.concatenate([part.places, rejected]))
+    if len(places) <= left:
+        return part, left - len(places)
+    num_docs = int(np.searchsorted(part.places, places[left]))
     cut = ReadBatch(
-        places=part.places[:left],
-        texts=part.texts.slice(0, left),
-        ids=part.ids.slice(0, left),
-        extra={name: column.slice(0, left) for name, column in part.extra.items()},
-        rejected=tuple(one for one in part.rejected if one.place < end),
+        places=part.places[:num_docs],
+        texts=part.texts.slice(0, num_docs),
+        ids=part.ids.slice(0, num_docs),
+        extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
+        rejected=tuple(one for one in part.rejected if one.place < int(places[left])),
         input_bytes=part.input_bytes,
     )
     return cut, 0

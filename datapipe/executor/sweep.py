@@ -211,6 +211,8 @@ def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tup
     """The sources that ran the stage in tag mode, with the rule that is asked for, and those where it dropped."""
     steps = recall(root).steps
     stage, _, wanted = threshold.rpartition(".")
+    if threshold in {use.alias for name in mixture_of(root).sources for use in mixture_of(root).stages_of(name)}:
+        raise UserError(f"--sweep {threshold}: expected a threshold behind the stage, as --sweep {threshold}.OPTION")
     uses = _uses(mixture_of(root), threshold, stage or threshold, source)
     built = {name: catalogue.build_stage(use) for name, use in uses.items()}
     filters = {name: one for name, one in built.items() if isinstance(one, Filter)}

@@ -9,6 +9,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 _SHOWN_CHARS = 600
+_AS = {True: "  (as the stages left it)", False: "  (as it was read)"}
 
 
 class Document(Protocol):
@@ -39,7 +40,7 @@ class Document(Protocol):
 def print_document(document: Document, console: Console, full: bool = False) -> None:
     """Prints a document under a line that says where it is from and why it was dropped."""
     console.print(Rule(f"{document.source}  {document.path}:{document.place}", align="left"))
-    verdict = f"{document.outcome} {document.reason}".strip()
+    verdict = f"{document.outcome} {document.reason}".strip() + _AS[document.outcome == "kept"]
     if document.value is not None and document.value == document.value:
         verdict += f"  measured {document.value:.4g}"
     if document.threshold is not None:

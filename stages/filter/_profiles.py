@@ -40,7 +40,7 @@ class ProfiledFilter(Filter):
         """The options with the others under them; what is no mapping or profile is left for pydantic to refuse."""
         if not isinstance(given, dict):
             return given
-        language = given.get("language")
+        language = given.get("language") if "language" in cls.model_fields else None
         implied = cls.model_fields["profile"].default if language is None else cls.profile_of_languages
         profile = given.get("profile", implied)
         base = {**cls.profiles.get(profile, {}), "profile": profile} if isinstance(profile, str) else {}

@@ -154,7 +154,9 @@ class Language(Filter):
             (lead, is_judged & (lead < self.min_lead)),
             (other, is_judged & (other > self.max_other_score)),
         ]
-        result = FilterResult.first_failing(batch.num_docs, tried, self._columns(labels, scores) if self.write else None)
+        result = FilterResult.first_failing(
+            batch.num_docs, tried, self._columns(labels, scores) if self.write or self.mode == "tag" else None
+        )
         limit = np.array([rule.limit for rule in self.rules()])[result.rule]
         limit = np.where(result.rule == _LOW_SCORE, limits[best], limit)
         return replace(result, value=np.where(result.keep, score, result.value), limit=limit)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,9 @@ def _entries(what: str) -> Any:
 
 def _files(of: str) -> Any:
     return Field(
-        default=(), description=f"Files of `{of}`: text, one entry a line, lines with # are comments; .gz and .zst too."
+        default=(),
+        description=f"Files of `{of}`: text, one entry a line, lines with # are comments; .gz and .zst too. "
+        "Relative paths are from the working directory.",
     )
 
 
@@ -82,6 +84,9 @@ class Url(Filter):
     hard_word_files: tuple[Path, ...] = _files("hard_words")
     soft_words: tuple[str, ...] = _entries("Words of which a URL may have `max_soft_words` different ones.")
     soft_word_files: tuple[Path, ...] = _files("soft_words")
+    tallies: ClassVar[tuple[str, ...]] = ("without_url",)
+    """Documents whose URL is null or empty: all of them, where the field has another name."""
+
     max_soft_words: int = Field(
         default=1, ge=0, description="Most different soft words in a URL; the published rule drops two."
     )
@@ -135,7 +140,8 @@ class Url(Filter):
         measured = {"missing": missing, **self._listed(offsets, data), **self._worded(offsets, data)}
         measured["not_allowed"] = (measured["not_allowed"] == 0) & ~missing
         rules = self.rules()
-        return FilterResult.judged(rules, [measured[rule.name] for rule in rules])
+        without = {"without_url": pa.array(missing.astype(np.int32))}
+        return FilterResult.judged(rules, [measured[rule.name] for rule in rules], without)
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
         """The URLs, (num_docs,) large_string, with empty ones for nulls. Raises UserError."""

@@ -56,6 +56,11 @@ _WANTS = {"card": identifiers.WANTS_CARD, "iban": identifiers.WANTS_IBAN, "ssn":
 class Pii(Filter):
     """Replaces e-mail and IP addresses, phone, card, account and social security numbers, and passwords in URLs."""
 
+    mode: Literal["drop", "tag"] = Field(
+        default="drop",
+        description="drop: replace, and drop the documents with more hits than `max_hits`. tag: replace nothing and drop "
+        "nothing, only count; the report says `(tag)` behind the counts.",
+    )
     kinds: tuple[Kind, ...] = Field(default=_KINDS, min_length=1, description=f"What to look for: {', '.join(_KINDS)}.")
     phone_regions: tuple[str, ...] = Field(
         default=("US",),

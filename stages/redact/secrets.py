@@ -54,6 +54,11 @@ _TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kin
 class Secrets(Filter):
     """Replaces keys, tokens, private keys and passwords."""
 
+    mode: Literal["drop", "tag"] = Field(
+        default="drop",
+        description="drop: replace, and drop the documents with more hits than `max_hits`. tag: replace nothing and drop "
+        "nothing, only count; the report says `(tag)` behind the counts.",
+    )
     kinds: tuple[Kind, ...] = Field(default=_KINDS, min_length=1, description=f"What to look for: {', '.join(_KINDS)}.")
     min_entropy: float = Field(
         default=3.5,

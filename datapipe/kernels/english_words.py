@@ -142,7 +142,7 @@ def most_english_words(lengths, flags, hashes, keys, sieve) -> Any:
     """At least the number of words that `cut_words` finds: four of a contraction, one a byte of what is not all letters."""
     count = np.int64(0)
     for word in range(len(lengths)):
-        if flags[word] & ~LETTER:
+        if np.int64(flags[word]) & ~LETTER:
             count += lengths[word]
         elif lengths[word] <= _LONGEST_WHOLE and _pieces(keys, sieve, hashes[word]) >= 0:
             count += 4
@@ -425,7 +425,7 @@ def cut_words(
             if slot >= 0:
                 found = _put_whole(data, start, slot, sizes, classes, found, starts, lengths, hashes, chars, flags)
                 continue
-            if not chunk_flags[chunk] & ~LETTER:
+            if not np.int64(chunk_flags[chunk]) & ~LETTER:
                 starts[found], lengths[found], hashes[found] = start, stop - start, chunk_hashes[chunk]
                 chars[found], flags[found] = chunk_chars[chunk], chunk_flags[chunk]
                 found += 1

@@ -35,6 +35,7 @@ AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32
 """Bits of what `find_identifiers` looks for."""
 _SPACE, _DASH, _DOT, _PLUS, _OPEN, _CLOSE, _BRACKET, _ZERO, _ONE, _TWO, _NINE = (ord(sign) for sign in " -.+()]0129")
 _E, _X, _T = (ord(sign) for sign in "ext")
+_FULL_PHONE_DIGITS = 10
 _MAX_PHONE_DIGITS = 15
 _PHONE_WORDS = packed(
     "tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
@@ -44,11 +45,16 @@ _PHONE_WORDS = packed(
 
 @inline
 def _phone_stop(data, first, end):
-    """Where up to 15 digits with at most two separators between two stop, never inside a group; `first` under 7 digits."""
+    """Where up to 15 digits with at most two separators between two stop, never inside a group; `first` under 7 digits.
+
+    Behind ten digits a group that begins with 0 begins another number: "0171 2345608 0171 2345618".
+    """
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0
     while j < end and num_digits < _MAX_PHONE_DIGITS:
         if is_in(data[j], DIGIT):
+            if gap > 0 and num_digits >= _FULL_PHONE_DIGITS and data[j] == _ZERO:
+                break
             num_digits += 1
             stop, gap = j + 1, 0
         elif is_in(data[j], SEPARATOR) and gap < 2:

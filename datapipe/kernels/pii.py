@@ -131,15 +131,18 @@ def _domain_stop(data, at, end):
 
 
 @inline
-def _is_free_standing(data, begin, start, stop, end):
-    """Whether four groups are no part of a longer token: a version, a product, a host name, a decimal."""
+def _is_free_standing(data, begin, chain, start, stop, end):
+    """Whether four groups are no part of a longer token: a version, a product, a host name, a decimal.
+
+    `chain` is where the last address stopped: "8.8.8.8/8.8.4.4" are two.
+    """
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
         if is_in(before, DIGIT | LETTER) or before in (_DOT, _UNDERSCORE):
             return False
         if before == _DASH and is_in(earlier, LETTER):
             return False
-        if before == _SLASH and is_in(earlier, DIGIT | LETTER):
+        if before == _SLASH and is_in(earlier, DIGIT | LETTER) and chain != start - 1:
             return False
     if stop < end:
         after, later = data[stop], data[stop + 1] if stop + 1 < end else np.uint8(0)
@@ -183,7 +186,7 @@ def _is_public_ipv4(address):
 
 
 @inline
-def _find_ipv4(data, begin, floor, dot, end):
+def _find_ipv4(data, begin, floor, chain, dot, end):
     """Start and stop of the address around a dot (equal where there is none), and where its run of digits and dots stops."""
     start, run = dot, dot
     while start > floor and is_in(data[start - 1], DIGIT):
@@ -194,7 +197,7 @@ def _find_ipv4(data, begin, floor, dot, end):
     while data[stop - 1] == _DOT:
         stop -= 1
     address = _parse_ipv4(data, start, stop)
-    if address < 0 or not _is_public_ipv4(address) or not _is_free_standing(data, begin, start, stop, end):
+    if address < 0 or not _is_public_ipv4(address) or not _is_free_standing(data, begin, chain, start, stop, end):
         return run, run, run
     if follows_word(data, begin, start, _NUMBERED, _FILLERS, WALL, 2):
         return run, run, run
@@ -330,7 +333,7 @@ def find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds) ->
     num_spans = 0
     for document in range(len(offsets) - 1):
         begin, end = offsets[document], offsets[document + 1]
-        j, floor = begin, begin  # no span starts before the floor
+        j, floor, chain = begin, begin, begin - 1  # no span starts before the floor
         while j < end:
             byte = data[j]
             if not is_in(byte, MARK):
@@ -352,11 +355,12 @@ def find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds) ->
                 start, stop, run = _find_ipv6(data, begin, floor, j, end)
                 kind = IPV6
             elif ips and j > floor and is_in(data[j - 1], DIGIT) and j + 1 < end and is_in(data[j + 1], DIGIT):
-                start, stop, run = _find_ipv4(data, begin, floor, j, end)
+                start, stop, run = _find_ipv4(data, begin, floor, chain, j, end)
                 kind = IPV4
             if start < stop:
                 starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
                 num_spans += 1
                 floor = stop
+                chain = stop if kind == IPV4 else chain
             j = run
     return num_spans

@@ -71,7 +71,9 @@ def stop_word_counts(words: Words, data: np.ndarray, stop_words: tuple[str, ...]
 def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> np.ndarray:
     """(num_docs, 2) int64: lines that start with one of `bullets`, that end in `...`, `…` or, `spaced`, `. . .`."""
     out = np.empty((len(lines.doc_offsets) - 1, 2), np.int64)
-    count_lines(lines.doc_offsets, lines.starts, lines.lengths, data, np.array([ord(sign) for sign in bullets]), spaced, out)
+    count_lines(
+        lines.doc_offsets, lines.starts, lines.lengths, data, np.array([ord(sign) for sign in bullets], np.int64), spaced, out
+    )
     return out
 
 

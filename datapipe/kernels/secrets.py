@@ -337,9 +337,8 @@ def find_secrets(offsets, data, wanted, millibits, counts, starts, stops, kinds)
                 j += 1
             else:
                 j += 1
-            if start < stop:
-                if wanted >> kind & 1:
-                    starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
-                    num_spans += 1
+            if start < stop and wanted >> kind & 1:  # what is not wanted hides nothing inside it
+                starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
+                num_spans += 1
                 j = stop
     return num_spans

@@ -80,7 +80,9 @@ class C4Quality(ProfiledFilter):
         "3 words counted with citations, ' ends a line too. fineweb: as datatrove, without need_end_mark.",
     )
     min_sentences: int = Field(default=3, ge=0, description="Least sentences of a page; datatrove and fineweb: 5.")
-    min_words_per_line: int = Field(default=5, ge=0, description="Least words of a line; datatrove and fineweb: 3.")
+    min_words_per_line: int = Field(
+        default=5, ge=0, le=2**31 - 1, description="Least words of a line; datatrove and fineweb: 3."
+    )
     words_before_citations: bool = Field(
         default=False, description="Count the words of a line before its citations are removed; datatrove and fineweb: true."
     )
@@ -88,7 +90,9 @@ class C4Quality(ProfiledFilter):
         default=True, description='Remove lines that do not end in . ? ! or ", or that end in three dots; fineweb: false.'
     )
     apostrophe_ends_line: bool = Field(default=False, description="Let ' end a line too; datatrove and fineweb: true.")
-    max_word_chars: int = Field(default=1000, ge=1, description="Most characters of a word; lines with a longer one go.")
+    max_word_chars: int = Field(
+        default=1000, ge=1, le=2**31 - 1, description="Most characters of a word; lines with a longer one go."
+    )
     remove_citations: bool = Field(default=True, description="Remove [12], [edit] and [citation needed].")
     remove_javascript: bool = Field(default=True, description='Remove lines that say "javascript".')
     remove_policies: bool = Field(default=True, description="Remove lines that speak of terms of use, privacy or cookies.")
@@ -98,7 +102,7 @@ class C4Quality(ProfiledFilter):
         default=None, ge=0, description="Most characters of the page as it came; no limit when not given. The authors: 190000."
     )
     min_long_lines: int = Field(default=0, ge=0, description="Least long lines of the page as it came. mC4: 3.")
-    long_line_chars: int = Field(default=200, ge=0, description="Least characters of a long line.")
+    long_line_chars: int = Field(default=200, ge=0, le=2**31 - 1, description="Least characters of a long line.")
 
     tallies: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
     """Lines removed from the documents that are kept, by reason."""

@@ -67,7 +67,7 @@ class FinewebQuality(ProfiledFilter):
         default=None, description="Characters that end a sentence. Default: Unicode's sentence terminals, of all scripts."
     )
     max_short_lines: float = Field(default=0.67, ge=0, le=1, description="Greatest share of short lines.")
-    short_line_chars: int = Field(default=30, ge=0, description="Characters up to which a line is short.")
+    short_line_chars: int = Field(default=30, ge=0, le=2**31 - 1, description="Characters up to which a line is short.")
     max_duplicate_line_chars: float = Field(
         default=0.01,
         ge=0,

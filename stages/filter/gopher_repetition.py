@@ -18,7 +18,8 @@ The published variants differ:
 
 Since datatrove counts an n-gram that occurs once, it drops every short document: put a length rule before it. The most frequent
 n-gram counts with all its occurrences, also where they overlap, so its share may exceed 1; datatrove counts its spaces too.
-Paragraphs are runs of lines between blank ones. A limit itself passes. A document without words or lines measures 0.
+Paragraphs are runs of lines between blank ones; a line of white space alone is blank in every profile, where datatrove has it a
+line. A limit itself passes. A document without words or lines measures 0.
 
 `language` takes the thresholds that FineWeb-2 published for a language (`_fineweb2.py`).
 

@@ -78,7 +78,10 @@ class Language(Filter):
     )
     short: Literal["drop", "keep"] = Field(default="drop", description="What becomes of a text that is too short to judge.")
     max_chars: int = Field(
-        default=800, ge=1, description="Characters that are read, from the start of the text. The cost is in proportion."
+        default=800,
+        ge=1,
+        le=2**31 - 1,
+        description="Characters that are read, from the start of the text. The cost is in proportion.",
     )
     top_k: int = Field(default=1, ge=1, le=100, description="How many languages are written, the best first.")
     write: bool = Field(
@@ -147,12 +150,13 @@ class Language(Filter):
         accepted, limits = self._accepted()
         is_short = letters < self.min_letters
         is_judged = ~is_short & bool(self.keep)
+        drops_short = bool(self.keep) and self.short == "drop"
         tried = [
-            (letters, is_short & bool(self.keep and self.short == "drop")),
-            (score, is_judged & ~accepted[best]),
-            (score, is_judged & (score < limits[best])),
-            (lead, is_judged & (lead < self.min_lead)),
-            (other, is_judged & (other > self.max_other_score)),
+            (np.where(drops_short, letters, np.nan), is_short & drops_short),
+            (np.where(is_judged, score, np.nan), is_judged & ~accepted[best]),
+            (np.where(is_judged, score, np.nan), is_judged & (score < limits[best])),
+            (np.where(is_judged, lead, np.nan), is_judged & (lead < self.min_lead)),
+            (np.where(is_judged, other, np.nan), is_judged & (other > self.max_other_score)),
         ]
         result = FilterResult.first_failing(
             batch.num_docs, tried, self._columns(labels, scores) if self.write or self.mode == "tag" else None

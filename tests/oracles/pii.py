@@ -104,7 +104,10 @@ def _ipv4s(text: str) -> list[Span]:
         if not re.fullmatch(rf"{group}(?:\.{group}){{3}}", text[start:stop]):
             continue
         before, after = text[:start], text[stop:]
-        if re.search(r"([0-9A-Za-z_.]|[A-Za-z]-|[0-9A-Za-z]/)\Z", before) or re.match(r"[0-9A-Za-z_@]|[-.][A-Za-z]", after):
+        is_next = bool(found) and found[-1][1] == start - 1 and before.endswith("/")  # 8.8.8.8/8.8.4.4
+        if (re.search(r"([0-9A-Za-z_.]|[A-Za-z]-|[0-9A-Za-z]/)\Z", before) and not is_next) or re.match(
+            r"[0-9A-Za-z_@]|[-.][A-Za-z]", after
+        ):
             continue
         if max(map(int, text[start:stop].split("."))) > 255 or _names_a_number(before):
             continue

@@ -91,7 +91,7 @@ def find(text: bytes, wanted: int, millibits: int) -> list[Span]:
     while found := piece.search(text, at):
         is_sign = found[0] in (b"=", b":")
         span = _assigned(text, found.start(), millibits) if is_sign else _token(text, found.start())
+        span = span if span and wanted >> span[2] & 1 else None  # what is not wanted hides nothing inside it
         at = span[1] if span else found.end()
-        if span and wanted >> span[2] & 1:
-            spans.append(span)
+        spans += [span] if span else []
     return spans

@@ -178,3 +178,7 @@ def test_gopher_quality_script_without_spaces_is_counted_by_character() -> None:
     text = "吾輩は猫である。名前はまだ無い。"
     assert _judge(text, words="unicode", min_words=15) == ("too_few_words", 14)
     assert _judge(text, min_words=2) == ("too_few_words", 1)
+
+
+def test_gopher_quality_without_bullets_no_line_is_one() -> None:
+    assert _judge("- a\n- b", bullets="", max_bullet_lines=0.0)[0] is None

@@ -264,3 +264,10 @@ def test_language_english_is_kept_and_little_else(real_data: Path) -> None:
     is_english = np.array(gold) == "en"
     assert result.keep[is_english].mean() > 0.97
     assert result.keep[~is_english].mean() < 0.003
+
+
+def test_language_texts_that_are_not_judged_measure_nothing():
+    short_kept = _opened(mode="tag", short="keep", keep=["en"]).process(_batch(["Hi!", ENGLISH]))
+    assert [np.isnan(one).tolist() for one in short_kept.measured] == [[True, True], *[[True, False]] * 4]
+    unjudged = _opened(mode="tag", keep=[]).process(_batch([ENGLISH]))
+    assert all(np.isnan(one).all() for one in unjudged.measured)

@@ -220,3 +220,13 @@ def test_pii_pickled_stage_gives_the_same() -> None:
 def test_pii_a_megabyte_of_one_piece_is_done_in_time(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
     assert _texts(_opened(), [text, "a@b.com"])[1] == "<EMAIL>"
+
+
+@pytest.mark.parametrize("replace", ["tag", "fake", "delete"])
+def test_pii_addresses_and_numbers_in_a_row_all_go_at_once(replace: str) -> None:
+    addresses = "8.8.8.8/9.9.9.9/1.1.1.1/8.8.4.4/9.9.9.10/1.0.0.1"
+    numbers = " ".join(f"0171 23456{n}8" for n in range(6))
+    stage = _opened(replace=replace, phone_regions=["DE", "US"])
+    once = _texts(stage, [addresses, numbers])
+    assert not any(found in text for text in once for found in ("8.8", "9.9.9", "0171 23"))
+    assert _texts(stage, once) == once

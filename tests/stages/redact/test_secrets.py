@@ -129,3 +129,9 @@ def test_secrets_code_and_prose_without_any_hold_none(real_data: Path) -> None:
     assert sum(map(len, texts)) > 45_000_000
     result = _process(texts)
     assert {name: sum(result.columns[name].to_pylist()) for name in Secrets.tallies} == dict.fromkeys(Secrets.tallies, 0)
+
+
+@pytest.mark.parametrize("around", ["secret = 'https://h/{}'", "password='x.{}'", "token='{}'"])
+def test_secrets_a_kind_that_is_not_wanted_hides_none_that_is(around: str) -> None:
+    token = "ghp_a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    assert token not in _texts([around.format(token)], kinds=("github",))[0]

@@ -1,0 +1,135 @@
+"""What each character is to the regular expressions of `tokenizers`, asked of its own engine.
+
+    every code point  ── one Split at borders of classes ──▶ runs ── one character of each, class by class ──▶ classes
+    classes ── family ──▶ the table that its kernel reads (`datapipe/kernels/pretokens.py`)
+
+The Unicode database of Python is of another version than those that `tokenizers` was built with, hence the question. It takes
+0.4 s for each version of `tokenizers` on a machine; the answer is kept beside the compiled kernels. Only the planes that hold
+assigned characters are asked about: of the rest no class holds any (a slow test asks).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
+
+from datapipe.kernels import cache_folder
+from datapipe.kernels.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
+
+NUM_CODES = 0x110000
+_ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
+
+CLASSES = (r"\p{Lu}", r"\p{Lt}", r"\p{Ll}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\p{P}", r"\p{S}", r"\s")
+"""No character is in two of them, and \\p{L} is the first five."""
+
+_DIGIT = len(CLASSES)
+"""The bit of what the `Digits` pre-tokenizer cuts out, by a database of its own."""
+
+_LU, _LT, _LL, _LM, _LO, _MARKS, _NUMBERS, _P, _S, _WHITE = (1 << bit for bit in range(len(CLASSES)))
+_LETTERS = _LU | _LT | _LL | _LM | _LO
+_DIGITS = 1 << _DIGIT
+_HAN_RANGES = ((0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF))
+
+
+@lru_cache(maxsize=1)
+def engine_classes() -> np.ndarray:
+    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. From the cache where it is there."""
+    kept = cache_folder().parent / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
+    if not kept.exists():
+        _write_whole(kept, ask_engine(_ASKED))
+    table = np.load(kept)
+    table.flags.writeable = False
+    return table
+
+
+def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
+    """The classes of the code points in `asked`, without surrogates, and 0 for the rest."""
+    codes = np.concatenate([np.arange(part.start, part.stop) for part in asked])
+    text = codes.astype("<u4").tobytes().decode("utf-32-le")
+    table = np.zeros(NUM_CODES, np.uint16)
+    borders = pre_tokenizers.Split(Regex("|".join(f"{one}+" for one in CLASSES)), "isolated")
+    starts = _starts(borders, text)
+    heads = "".join(text[start] for start in starts)
+    lengths = np.diff([*starts, len(text)])
+    for bit, one in enumerate(CLASSES):
+        pieces = pre_tokenizers.Split(Regex(one), "removed", invert=True).pre_tokenize_str(heads)
+        held = np.zeros(len(heads), bool)
+        held[[start for _, (start, _) in pieces]] = True
+        table[codes[np.repeat(held, lengths)]] |= 1 << bit
+    digits = pre_tokenizers.Digits(individual_digits=False).pre_tokenize_str(text)
+    for _, (start, stop) in digits[1::2]:  # what are digits and what not takes turns; the first character is none
+        table[codes[start:stop]] |= _DIGITS
+    return table
+
+
+def _starts(step: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
+    return [start for _, (start, _) in step.pre_tokenize_str(text)]
+
+
+def _write_whole(path: Path, table: np.ndarray) -> None:
+    """Other workers see the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(unfinished, "wb") as stream:
+        np.save(stream, table)
+    os.replace(unfinished, path)
+
+
+@lru_cache(maxsize=8)
+def gpt2_table(digits_apart: bool = False) -> np.ndarray:
+    """For `cut_gpt2`. `digits_apart`: a `Digits` pre-tokenizer comes first."""
+    kinds = [(_LETTERS, LETTER), (_NUMBERS, NUMBER), (_WHITE, SPACE)]
+    table = _table(kinds, SIGN)
+    if digits_apart:
+        table[engine_classes() & _DIGITS != 0] = APART
+    return _frozen(table)
+
+
+@lru_cache(maxsize=8)
+def cl100k_table(marks_are_letters: bool = False, numbers_apart: bool = False) -> np.ndarray:
+    """For `cut_cl100k`. `marks_are_letters`: `[\\p{L}\\p{M}]` for `\\p{L}`; `numbers_apart`: a split at `\\p{N}` comes first."""
+    letters = _LETTERS | _MARKS if marks_are_letters else _LETTERS
+    number = APART if numbers_apart else NUMBER
+    return _frozen(_with_newlines(_table([(letters, LETTER), (_NUMBERS, number), (_WHITE, SPACE)], SIGN)))
+
+
+@lru_cache(maxsize=1)
+def o200k_table() -> np.ndarray:
+    """For `cut_o200k`."""
+    both = LETTER | LOWER
+    kinds = [(_LU | _LT, LETTER), (_LL, LOWER), (_LM | _LO, both), (_MARKS, both | SIGN), (_NUMBERS, NUMBER), (_WHITE, SPACE)]
+    return _frozen(_with_newlines(_table(kinds, SIGN)))
+
+
+@lru_cache(maxsize=1)
+def deepseek_table() -> np.ndarray:
+    """For `cut_deepseek`."""
+    table = _table([(_LETTERS | _MARKS, LETTER), (_NUMBERS, APART), (_P | _S, SIGN), (_WHITE, SPACE)], 0)
+    for first, last in _HAN_RANGES:
+        table[first : last + 1] |= HAN
+    return _frozen(_with_newlines(table))
+
+
+def _table(kinds: list[tuple[int, int]], other: int) -> np.ndarray:
+    """(0x110000,) uint8: for characters of some classes their bits, `other` for those of none."""
+    bits_of = np.full(2 << _DIGIT, other, np.uint8)
+    for combination in range(len(bits_of)):
+        for classes, bits in kinds:
+            if combination & classes:
+                bits_of[combination] = bits
+    return bits_of[engine_classes()]
+
+
+def _with_newlines(table: np.ndarray) -> np.ndarray:
+    table[[ord("\n"), ord("\r")]] |= NEWLINE
+    return table
+
+
+def _frozen(table: np.ndarray) -> np.ndarray:
+    table.flags.writeable = False
+    return table

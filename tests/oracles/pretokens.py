@@ -11,9 +11,7 @@ from tokenizers import Regex, pre_tokenizers
 from datapipe.tokens.published_patterns import DIGITS, PATTERNS
 
 SPACES = " \t\n\r\x0b\x0c\x85\xa0\u1680\u2000\u2003\u2007\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-NAMED = {
-    f"{pattern.family}-{number}": expressions for number, (expressions, pattern) in enumerate(PATTERNS.items())
-}
+NAMED = {f"{pattern.family}-{number}": expressions for number, (expressions, pattern) in enumerate(PATTERNS.items())}
 """Every published pattern by a name: its family and its place in the table."""
 
 
@@ -56,12 +54,13 @@ ATOMS: list[tuple[int, list[str]]] = [
     (15, ["\u0301", "\u0327", "\u20dd", "\ufe0f", "\u0903", "\u093e", "e\u0301", "\u1abe", "\U0001e130", "न\u094d", "ำ", "ํ"]),
     (12, ["😀", "👩\u200d👩\u200d👧", "🇫🇷", "👍🏽", "1\ufe0f\u20e3", "☺", "\u200d", "\u200c", "\u200b", "\ufeff", "\u00ad"]),
     (8, ["\0", "\x01", "\x1b", "\x1c", "\x1f", "\x7f", "\x80", "\x9f", "\ufffd", "\ue000", "\U0010ffff", "\u0378", "\U000e0041"]),
+    (20, [" the", " word", "longer", " Incomprehensibilities", "naïveté", " I", " don't", "ALLCAPS", " x"]),
     (15, ["A", "Z", "Ab", "ABC", "iPhone", "McD", "camelCase", "HTTPServer", "ABCdef", "中A", "A中", "AʰB", "É", "ÉCOLE"]),
 ]
 """(weight, what is drawn with it): the hard parts of all patterns, so that every border between them comes about."""
 
 
-def hard_texts(generator: np.random.Generator, count: int, longest: int = 14) -> list[str]:
+def hard_texts(generator: np.random.Generator, count: int, longest: int = 16) -> list[str]:
     """Random strings of atoms, a tenth of them with any character at all among them."""
     atoms = np.array([atom for _, group in ATOMS for atom in group], object)
     weights = np.array([weight / len(group) for weight, group in ATOMS for _ in group])

@@ -5,15 +5,16 @@
                     --cut_o200k------->  GPT-4o, gpt-oss; Mistral's tekken
                     --cut_deepseek---->  DeepSeek V3 and R1, which split three times
 
-What a character is to a family is one byte of a table, the union of the bits below (`datapipe/tokens/character_classes.py`
-makes the tables); the order of the alternatives of each expression is the order of the branches here. A backtracking engine
-tries `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by giving back white space from the end of a run, so a run is scanned once, and where its
+What a character is to a family is one byte of a table, the union of the bits below; `datapipe/tokens/character_classes.py`
+makes them. The order of the alternatives of each expression is the order of the branches here. A backtracking engine tries `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by giving back white space from the end of a run, so a run is scanned once, and where its
 last newline, its last character and its end are tells what they match. What stays of a run is at most scanned twice more:
 the cost is linear in the bytes.
 
 Texts must be UTF-8. On other bytes nothing is read or written out of bounds, and every document still ends a piece.
 
-{SPEED}
+One core of a 2-core AMD EPYC, in CPU time while other work shared it, cuts English (novels, news) at 270 to 355 MB/s by GPT-2,
+290 to 365 by cl100k, 255 to 315 by o200k and 300 to 360 by DeepSeek; 75 languages, one sentence a document, at 240 to 290 MB/s;
+HTML and Java at 170 (o200k) to 330 MB/s.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def space_end(data, at, stop, classes, whole_tail) -> Any:
 
 @inline
 def contraction_end(data, at, stop, any_case) -> Any:
-    """The end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe, or `at`. In any case, the long s (U+017F) is an s too."""
+    """The end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe, or `at`. Where case is ignored, the long s (U+017F) is an s."""
     if at + 1 >= stop:
         return at
     fold = np.int64(0x20) if any_case else np.int64(0)
@@ -162,7 +163,9 @@ _TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1,
 
 @kernel(f"int64({_TEXT}, int64, int64[::1])")
 def cut_gpt2(offsets, data, classes, longest_number, ends) -> Any:
-    """Cuts by `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`; returns the number of pieces.
+    """Cuts by `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
+
+    Returns the number of pieces.
 
     Args:
         offsets: (num_docs + 1,) int64.
@@ -246,7 +249,8 @@ def _cl100k_end(data, at, stop, classes, longest_number, whole_tail) -> Any:
 
 @kernel(f"int64({_TEXT}, int64, boolean, int64[::1])")
 def cut_o200k(offsets, data, classes, longest_number, contractions, ends) -> Any:
-    """Cuts by `[^\\r\\n\\p{L}\\p{N}]?U*W+(?i:'s|…)?|[^\\r\\n\\p{L}\\p{N}]?U+W*(?i:'s|…)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|…`,
+    """Cuts by `[^\\r\\n\\p{L}\\p{N}]?U*W+(?i:'s|…)?|[^\\r\\n\\p{L}\\p{N}]?U+W*(?i:'s|…)?|\\p{N}{1,3}`
+    and then `| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`,
     where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER).
 
     Args:
@@ -309,7 +313,7 @@ def _word_end(data, at, stop, classes) -> Any:
 @kernel(f"int64({_TEXT}, int64[::1])")
 def cut_deepseek(offsets, data, classes, ends) -> Any:
     """Cuts out digits (APART) by threes, then runs of HAN, and what is between and within them by
-    `[!-/:-@[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`.
+    `[!-/:-@[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*` and the rest of cl100k.
 
     The arguments are those of `cut_gpt2`. LETTER is a letter or mark, SIGN is punctuation or a symbol.
     """

@@ -92,7 +92,7 @@ def gpt2_table(digits_apart: bool = False) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def cl100k_table(marks_are_letters: bool = False, numbers_apart: bool = False) -> np.ndarray:
-    """For `cut_cl100k`. `marks_are_letters`: `[\\p{L}\\p{M}]` for `\\p{L}`; `numbers_apart`: a split at `\\p{N}` comes first."""
+    """For `cut_cl100k`. `marks_are_letters`: `[\\p{L}\\p{M}]` for `\\p{L}`; `numbers_apart`: a split at numbers comes first."""
     letters = _LETTERS | _MARKS if marks_are_letters else _LETTERS
     number = APART if numbers_apart else NUMBER
     return _frozen(_with_newlines(_table([(letters, LETTER), (_NUMBERS, number), (_WHITE, SPACE)], SIGN)))

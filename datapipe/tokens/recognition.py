@@ -65,7 +65,7 @@ class Recognised:
         return Pattern(family=self.family, flags=self.flags).cut(offsets, data, ends)
 
 
-class _NotKnown(Exception):
+class _UnknownError(Exception):
     """Carries the reason."""
 
 
@@ -84,7 +84,7 @@ def recognise(settings: Mapping[str, Any]) -> tuple[Recognised, None] | tuple[No
             added=tuple(_added(token) for token in settings.get("added_tokens") or ()),
             ignore_merges=_ignores_merges(settings["model"]),
         )
-    except _NotKnown as unknown:
+    except _UnknownError as unknown:
         return None, str(unknown)
     return recognised, None
 
@@ -103,15 +103,15 @@ def _pattern(setting: Mapping[str, Any] | None) -> Pattern:
     for step in steps:
         _only_known(f"pre-tokenizer {step['type']}", step, _STEP_KEYS.get(step["type"], ()))
     if [step["type"] == "ByteLevel" for step in steps] != [False] * (len(steps) - 1) + [True]:
-        raise _NotKnown("pre_tokenizer: expected ByteLevel as its last step and nowhere else")
+        raise _UnknownError("pre_tokenizer: expected ByteLevel as its last step and nowhere else")
     if steps[-1]["add_prefix_space"]:
-        raise _NotKnown("pre_tokenizer: ByteLevel with add_prefix_space")
+        raise _UnknownError("pre_tokenizer: ByteLevel with add_prefix_space")
     expressions = [_expression(step) for step in steps[:-1]]
     if steps[-1].get("use_regex", True):
         expressions.append(GPT2)
     known = PATTERNS.get(tuple(expressions))
     if known is None:
-        raise _NotKnown(f"pre_tokenizer: no known tokenizer splits by {expressions}")
+        raise _UnknownError(f"pre_tokenizer: no known tokenizer splits by {expressions}")
     return known
 
 
@@ -119,14 +119,14 @@ def _expression(step: Mapping[str, Any]) -> str:
     """The text of an expression, with line ends spelled as escapes, or DIGITS."""
     if step["type"] == "Digits":
         if not step.get("individual_digits"):
-            raise _NotKnown("pre_tokenizer: Digits without individual_digits")
+            raise _UnknownError("pre_tokenizer: Digits without individual_digits")
         return DIGITS
     if "Regex" not in step["pattern"]:
-        raise _NotKnown("pre_tokenizer: Split by a string")
+        raise _UnknownError("pre_tokenizer: Split by a string")
     expression = step["pattern"]["Regex"].replace("\r", r"\r").replace("\n", r"\n")
     how = step["behavior"], step.get("invert", False)
     if how != ("Isolated", False) and (how != ("Removed", True) or expression in PARTIAL):
-        raise _NotKnown(f"pre_tokenizer: Split with behavior {how[0]} and invert {how[1]}")
+        raise _UnknownError(f"pre_tokenizer: Split with behavior {how[0]} and invert {how[1]}")
     return expression
 
 
@@ -135,7 +135,7 @@ def _normalizer(setting: Mapping[str, Any] | None) -> str | None:
     if not steps:
         return None
     if len(steps) > 1 or steps[0]["type"] not in _NORMAL_FORMS:
-        raise _NotKnown(f"normalizer: {', '.join(step['type'] for step in steps)}; expected none or one normal form")
+        raise _UnknownError(f"normalizer: {', '.join(step['type'] for step in steps)}; expected none or one normal form")
     _only_known("normalizer", steps[0], {"type"})
     return steps[0]["type"]
 
@@ -149,17 +149,17 @@ def _added(token: Mapping[str, Any]) -> Added:
 def _ignores_merges(model: Mapping[str, Any]) -> bool:
     _only_known("model", model, _MODEL_KEYS)
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
-        raise _NotKnown(f"model: {model.get('type', 'one without merges')}; expected BPE")
+        raise _UnknownError(f"model: {model.get('type', 'one without merges')}; expected BPE")
     for option in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
-            raise _NotKnown(f"model: {option} {model[option]!r}")
+            raise _UnknownError(f"model: {option} {model[option]!r}")
     missing = [byte for byte in pre_tokenizers.ByteLevel.alphabet() if byte not in model["vocab"]]
     if missing:
-        raise _NotKnown(f"model: {len(missing)} of the 256 bytes are no tokens")
+        raise _UnknownError(f"model: {len(missing)} of the 256 bytes are no tokens")
     return bool(model.get("ignore_merges", False))
 
 
 def _only_known(what: str, setting: Mapping[str, Any], keys: Sequence[str] | set[str]) -> None:
     unknown = sorted(set(setting) - set(keys))
     if unknown:
-        raise _NotKnown(f"{what}: {', '.join(unknown)} is not known")
+        raise _UnknownError(f"{what}: {', '.join(unknown)} is not known")

@@ -1,4 +1,6 @@
-"""Compiled cutting against `tokenizers` on random strings: `python -m tests.benchmarks.fuzz_pretokens --count N --seed S [NAME …]`.
+"""Compiled cutting against `tokenizers` on random strings.
+
+    python -m tests.benchmarks.fuzz_pretokens --count N --seed S [NAME …]
 
 Each of N strings is cut by every pattern (or those whose name starts with a NAME), and the first strings that differ are shown.
 """

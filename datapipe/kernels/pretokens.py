@@ -6,9 +6,10 @@
                     --cut_deepseek---->  DeepSeek V3 and R1, which split three times
 
 What a character is to a family is one byte of a table, the union of the bits below; `datapipe/tokens/character_classes.py`
-makes them. The order of the alternatives of each expression is the order of the branches here. A backtracking engine tries `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by giving back white space from the end of a run, so a run is scanned once, and where its
-last newline, its last character and its end are tells what they match. What stays of a run is at most scanned twice more:
-the cost is linear in the bytes.
+makes the tables. The order of the alternatives of each expression is the order of the branches here. A backtracking engine
+tries `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by giving back white space from the end of a run, so a run is scanned once, and where
+its last newline, its last character and its end are tells what they match. What stays of a run is at most scanned twice
+more: the cost is linear in the bytes.
 
 Texts must be UTF-8. On other bytes nothing is read or written out of bounds, and every document still ends a piece.
 

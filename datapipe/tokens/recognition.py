@@ -21,6 +21,9 @@ from datapipe.tokens.published_patterns import DIGITS, GPT2, PARTIAL, PATTERNS, 
 
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _TOKEN_FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
+_NEVER_IN_UTF8 = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+"""Bytes that no text holds, which byte-level tokenizers spell as themselves; GPT-NeoX has no tokens for them."""
+
 _MODEL_KEYS = {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
 _MODEL_KEYS |= {"byte_fallback", "ignore_merges", "vocab", "merges"}
 _STEP_KEYS = {
@@ -153,9 +156,9 @@ def _ignores_merges(model: Mapping[str, Any]) -> bool:
     for option in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
             raise _UnknownError(f"model: {option} {model[option]!r}")
-    missing = [byte for byte in pre_tokenizers.ByteLevel.alphabet() if byte not in model["vocab"]]
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - _NEVER_IN_UTF8 - model["vocab"].keys()
     if missing:
-        raise _UnknownError(f"model: {len(missing)} of the 256 bytes are no tokens")
+        raise _UnknownError(f"model: {len(missing)} of the bytes that texts hold are no tokens")
     return bool(model.get("ignore_merges", False))
 
 

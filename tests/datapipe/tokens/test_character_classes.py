@@ -80,5 +80,7 @@ def test_byte_level_splits_as_oniguruma_does_at_every_code_point():
     built_in = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     split = pre_tokenizers.Split(Regex(GPT2), "isolated")
     for shape in ("{0}", " {0}a1", "!{0} "):
-        text = "".join(shape.format(chr(code)) for code in CODES[:: 1 if shape == "{0}" else 3])
-        assert [at for _, at in built_in.pre_tokenize_str(text)] == [at for _, at in split.pre_tokenize_str(text)]
+        for codes in np.array_split(ASSIGNED, 20):  # `ByteLevel` takes minutes for a text of a megabyte and many pieces
+            text = "".join(shape.format(chr(code)) for code in codes)
+            found, expected = (step.pre_tokenize_str(text) for step in (built_in, split))
+            assert {at for _, at in found} ^ {at for _, at in expected} == set()

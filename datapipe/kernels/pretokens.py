@@ -13,9 +13,9 @@ more: the cost is linear in the bytes.
 
 Texts must be UTF-8. On other bytes nothing is read or written out of bounds, and every document still ends a piece.
 
-One core of a 2-core AMD EPYC, in CPU time while other work shared it, cuts English (novels, news) at 270 to 355 MB/s by GPT-2,
-290 to 365 by cl100k, 255 to 315 by o200k and 300 to 360 by DeepSeek; 75 languages, one sentence a document, at 240 to 290 MB/s;
-HTML and Java at 170 (o200k) to 330 MB/s.
+One core of a 2-core AMD EPYC, in CPU time while other work shared it, cuts English (novels, web pages, news) at 280 to 355 MB/s
+by GPT-2, 275 to 365 by cl100k, 225 to 315 by o200k and 270 to 360 by DeepSeek; sentences of 75 languages at 240 to 290 MB/s;
+HTML and Java at 170 (o200k) to 340 MB/s.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.shards.checksum import bytes_checksum, file_checksum
@@ -18,6 +19,14 @@ from datapipe.tokens.packing import Method, assemble, pack
 EOS = 0
 TOKENIZER = b'{"model": "of these tests"}'
 FINGERPRINT = bytes_checksum(TOKENIZER)
+
+
+class RemoteRoot(Root):
+    """A folder that is only reached through its file system, as a bucket is."""
+
+    @property
+    def local(self) -> None:
+        return None
 
 
 def packed_batch(
@@ -64,10 +73,12 @@ def entry_of(shard: WrittenShard) -> ShardEntry:
 def make_snapshot(
     folder: Path, batch: pa.RecordBatch, shard_format: ShardFormat = "arrow", target_bytes: int = 1 << 30
 ) -> Snapshot:
-    """A whole output of one source: shards, tokenizer.json and files.parquet (which nothing here reads)."""
+    """A whole output of one source: shards, tokenizer.json, files.parquet and the manifest."""
     entries = write_shards(folder, batch, shard_format, target_bytes)
     (folder / "tokenizer.json").write_bytes(TOKENIZER)
-    (folder / "files.parquet").write_bytes(b"of the files")
+    hashes = np.unique(columns.key_halves(batch.column("keys").flatten())[0])
+    names = pa.array(["web"] * len(hashes)), pa.array([f"{number}.jsonl" for number in range(len(hashes))])
+    pq.write_table(pa.table({"hash": hashes, "source": names[0], "path": names[1]}), folder / "files.parquet")
     checksum, size = file_checksum(Root(str(folder)), "files.parquet")
     tokens = batch.schema.field("tokens").type
     return Snapshot(

@@ -1,9 +1,16 @@
-"""Checksums of files and buffers: xxh3-128, written as "xxh3_128:<32 hex digits>"."""
+"""Checksums: xxh3-128, written as "xxh3_128:<32 hex digits>".
+
+file     every byte of it, in the manifest
+block    the rows of one record batch or row group, whatever the format, in the shard itself: it comes with the block
+"""
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import xxhash
 
+from datapipe import columns
 from datapipe.storage import Root
 
 _CHUNK_BYTES = 8 << 20
@@ -21,3 +28,19 @@ def file_checksum(root: Root, relative: str) -> tuple[str, int]:
             hasher.update(chunk)
             size += len(chunk)
     return f"xxh3_128:{hasher.hexdigest()}", size
+
+
+def rows_checksum(rows: pa.RecordBatch) -> str:
+    """Checksum of rows of `schemas.sequences`: their values, not how a file lays them out. A slice counts from its start.
+
+    Whatever a damaged file claims, nothing outside the batch is read.
+    """
+    hasher = xxhash.xxh3_128()
+    hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
+    for name in ("lengths", "keys", "starts"):
+        lists = rows.column(name)
+        offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces
+        pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)
+        hasher.update((offsets - offsets[0]).data)
+        hasher.update(np.ascontiguousarray(pieces[int(offsets[0]) : int(offsets[-1])]).data)
+    return f"xxh3_128:{hasher.hexdigest()}"

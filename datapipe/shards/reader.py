@@ -3,8 +3,9 @@
     local Arrow            the file is mapped; a row is one memcpy from a known place, a call is one kernel
     Parquet, or remote     record batches or row groups are read and the last ones kept; rows are gathered from those
 
-A file is held against the manifest before its first row (`shard_file.open_shard`). Its checksum is `verify`'s business; what
-a damaged file could still do here, point outside its own record batch, is refused.
+A file is held against the manifest before its first row (`shard_file.open_shard`). A block that is read is held against its
+checksum as it arrives. A mapped file is not, since that would read all of it: its checksums are `verify`'s business, and what
+a damaged one could still do here, point outside its own record batch, is refused.
 """
 
 from __future__ import annotations
@@ -174,7 +175,9 @@ class _Batches:
         if shard is None:
             shard = Shard(self._root, self._entry)
         try:
-            block = _block_of(self._entry.path, _views(shard.batch(number)), shard.schema.field("tokens").type.list_size)
+            block = _block_of(
+                self._entry.path, _views(shard.checked_batch(number)), shard.schema.field("tokens").type.list_size
+            )
         except BaseException:
             shard.close()
             raise

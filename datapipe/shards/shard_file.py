@@ -1,7 +1,9 @@
 """One shard file, Arrow or Parquet: what it says of itself, and opening it with that held against the manifest.
 
 Every record batch (Arrow) or row group (Parquet) holds `rows_per_batch` rows and the last one what is left, so
-row -> (batch, row in it) is arithmetic in both formats.
+row -> (batch, row in it) is arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the
+record batch, which comes with it, in Parquet in the footer, which is read first. So one block that was fetched from far away
+is known to be whole without the rest of the file, and a damaged file says which rows are lost.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import pyarrow.parquet as pq
 
 from datapipe.errors import CorruptionError, SnapshotError
 from datapipe.shards import schemas
+from datapipe.shards.checksum import rows_checksum
 from datapipe.shards.manifest import ShardEntry
 from datapipe.storage import Root
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
 SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
+CHECKSUM_KEY = b"datapipe.checksum"
+"""Of a record batch its checksum; of a Parquet file those of its row groups, with spaces between."""
 
 
 def identity(sequence_length: int, tokenizer_fingerprint: str) -> dict[bytes, bytes]:
@@ -65,11 +70,12 @@ class Shard:
                 if is_parquet:
                     file: Any = pq.ParquetFile(self._stream)
                     self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
-                    self._get: Callable[[int], Any] = lambda number: file.read_row_group(number, use_threads=False)
+                    sums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
+                    self._get: Callable[[int], tuple[Any, bytes]] = lambda number: _row_group(file, number, sums)
                 else:
                     file = pa.ipc.open_file(self._stream if self.mapped is None else pa.BufferReader(self.mapped))
                     self.schema, self.num_batches = file.schema, file.num_record_batches
-                    self._get = file.get_batch
+                    self._get = lambda number: _record_batch(file, number)
         except BaseException:
             self.close()
             raise
@@ -97,30 +103,57 @@ class Shard:
             raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {expected}")
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Record batch or row group `number`, with its buffers checked to be as long as its rows need."""
-        with self._damage_named():
-            batch = self._get(number)
-            if isinstance(batch, pa.Table):
-                batch = pa.concat_batches(batch.to_batches())
+        """Record batch or row group `number`, with its buffers checked to be as long as its rows need; see `checked_batch`."""
+        return self._laid_out(number)[0]
+
+    def checked_batch(self, number: int) -> pa.RecordBatch:
+        """The same with its rows held against their checksum. Raises CorruptionError, naming the rows."""
+        batch, checksum = self._laid_out(number)
+        if rows_checksum(batch).encode() != checksum:
+            raise CorruptionError(
+                f"{self._entry.path}: {self.rows_of(number)} are damaged. Run the mixture again to restore it"
+            )
+        return batch
+
+    def rows_of(self, number: int) -> str:
+        """A block in words: "record batch 3, rows 300 to 399,"."""
+        start = number * self.rows_per_batch
+        stop = min(start + self.rows_per_batch, self._entry.sequences)
+        kind = "row group" if self._entry.path.endswith(".parquet") else "record batch"
+        return f"{kind} {number}, rows {start} to {stop - 1},"
+
+    def _laid_out(self, number: int) -> tuple[pa.RecordBatch, bytes]:
+        with self._damage_named(f"{self.rows_of(number)} "):
+            batch, checksum = self._get(number)
             batch.validate()
         expected = min(self.rows_per_batch, self._entry.sequences - number * self.rows_per_batch)
         pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
         if batch.num_rows != expected or len(pieces) != 1:
-            raise CorruptionError(f"{self._entry.path}: record batch {number} is not laid out as its footer says")
-        return batch
+            raise CorruptionError(f"{self._entry.path}: {self.rows_of(number)} are not laid out as the footer says")
+        return batch, checksum
 
     def close(self) -> None:
         """Closes the file; batches and `mapped` stay valid as long as they are held."""
         self._stream.close()
 
     @contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        """Turns what Arrow raises for broken content into a CorruptionError that names the file."""
+    def _damage_named(self, what: str = "") -> Iterator[None]:
+        """Turns what Arrow raises for broken content into a CorruptionError that names the file, and `what` of it."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and (self._root.local is None or error.errno is not None):
                 raise  # the disk or the network, not the content
             raise CorruptionError(
-                f"{self._entry.path}: cannot be read: {error}. Run the mixture again to restore it"
+                f"{self._entry.path}: {what}cannot be read: {error}. Run the mixture again to restore it"
             ) from error
+
+
+def _row_group(file: Any, number: int, checksums: list[bytes]) -> tuple[pa.RecordBatch, bytes]:
+    batch = pa.concat_batches(file.read_row_group(number, use_threads=False).to_batches())
+    return batch, checksums[number] if number < len(checksums) else b""
+
+
+def _record_batch(file: Any, number: int) -> tuple[pa.RecordBatch, bytes]:
+    batch, metadata = file.get_batch_with_custom_metadata(number)
+    return batch, (metadata or {}).get(CHECKSUM_KEY, b"")

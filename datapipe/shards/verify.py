@@ -1,27 +1,42 @@
 """Reading a snapshot again from its first byte to its last: is every file what was committed, and does it say what it should?
 
-    every shard       size, checksum; then counts, ids, padding, and that each document ends with the end-of-text token
+    every shard       size, checksum; where that is wrong, which blocks of rows are damaged
+                      then counts, ids, end-of-text and padding, and that each document's file is in files.parquet
+    every split       the pieces of documents that were cut fit together
     tokenizer.json    against its fingerprint
     files.parquet     size, checksum
     shards/           nothing but the shards
 
 A flipped bit anywhere shows in a checksum. The checks of content, made only where the checksum is right, are of the run that
-wrote it. Memory is one record batch.
+wrote it. Memory is one record batch, and the hashes of the input files.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datapipe import columns
-from datapipe.errors import DatapipeError
+from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.rng import keyed_hash
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot
-from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.storage import Root
+
+
+@dataclass(slots=True)
+class _Cuts:
+    """Where documents of one split were cut, as sums that are equal when every cut is gone on from once."""
+
+    ends: int = 0
+    continuations: int = 0
+    difference: np.uint64 = field(default_factory=lambda: np.uint64(0))
 
 
 def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], None] | None = None) -> list[str]:
@@ -32,17 +47,22 @@ def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], No
     """
     tell = progress or (lambda path: None)
     problems: list[str] = []
-    for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
-        tell(entry.path)
-        problems += _file_problems(root, entry.path, entry.checksum, entry.bytes) or _content_problems(root, snapshot, entry)
-    tell(snapshot.tokenizer.path)
-    problems += _file_problems(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None)
     if snapshot.files is not None:
         tell(snapshot.files.path)
         problems += _file_problems(root, snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes)
-    known = {entry.path for entry in snapshot.shards}
+    known = _file_hashes(root, snapshot) if not problems else {}
+    tell(snapshot.tokenizer.path)
+    problems += _file_problems(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None)
+    cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
+    num_before = len(problems)
+    for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
+        tell(entry.path)
+        problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
+    if len(problems) == num_before:
+        problems += [line for (source, split), found in cuts.items() for line in _cut_problems(source, split, found)]
+    listed = {entry.path for entry in snapshot.shards}
     found = [path for path, _ in root.list_files("shards")]
-    return problems + [f"{path}: not in the snapshot; expected only its shards here" for path in found if path not in known]
+    return problems + [f"{path}: not in the snapshot; expected only its shards here" for path in found if path not in listed]
 
 
 def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
@@ -55,19 +75,63 @@ def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> li
     return [] if found == checksum else [f"{path}: checksum {found}, expected {checksum}"]
 
 
-def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry) -> list[str]:
+def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
+    """The hashes of each source's input files: (num_files,) uint64; no source where the snapshot names no files."""
+    if snapshot.files is None:
+        return {}
+    with root.open_input(snapshot.files.path) as stream:
+        table = pq.read_table(stream, columns=["hash", "source"])
+    hashes, sources = columns.numbers(table["hash"]), table["source"].to_numpy()
+    return {name: hashes[sources == name] for name in snapshot.sources}
+
+
+def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
+    problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
+    if not problems:
+        return _content_problems(root, snapshot, entry, files, cuts)
+    if root.size(entry.path) == entry.bytes:
+        return [f"{problems[0]}; {_damage(root, snapshot, entry)}"]
+    return problems
+
+
+def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
+    """Which blocks of a damaged shard are hurt."""
+    try:
+        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+    except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
+        return f"its frame is damaged, and no row can be trusted: {error}"
+    try:
+        hurt = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_whole(shard, number)]
+    finally:
+        shard.close()
+    return (
+        f"damaged: {' '.join(hurt).removesuffix(',')}" if hurt else "every row is whole: the damage is between or behind them"
+    )
+
+
+def _is_whole(shard: Shard, number: int) -> bool:
+    try:
+        shard.checked_batch(number)
+    except (CorruptionError, OSError, pa.ArrowException, ValueError):  # the file is known to be damaged; this is where
+        return False
+    return True
+
+
+def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
         try:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
-                batch = shard.batch(number)
+                batch = shard.checked_batch(number)
                 problem = batch_problem(batch, snapshot.tokenizer.vocab_size, snapshot.tokenizer.eos_id)
+                problem = problem or _unknown_file(batch, files)
                 if problem:
-                    return [f"{entry.path}: record batch {number}: {problem}"]
+                    return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
+                _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
         finally:
             shard.close()
     except DatapipeError as error:
@@ -85,13 +149,14 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int) -> str | 
     """The first thing wrong with rows of `schemas.sequences`, or None.
 
     A piece that ends before its row does is the end of its document, whatever the packing: only the end of a row ever
-    cuts one. So the token before any piece but a row's first, and before the padding, must be the end-of-text token.
+    cuts one. So the token before any piece but a row's first, and before the padding, must be the end-of-text token; and
+    since no text can spell that token, it stands nowhere else.
     """
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]
     offsets = columns.numbers(lists[0].offsets).astype(np.int64)
     if any(not np.array_equal(offsets, columns.numbers(column.offsets)) for column in lists[1:]):
-        return "lengths, keys and starts differ in number; expected one of each for a piece"
+        return "lengths, keys and starts that differ in number; expected one of each for a piece"
     width = batch.column("tokens").type.list_size
     tokens = columns.numbers(batch.column("tokens").values)  # (num_rows * S,)
     lengths = columns.numbers(lists[0].values).astype(np.int64)  # (num_pieces,)
@@ -99,16 +164,66 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int) -> str | 
         return f"token id {int(tokens.max())}, expected ids below {vocab_size}"
     if len(lengths) and (int(lengths.min()) < 1 or offsets[0] != 0 or offsets[-1] != len(lengths)):
         return f"a piece of {int(lengths.min())} tokens, or one in no row; expected at least 1 each"
+    if len(lengths) and int(columns.numbers(lists[2].values).min()) < 0:
+        return "a piece that starts before its document; expected starts from 0"
     sums = np.concatenate([[0], np.cumsum(lengths)])
     filled = sums[offsets[1:]] - sums[offsets[:-1]]  # (num_rows,)
     misfit = filled[(filled < 1) | (filled > width)]
     if len(misfit):
         return f"a row of {int(misfit[0])} tokens, expected 1 to {width}"
+    stops = piece_stops(batch)
+    last = tokens[stops - 1]
+    wrong = last[(stops % width != 0) & (last != eos_id)]
+    if len(wrong):
+        return f"a document that ends with id {int(wrong[0])}, expected end-of-text, {eos_id}"
+    padding = int(batch.num_rows * width - filled.sum())
+    if np.count_nonzero(tokens.reshape(-1, width)[np.arange(width) >= filled[:, None]] == eos_id) != padding:
+        return f"padding with other ids than end-of-text, {eos_id}"
+    inside = np.count_nonzero(tokens == eos_id) - padding - np.count_nonzero(last == eos_id)
+    return f"{inside} end-of-text tokens, {eos_id}, inside documents; expected them at their ends only" if inside else None
+
+
+def piece_stops(batch: pa.RecordBatch) -> np.ndarray:
+    """Where each piece ends in the flat tokens of a whole record batch: (num_pieces,) int64."""
+    width = batch.column("tokens").type.list_size
+    offsets = columns.numbers(batch.column("lengths").offsets).astype(np.int64)
+    sums = np.concatenate([[0], np.cumsum(columns.numbers(batch.column("lengths").values), dtype=np.int64)])
     row = np.repeat(np.arange(batch.num_rows), np.diff(offsets))  # (num_pieces,)
-    piece_stop = sums[1:] - sums[offsets[row]]  # in its row
-    ends = piece_stop < width
-    last = tokens[(row * width + piece_stop - 1)[ends]]
-    if np.any(last != eos_id):
-        return f"a document ends with id {int(last[last != eos_id][0])}, expected end-of-text, {eos_id}"
-    padding = tokens.reshape(-1, width)[np.arange(width) >= filled[:, None]]
-    return None if np.all(padding == eos_id) else f"padding with other ids than end-of-text, {eos_id}"
+    return row * width + sums[1:] - sums[offsets[row]]
+
+
+def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None:
+    if files is None:
+        return None
+    hashes, places = columns.key_halves(batch.column("keys").values)
+    unknown = np.flatnonzero(~np.isin(hashes, files))
+    if len(unknown) == 0:
+        return None
+    return (
+        f"document {hashes[unknown[0]]:016x}{places[unknown[0]]:016x}, whose file is not among this source's in files.parquet"
+    )
+
+
+def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:
+    """Adds hashes of (document, place) for each cut, and takes off those of each piece that goes on from one."""
+    tokens = columns.numbers(batch.column("tokens").values)
+    starts = columns.numbers(batch.column("starts").values)
+    stops = starts + columns.numbers(batch.column("lengths").values)
+    is_cut, goes_on = tokens[piece_stops(batch) - 1] != eos_id, starts > 0
+    keys = columns.key_halves(batch.column("keys").values)
+    with np.errstate(over="ignore"):
+        for chosen, places, sign in ((is_cut, stops, 1), (goes_on, starts, -1)):
+            documents = keyed_hash((keys[0][chosen], keys[1][chosen]), 0)
+            hashes = keyed_hash((documents, places[chosen].astype(np.uint64)), 0)
+            cuts.difference += hashes.sum(dtype=np.uint64) * np.array(sign).astype(np.uint64)
+    cuts.ends += int(is_cut.sum())
+    cuts.continuations += int(goes_on.sum())
+
+
+def _cut_problems(source: str, split: str, cuts: _Cuts) -> list[str]:
+    if cuts.difference == 0 and cuts.ends == cuts.continuations:
+        return []
+    return [
+        f"shards/{source}: {split} documents are cut in {cuts.ends} places and gone on with in {cuts.continuations}; "
+        f"expected each cut to have the piece that follows it"
+    ]

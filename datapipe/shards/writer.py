@@ -3,9 +3,9 @@
     append(batch) ── rebuffered to a constant number of rows ── PREFIX-00000.arrow, PREFIX-00001.arrow, …
 
 Every record batch (Arrow) or row group (Parquet) of a file holds `rows_per_batch` rows, the last one what is left, so row ->
-(batch, row in it) is arithmetic. A file is closed when the next row would take its tokens past `target_bytes`. How rows
-arrive in batches does not show in the bytes, and neither does the path or the time. Memory is one record batch of about
-4 MiB of tokens beside what is appended.
+(batch, row in it) is arithmetic, and carries the checksum of its rows (see `shard_file`). A file is closed when the next row
+would take its tokens past `target_bytes`. How rows arrive in batches does not show in the bytes, and neither does the path or
+the time. Memory is one record batch of about 4 MiB of tokens beside what is appended.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.shards import schemas
-from datapipe.shards.checksum import file_checksum
-from datapipe.shards.shard_file import FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
+from datapipe.shards.checksum import file_checksum, rows_checksum
+from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
 from datapipe.storage import Root
 
 ShardFormat = Literal["arrow", "parquet"]
@@ -134,7 +134,8 @@ class _OpenShard:
     """A file being written, and the counts of what is in it."""
 
     def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
-        self._root, self._path = root, path
+        self._root, self._path, self._format = root, path, format
+        self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
         with ExitStack() as handles:
             stream = handles.enter_context(root.open_output(path))
@@ -142,13 +143,20 @@ class _OpenShard:
             self._handles = handles.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._sink.write_batch(batch)
+        checksum = rows_checksum(batch)
+        if self._format == "arrow":
+            self._sink.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
+        else:
+            self._sink.write_batch(batch, row_group_size=batch.num_rows)
+            self._checksums.append(checksum)
         self.sequences += batch.num_rows
         self.tokens += int(columns.numbers(batch.column("lengths").flatten()).sum(dtype=np.int64))
         self.documents += int(np.count_nonzero(columns.numbers(batch.column("starts").flatten()) == 0))
 
     def close(self) -> None:
-        self._handles.close()
+        with self._handles:
+            if self._format == "parquet":
+                self._sink.add_key_value_metadata({CHECKSUM_KEY: " ".join(self._checksums)})
 
     def written(self) -> WrittenShard:
         """The record of the closed file; its checksum is read back from where the file lies."""

@@ -14,7 +14,7 @@ from datapipe.errors import CorruptionError, SnapshotError
 from datapipe.shards import writer as writers
 from datapipe.shards.reader import SequenceRows, ShardReader
 from datapipe.storage import Root
-from tests.packed import FINGERPRINT, packed_batch, write_shards
+from tests.packed import FINGERPRINT, RemoteRoot, packed_batch, write_shards
 
 LENGTH = 16
 FORMATS = ("arrow", "parquet")
@@ -171,11 +171,3 @@ def test_read_from_an_object_store_equals_local(tmp_path, shard_format, monkeypa
         for found in pool.map(reader.read, [rows] * 8):
             assert_same(found, expected(batch, rows))
     reader.close()
-
-
-class RemoteRoot(Root):
-    """A folder that is only reached through its file system, as a bucket is."""
-
-    @property
-    def local(self) -> None:
-        return None

@@ -259,6 +259,41 @@ def verify(output: OutputFolder) -> None:
 
 
 @app.command()
+def export(
+    output: OutputFolder,
+    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow", help="What to write.")],
+    to: Annotated[str, typer.Option(metavar="URL", help="An empty folder, or one that is not there yet.")],
+    source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
+    target_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Size of a file: 256MiB by default, for megatron without a limit.")
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Of megatron: packed rows as sequences, instead of documents.")] = False,
+) -> None:
+    """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow that can be streamed."""
+    from datapipe.config.units import parse_size
+    from datapipe.shards.export import Wanted, export_snapshot
+    from datapipe.shards.manifest import read_snapshot
+    from datapipe.storage import Root
+
+    if format not in ("megatron", "parquet", "arrow"):
+        raise UserError(f"--format {format}: expected megatron, parquet or arrow")
+    if split not in (None, "train", "validation"):
+        raise UserError(f"--split {split}: expected train or validation")
+    try:
+        num_bytes = None if target_bytes is None else parse_size(target_bytes)
+    except ValueError as error:
+        raise UserError(f"--target-bytes {target_bytes}: {error}") from None
+    wanted = Wanted(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
+    root = Root(output)
+    exported = export_snapshot(root, read_snapshot(root), Root(to), wanted)
+    for part in exported:
+        counts = f"{part.sequences:,} sequences, {part.tokens:,} tokens, {len(part.files)} files"
+        print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
+    print(f"{to}: {sum(len(part.files) for part in exported)} files, {sum(part.tokens for part in exported):,} tokens")
+
+
+@app.command()
 def trace(
     output: OutputFolder,
     step: Annotated[int, typer.Option(min=0, help="The training step, from 0.")],

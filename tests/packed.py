@@ -71,7 +71,11 @@ def entry_of(shard: WrittenShard) -> ShardEntry:
 
 
 def make_snapshot(
-    folder: Path, batch: pa.RecordBatch, shard_format: ShardFormat = "arrow", target_bytes: int = 1 << 30
+    folder: Path,
+    batch: pa.RecordBatch,
+    shard_format: ShardFormat = "arrow",
+    target_bytes: int = 1 << 30,
+    vocab_size: int = 50_000,
 ) -> Snapshot:
     """A whole output of one source: shards, tokenizer.json, files.parquet and the manifest."""
     entries = write_shards(folder, batch, shard_format, target_bytes)
@@ -86,7 +90,7 @@ def make_snapshot(
         seed=1,
         sequence_length=tokens.list_size,
         shard_format=shard_format,
-        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=FINGERPRINT, vocab_size=50_000, eos_id=EOS),
+        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=FINGERPRINT, vocab_size=vocab_size, eos_id=EOS),
         sources={"web": SourceEntry(weight=1)},
         phases=(Phase(until_tokens=None, weights={"web": 1}),),
         files=FileEntry(path="files.parquet", bytes=size, checksum=checksum),

@@ -53,7 +53,10 @@ def _kept(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _shard_format(value: Any) -> Any:
     if value == "megatron":
-        raise ValueError("megatron shards cannot be written yet. Expected one of: arrow, parquet")
+        raise ValueError(
+            "megatron files cannot be streamed by the loader, since they hold no rows and no documents' names. "
+            "Expected one of: arrow, parquet; then `datapipe export OUTPUT --format megatron --to URL` writes them"
+        )
     return value
 
 

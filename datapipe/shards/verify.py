@@ -26,6 +26,7 @@ from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.rng import keyed_hash
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot
+from datapipe.shards.pieces import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.storage import Root
 
@@ -181,15 +182,6 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int) -> str | 
         return f"padding with other ids than end-of-text, {eos_id}"
     inside = np.count_nonzero(tokens == eos_id) - padding - np.count_nonzero(last == eos_id)
     return f"{inside} end-of-text tokens, {eos_id}, inside documents; expected them at their ends only" if inside else None
-
-
-def piece_stops(batch: pa.RecordBatch) -> np.ndarray:
-    """Where each piece ends in the flat tokens of a whole record batch: (num_pieces,) int64."""
-    width = batch.column("tokens").type.list_size
-    offsets = columns.numbers(batch.column("lengths").offsets).astype(np.int64)
-    sums = np.concatenate([[0], np.cumsum(columns.numbers(batch.column("lengths").values), dtype=np.int64)])
-    row = np.repeat(np.arange(batch.num_rows), np.diff(offsets))  # (num_pieces,)
-    return row * width + sums[1:] - sums[offsets[row]]
 
 
 def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
 from tests import corpora, runs
 from tests.processes import run as datapipe
 
@@ -134,6 +136,21 @@ def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
     done = datapipe(["verify", str(copy)])
     assert done.returncode == 1
     assert f"shards/web/{victim.name}" in done.stderr
+
+
+def test_cli_export_says_what_it_wrote_and_refuses_a_full_folder(finished, tmp_path):
+    _, output, _ = finished
+    tokens = sum(shard.tokens for shard in read_snapshot(Root(str(output))).shards)
+    command = ["export", str(output), "--format", "megatron", "--to", str(tmp_path / "m"), "--target-bytes", "1GB"]
+    done = datapipe(command)
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/m: 4 files, {tokens:,} tokens" in done.stdout
+    assert "web/train-00000.bin, web/train-00000.idx" in done.stdout
+    again = datapipe(command)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+    assert datapipe([*command[:2], "--format", "mds", *command[4:]]).returncode == 2
+    assert datapipe(["verify", str(output)]).returncode == 0
 
 
 def test_cli_trace_names_the_documents_of_a_batch(finished):

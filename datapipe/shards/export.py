@@ -1,0 +1,238 @@
+"""A snapshot in another format: read front to back, block by block, each held against its checksum, and written anew.
+
+    shards/<source>/… ─▶ record batches ─▶ rows as they are ────────▶ ShardWriter ─▶ shards/<source>/… + snapshot.json
+                                        ├▶ documents, joined again ─▶ MegatronWriter ─▶ <source>/<split>.bin, .idx
+                                        └▶ rows as sequences ───────▶ MegatronWriter    (`rows`)
+
+Arrow and Parquet exports are snapshots: the loader streams them, and of one that was exported whole it gives the very batches
+of the original. A Megatron export has documents as sequences, each ended by the end-of-text token, in the order of the
+snapshot: shards by path, rows, pieces; one that was cut comes where its last piece is found. With `rows`, a sequence is a row
+of exactly S tokens, padding included, so that row i is sequence i.
+
+The snapshot is only read. What marks an export as finished is written last: snapshot.json, or for Megatron tokenizer.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.errors import CorruptionError, UserError, suggest
+from datapipe.shards import schemas
+from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot
+from datapipe.shards.megatron import MegatronWriter
+from datapipe.shards.pieces import DocumentJoiner
+from datapipe.shards.shard_file import open_shard
+from datapipe.shards.writer import ShardWriter, WrittenShard, shard_schema
+from datapipe.storage import Root, sync_file
+
+ExportFormat = Literal["megatron", "parquet", "arrow"]
+Split = Literal["train", "validation"]
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
+SHARD_BYTES = 256 << 20
+"""Size of an exported shard where none is given: that of a run."""
+_MOST_FILES = 100_000  # five digits in a shard's name, which are its place in the order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What to export, and how.
+
+    Attributes:
+        source, split: only these; None: all.
+        target_bytes: size of a file; None: 256 MiB, or for Megatron no limit.
+        rows: of Megatron, packed rows as sequences instead of documents.
+    """
+
+    format: ExportFormat
+    source: str | None = None
+    split: Split | None = None
+    target_bytes: int | None = None
+    rows: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedSplit:
+    """What was written of one split of one source; `tokens` counts padding only where rows are sequences."""
+
+    source: str
+    split: Split
+    files: tuple[str, ...]
+    sequences: int
+    tokens: int
+
+
+def export_snapshot(
+    root: Root, snapshot: Snapshot, target: Root, wanted: Wanted, progress: Callable[[str], None] | None = None
+) -> list[ExportedSplit]:
+    """Writes the export. Raises UserError for a request that cannot be met, CorruptionError for damaged shards.
+
+    Args:
+        target: an empty folder, or one that is not there yet.
+        progress: called with the path of each shard before it is read.
+    """
+    parts = _parts(snapshot, wanted)
+    _check_target(root, target)
+    tokenizer = root.read_bytes(snapshot.tokenizer.path)
+    if bytes_checksum(tokenizer) != snapshot.tokenizer.fingerprint:
+        raise CorruptionError(
+            f"{snapshot.tokenizer.path}: not the tokenizer of the snapshot. Run the mixture again to restore it"
+        )
+    exported: list[ExportedSplit] = []
+    shards: list[ShardEntry] = []
+    for source, split in parts:
+        batches = _batches(root, snapshot, snapshot.shards_of(source, split), progress or (lambda path: None))
+        if wanted.format == "megatron":
+            exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
+        else:
+            written = _write_shards(target, snapshot, wanted, source, split, batches)
+            shards += [_entry(shard, source, split) for shard in written]
+            files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
+            exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
+    _sync(target)
+    if wanted.format == "megatron":
+        target.write_atomic("tokenizer.json", tokenizer)
+    else:
+        _write_manifest(root, target, snapshot, wanted, shards, tokenizer)
+    return exported
+
+
+def _parts(snapshot: Snapshot, wanted: Wanted) -> list[tuple[str, Split]]:
+    """Source and split of all that is to be written, in the order of names."""
+    if wanted.source is not None and wanted.source not in snapshot.sources:
+        known = ", ".join(sorted(snapshot.sources))
+        raise UserError(f"no source '{wanted.source}'.{suggest(wanted.source, snapshot.sources)} Expected one of: {known}")
+    if wanted.rows and wanted.format != "megatron":
+        raise UserError(f"--rows goes with --format megatron; {wanted.format} shards hold packed rows in any case")
+    sources = sorted(snapshot.sources) if wanted.source is None else [wanted.source]
+    splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
+    parts: list[tuple[str, Split]] = [
+        (source, split) for source in sources for split in splits if snapshot.shards_of(source, split)
+    ]
+    if not parts:
+        raise UserError(f"nothing to export: the snapshot has no {' or '.join(splits)} shard of {', '.join(sources)}")
+    for source, split in parts if wanted.format != "megatron" and wanted.target_bytes is not None else ():
+        id_bytes = schemas.token_type(snapshot.tokenizer.vocab_size).bit_width // 8
+        rows_per_file = max(1, wanted.target_bytes // (snapshot.sequence_length * id_bytes))
+        rows = sum(shard.sequences for shard in snapshot.shards_of(source, split))
+        if rows > rows_per_file * _MOST_FILES:
+            raise UserError(
+                f"--target-bytes {wanted.target_bytes} makes more than {_MOST_FILES} files of '{source}': give more"
+            )
+    return parts
+
+
+def _check_target(root: Root, target: Root) -> None:
+    same_store = type(target.filesystem) is type(root.filesystem)
+    if same_store and f"{target.path()}/".startswith(f"{root.path()}/"):
+        raise UserError(f"--to {target.url} is inside the snapshot, which an export leaves as it is. Give a folder outside")
+    if target.local is not None and target.local.is_file():
+        raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that is not there yet")
+    there = target.list_files("")
+    if there:
+        raise UserError(
+            f"--to {target.url}: not empty: {there[0][0]} and {len(there) - 1} more files are there. "
+            f"Expected an empty folder, or one that is not there yet; delete what an export that was stopped has left"
+        )
+
+
+def _batches(
+    root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], tell: Callable[[str], None]
+) -> Iterator[pa.RecordBatch]:
+    for entry in entries:
+        tell(entry.path)
+        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        try:
+            for number in range(shard.num_batches):
+                yield shard.checked_batch(number)
+        finally:
+            shard.close()
+
+
+def _write_megatron(
+    target: Root, snapshot: Snapshot, wanted: Wanted, source: str, split: Split, batches: Iterator[pa.RecordBatch]
+) -> ExportedSplit:
+    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
+    writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
+    joiner = DocumentJoiner(snapshot.tokenizer.eos_id)
+    try:
+        for batch in batches:
+            if wanted.rows:
+                row_lengths = np.full(batch.num_rows, snapshot.sequence_length, np.int64)
+                writer.append(columns.numbers(batch.column("tokens").values), row_lengths)
+            else:
+                writer.append(*joiner.add(batch))
+        joiner.finish()
+        pairs = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    return ExportedSplit(
+        source=source,
+        split=split,
+        files=tuple(f"{pair.prefix}.{ending}" for pair in pairs for ending in ("bin", "idx")),
+        sequences=sum(pair.sequences for pair in pairs),
+        tokens=sum(pair.tokens for pair in pairs),
+    )
+
+
+def _write_shards(
+    target: Root, snapshot: Snapshot, wanted: Wanted, source: str, split: Split, batches: Iterator[pa.RecordBatch]
+) -> tuple[WrittenShard, ...]:
+    assert wanted.format != "megatron"
+    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
+    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, source)
+    prefix = f"shards/{source}/{'part' if split == 'train' else 'validation'}-00000"
+    writer = ShardWriter(target, prefix, wanted.format, schema, wanted.target_bytes or SHARD_BYTES)
+    try:
+        for batch in batches:
+            writer.append(batch)
+        return writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _entry(shard: WrittenShard, source: str, split: Split) -> ShardEntry:
+    return ShardEntry(
+        path=shard.path,
+        source=source,
+        split=split,
+        sequences=shard.sequences,
+        tokens=shard.tokens,
+        documents=shard.documents,
+        bytes=shard.bytes,
+        checksum=shard.checksum,
+    )
+
+
+def _sync(target: Root) -> None:
+    """Everything is on the disk before the file that says so."""
+    if target.local is not None:
+        for path, _ in target.list_files(""):
+            sync_file(target.local / path)
+
+
+def _write_manifest(
+    root: Root, target: Root, snapshot: Snapshot, wanted: Wanted, shards: list[ShardEntry], tokenizer: bytes
+) -> None:
+    """The export as a snapshot; one of a single source has the weight to itself."""
+    assert wanted.format != "megatron"
+    target.write_atomic(snapshot.tokenizer.path, tokenizer)
+    if snapshot.files is not None:
+        files = root.read_bytes(snapshot.files.path)
+        if bytes_checksum(files) != snapshot.files.checksum:
+            raise CorruptionError(f"{snapshot.files.path}: not what was committed. Run the mixture again to restore it")
+        target.write_atomic(snapshot.files.path, files)
+    content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
+    if wanted.source is not None:
+        content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
+        content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
+    target.write_atomic(SNAPSHOT, snapshot.model_copy(update=content).sealed().to_json())

@@ -41,7 +41,7 @@ class DocumentJoiner:
         starts = columns.numbers(rows.column("starts").values)
         flat = columns.numbers(rows.column("tokens").values)
         ends = flat[stops - 1] == self._eos_id
-        tokens = _without_padding(flat, stops, lengths)
+        tokens = _without_padding(rows, flat)
         sums = np.concatenate([[0], np.cumsum(lengths)])  # (num_pieces + 1,) into `tokens`
         keys = columns.key_matrix(rows.column("keys").values)
         found, found_lengths, at = [], [], 0
@@ -76,11 +76,11 @@ class DocumentJoiner:
         return [pieces[start] for start in sorted(pieces)]
 
 
-def _without_padding(flat: np.ndarray, stops: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The ids of all pieces end to end."""
-    if int(lengths.sum()) == len(flat):
+def _without_padding(rows: pa.RecordBatch, flat: np.ndarray) -> np.ndarray:
+    """The ids of all pieces end to end: rows without what fills them up."""
+    lists, width = rows.column("lengths"), rows.column("tokens").type.list_size
+    sums = np.concatenate([[0], np.cumsum(columns.numbers(lists.values), dtype=np.int64)])
+    filled = np.diff(sums[columns.numbers(lists.offsets)])  # (num_rows,)
+    if int(filled.sum()) == len(flat):
         return flat
-    change = np.zeros(len(flat) + 1, np.int8)  # +1 where a piece starts, -1 where one stops; they may meet
-    change[stops - lengths] += 1
-    change[stops] -= 1
-    return flat[np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)]
+    return flat.reshape(-1, width)[np.arange(width) < filled[:, None]]

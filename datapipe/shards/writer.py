@@ -172,7 +172,19 @@ class _OpenShard:
 
 
 def _sink(stream: pa.NativeFile, format: ShardFormat, schema: pa.Schema) -> Any:
-    """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, for whoever has a use for it."""
+    """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, for whoever has a use for it.
+
+    Parquet stores uint16 as 32 bits. Split into streams of their bytes, ids with Zipf's frequencies take 1.39 times less than
+    uint16 instead of 1.08 times, and are written about twice and read 1.5 times as fast (2026-11, one core, zstd level 1).
+    """
     if format == "arrow":
         return pa.ipc.new_file(stream, schema)
-    return pq.ParquetWriter(stream, schema, compression="zstd", use_dictionary=False, write_statistics=False)
+    split_columns: Any = ["tokens.list.element"]  # the stubs know of a bool only
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        use_byte_stream_split=split_columns,
+    )

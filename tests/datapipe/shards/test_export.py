@@ -17,7 +17,7 @@ from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests import snapshots
 from tests.megatron import read_pair
-from tests.packed import EOS, FINGERPRINT, TOKENIZER, make_snapshot, packed_batch
+from tests.packed import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, make_snapshot, packed_batch
 
 LENGTH = 16
 
@@ -181,6 +181,15 @@ def test_export_of_damaged_rows_is_refused_and_leaves_no_finished_export(tmp_pat
         export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format=format))
     names = {found.name for found in (tmp_path / "new").rglob("*") if found.is_file()}
     assert not names & {SNAPSHOT, "tokenizer.json", "train.idx"}
+
+
+def test_export_of_a_snapshot_far_away_equals_that_of_a_near_one(tmp_path):
+    snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH))
+    for kind in (Root, RemoteRoot):
+        export_snapshot(kind(str(tmp_path / "out")), snapshot, Root(str(tmp_path / kind.__name__)), Wanted(format="megatron"))
+    for ending in ("bin", "idx"):
+        near, far = (tmp_path / kind / f"web/train.{ending}" for kind in ("Root", "RemoteRoot"))
+        assert near.read_bytes() == far.read_bytes()
 
 
 def test_export_of_documents_whose_pieces_are_lost_is_refused(tmp_path):

@@ -84,6 +84,14 @@ def test_write_record_batches_have_constant_rows(tmp_path, shard_format, monkeyp
     assert metadata[b"datapipe.rows_per_batch"] == b"30"
 
 
+def test_write_parquet_tokens_are_split_into_bytes_and_compressed(tmp_path):
+    (shard,) = write(tmp_path, [packed_batch(60, 32)], "parquet")
+    column = pq.read_metadata(tmp_path / shard.path).row_group(0).column(0)
+    assert column.path_in_schema == "tokens.list.element"
+    assert column.compression == "ZSTD"
+    assert "BYTE_STREAM_SPLIT" in column.encodings
+
+
 @pytest.mark.parametrize("shard_format", FORMATS)
 def test_write_same_rows_elsewhere_make_the_same_bytes(tmp_path, shard_format):
     batch = packed_batch(50, 16)

@@ -89,7 +89,8 @@ def run(
         raise typer.Exit(130)
     if problem is not None:
         raise problem
-    _print_next_steps(mixture.output, mixture.pack.sequence_length)
+    for length in mixture.pack.sequence_length:
+        _print_next_steps(running.root.within(mixture.pack.folder(length)).url, length)
 
 
 def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:

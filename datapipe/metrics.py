@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from datapipe.errors import DatapipeError
@@ -93,6 +93,35 @@ class Work:
 
 
 @dataclass(slots=True)
+class Packing:
+    """How documents went into rows of one length.
+
+    Attributes:
+        tokens: in rows, `padding_tokens` apart: the two make up `rows` whole rows.
+        documents: of which at least one token is in a row.
+        split_documents: those of them that do not stand in one piece.
+        pieces: of documents in rows.
+        dropped_tokens, dropped_documents: in pieces too short to be kept; documents of which nothing is left.
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    padding_tokens: int = 0
+    documents: int = 0
+    split_documents: int = 0
+    pieces: int = 0
+    dropped_tokens: int = 0
+    dropped_documents: int = 0
+
+    def add(self, other: Packing) -> None:
+        for name, number in other.to_json().items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
 class TaskMetrics:
     """All numbers of one task.
 
@@ -100,6 +129,7 @@ class TaskMetrics:
         books: documents in and out; empty for tasks that judge no documents.
         work: by name, in the order the data takes.
         tokens, sequences: what tokenizing or packing produced.
+        packing: by sequence length; of tasks that pack.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -108,6 +138,7 @@ class TaskMetrics:
     work: dict[str, Work] = field(default_factory=dict)
     tokens: int = 0
     sequences: int = 0
+    packing: dict[int, Packing] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -120,6 +151,7 @@ class TaskMetrics:
             "work": {name: work.to_json() for name, work in self.work.items()},
             "tokens": self.tokens,
             "sequences": self.sequences,
+            "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }
@@ -127,7 +159,8 @@ class TaskMetrics:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
         work = {name: Work(**one) for name, one in data["work"].items()}
-        return cls(**{**data, "books": Books.from_json(data["books"]), "work": work})
+        packing = {int(length): Packing(**one) for length, one in data.get("packing", {}).items()}
+        return cls(**{**data, "books": Books.from_json(data["books"]), "work": work, "packing": packing})
 
 
 def total_books(parts: Iterable[Books]) -> Books:
@@ -144,6 +177,15 @@ def total_work(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
     for part in parts:
         for name, work in part.items():
             total.setdefault(name, Work()).add(work)
+    return total
+
+
+def total_packing(parts: Iterable[Mapping[int, Packing]]) -> dict[int, Packing]:
+    """The sum of packing by sequence length, lengths in order of first appearance."""
+    total: dict[int, Packing] = {}
+    for part in parts:
+        for length, packing in part.items():
+            total.setdefault(length, Packing()).add(packing)
     return total
 
 

@@ -89,6 +89,10 @@ class Root:
         base, query = split_query(self.url)
         return f"{base.rstrip('/')}/{relative}{query}"
 
+    def within(self, folder: str) -> Root:
+        """The folder `folder` below this one; this one for an empty name."""
+        return Root(self.child_url(folder)) if folder else self
+
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""
         if self.local is not None:
@@ -167,6 +171,12 @@ class Root:
         """Bytes of a file, or None where there is no such file."""
         info = self.filesystem.get_file_info(self.path(relative))
         return info.size if info.type == pafs.FileType.File else None
+
+    def folders(self) -> list[str]:
+        """Names of the folders right below this root, sorted."""
+        selector = pafs.FileSelector(self.path(), allow_not_found=True)
+        infos = self.filesystem.get_file_info(selector)
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
     def list_files(self, relative: str) -> list[tuple[str, int]]:
         """(path relative to this root, bytes) of every file below `relative`, sorted by path."""

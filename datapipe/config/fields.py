@@ -8,7 +8,16 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from datapipe.config import units
 
@@ -44,11 +53,29 @@ def _globs(value: Any) -> Any:
     return () if isinstance(value, list | tuple) and not value else _paths(value)
 
 
+def _lengths(value: Any) -> Any:
+    """One length is a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _some_each_once(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if not lengths:
+        raise ValueError("expected at least one length")
+    if len(set(lengths)) < len(lengths):
+        raise ValueError("expected each length once")
+    return lengths
+
+
+def _one_or_list(lengths: tuple[int, ...]) -> int | list[int]:
+    return lengths[0] if len(lengths) == 1 else list(lengths)
+
+
 def _texts(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}
+_LENGTH = {"type": "integer", "minimum": 2}
 _UNIT_INTERVAL = {"type": "number", "minimum": 0, "maximum": 1}
 
 ByteSize = Annotated[
@@ -79,5 +106,12 @@ Globs = Annotated[
     tuple[str, ...],
     BeforeValidator(_globs),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Lengths = Annotated[
+    tuple[Annotated[int, Field(ge=2)], ...],
+    BeforeValidator(_lengths),
+    AfterValidator(_some_each_once),
+    PlainSerializer(_one_or_list),
+    WithJsonSchema({"anyOf": [_LENGTH, {"type": "array", "items": _LENGTH, "minItems": 1, "uniqueItems": True}]}),
 ]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]

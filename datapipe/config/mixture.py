@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 from ruamel.yaml import YAML
 
-from datapipe.config.fields import ByteSize, Count, ExactShare, Globs, Paths, Record, Share, Texts, Weight
+from datapipe.config.fields import ByteSize, Count, ExactShare, Globs, Lengths, Paths, Record, Share, Texts, Weight
 from datapipe.config.interpolation import escaped
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
@@ -122,12 +122,38 @@ class TokenizerSpec(Record):
 class PackSpec(Record):
     """How documents are laid into rows of equal length."""
 
-    sequence_length: int = Field(default=2048, ge=2, description="Tokens per row.")
-    method: Literal["best_fit", "concat"] = Field(
+    sequence_length: Lengths = Field(
+        default=(2048,),
+        description="Tokens per row. A list makes a snapshot of each: the first in the output, the others in length-N/ there.",
+        json_schema_extra={"default": 2048},
+    )
+    method: Literal["best_fit", "concat", "buckets"] = Field(
         default="best_fit",
-        description="best_fit: whole documents where they fit best, almost no padding. concat: end to end, cut anywhere.",
+        description="best_fit: whole documents where they fit best, almost no padding. concat: end to end, cut anywhere. "
+        "buckets: documents cut into powers of two, each row and shard of pieces of one length.",
     )
     pool_documents: int = Field(default=10_000, ge=1, description="Documents packed together by best_fit; bounds its memory.")
+    min_piece: int = Field(default=1, ge=1, description="With buckets, shorter pieces are dropped, and counted; 1 keeps all.")
+
+    @model_validator(mode="after")
+    def _suits_method(self) -> PackSpec:
+        problems: list[tuple[KeyPath, str]] = []
+        if self.method == "buckets":
+            odd = [length for length in self.sequence_length if length & (length - 1)]
+            if odd:
+                problems.append((("sequence_length",), f"found {odd[0]}, expected a power of two, as buckets need"))
+            if self.min_piece > min(self.sequence_length):
+                text = f"found {self.min_piece}, expected at most the sequence length, {min(self.sequence_length)}"
+                problems.append((("min_piece",), text))
+        elif self.min_piece > 1:
+            problems.append((("min_piece",), f"goes with method: buckets; {self.method} drops nothing"))
+        if problems:
+            raise ProblemsError(problems)
+        return self
+
+    def folder(self, sequence_length: int) -> str:
+        """Where the snapshot of a length is, below the output: "" for the first one, or "length-8192"."""
+        return "" if sequence_length == self.sequence_length[0] else f"length-{sequence_length}"
 
 
 class ShardsSpec(Record):

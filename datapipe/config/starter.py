@@ -67,9 +67,10 @@ tokenizer:
   # eos: </s>                       # with path: its end-of-text token, where it cannot be inferred
 
 pack:
-  sequence_length: 512              # tokens per row; default: 2048
-  # method: best_fit                # whole documents where they fit best; concat: end to end, cut anywhere
+  sequence_length: 512              # tokens per row; default: 2048; [512, 2048] makes a snapshot of each
+  # method: best_fit                # whole documents where they fit best; concat: end to end; buckets: cut into powers of two
   # pool_documents: 10000           # documents packed together by best_fit; bounds its memory
+  # min_piece: 1                    # with buckets, shorter pieces are dropped
 
 shards:
   # format: arrow                   # memory-mapped, fastest; parquet: smaller, compressed

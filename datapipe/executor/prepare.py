@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,9 @@ def _canonical(value: Any) -> Any:
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
     """Raises UserError for an input that the run itself would write over, or delete."""
     root = Root(mixture.output)
-    taken = [root.path(part) + "/" for part in ("shards", "work")]
+    taken = re.compile(re.escape(root.path()) + r"/(shards|work|length-\d+)/")
     for url in urls:
-        if is_remote(url) == is_remote(mixture.output) and any(resolve(url)[1].startswith(one) for one in taken):
+        if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):
             raise UserError(
                 f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, which the run "
                 f"writes and clears. Give another output, or move the input."

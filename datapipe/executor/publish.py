@@ -1,10 +1,11 @@
-"""From committed shards to a snapshot: every shard under its deterministic name, snapshot.json last.
+"""From committed shards to snapshots: every shard under its deterministic name, snapshot.json last.
 
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000.arrow
     tokenizer.json, mixture.yaml, files.parquet, and then snapshot.json
 
-An old snapshot.json is removed before the first shard changes, so that whoever finds one finds all it names. A snapshot
-that is there already, equal and whole, is left alone.
+The first sequence length is published in the output itself, each further one as a snapshot of its own in length-N/ below it;
+those of lengths that the mixture no longer has are removed. An old snapshot.json is removed before the first shard changes, so
+that whoever finds one finds all it names. A snapshot that is there already, equal and whole, is left alone.
 """
 
 from __future__ import annotations
@@ -41,49 +42,80 @@ FILES = "files.parquet"
 TOKENIZER = "tokenizer.json"
 MIXTURE = "mixture.yaml"
 
-_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}-\d{5,}\.(arrow|parquet)")
+_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
+_FOLDER_NAME = re.compile(r"length-\d+")
 
 
 def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
-    """Publishes the snapshot of a committed plan. Returns it, and what the user should hear about it."""
+    """Publishes the snapshots of a committed plan. Returns that of the output itself, and what the user should hear."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer"))
-    shards = _shards(plan)
-    files = _files(request)
-    snapshot, warnings = make_snapshot(request.mixture, tokenizer, [entry for entry, _ in shards], files)
+    files, spec = _files(request), request.mixture.pack
     small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
-    if _is_published(root, snapshot, small):
-        return snapshot, warnings
-    root.delete(SNAPSHOT)
+    warnings = _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
+    snapshots: list[Snapshot] = []
+    for length in spec.sequence_length:
+        shards = _shards(plan, length)
+        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, [entry for entry, _ in shards], files)
+        warnings += warned + _publish_one(root, spec.folder(length), snapshot, shards, small)
+        snapshots.append(snapshot)
+    return snapshots[0], list(dict.fromkeys(warnings))
+
+
+def _publish_one(
+    root: Root, folder: str, snapshot: Snapshot, shards: list[tuple[ShardEntry, OutputRef]], small: Mapping[str, bytes]
+) -> list[str]:
+    """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings."""
+    place = root.within(folder)
+    if _is_published(place, snapshot, small):
+        return []
+    place.delete(SNAPSHOT)
     for number, (entry, output) in enumerate(shards):
-        if root.size(entry.path) != entry.bytes or not _same_file(root, entry.path, output.path):
+        if place.size(entry.path) != entry.bytes or not _same_file(place, entry.path, root, output.path):
             if file_checksum(root, output.path)[0] != output.checksum:
                 raise damaged(output, "not what was committed")
-            root.publish(output.path, entry.path, f"work/publish/{number:06d}")
-    warnings += _clear(root, {entry.path for entry, _ in shards})
+            root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"work/publish/{number:06d}")
+    warnings = _clear(place, folder, {entry.path for entry, _ in shards})
     for path, content in small.items():
-        root.write_atomic(path, content)
-    root.write_atomic(SNAPSHOT, snapshot.to_json())
-    return snapshot, warnings
-
-
-def _clear(root: Root, wanted: set[str]) -> list[str]:
-    """Deletes shards of an earlier snapshot. What no run can have put there is left alone, and the user hears of it."""
-    warnings: list[str] = []
-    for path, _ in root.list_files("shards"):
-        if path in wanted:
-            continue
-        if _SHARD_NAME.fullmatch(path):
-            root.delete(path)
-        else:
-            warnings.append(f"{path} is no shard of this run; it is left where it is, but nothing else belongs there")
+        place.write_atomic(path, content)
+    place.write_atomic(SNAPSHOT, snapshot.to_json())
     return warnings
 
 
-def _same_file(root: Root, published: str, committed: str) -> bool:
+def _clear(place: Root, folder: str, wanted: set[str]) -> list[str]:
+    """Deletes shards of an earlier snapshot. What no run can have put there is left alone, and the user hears of it."""
+    warnings: list[str] = []
+    for path, _ in place.list_files("shards"):
+        if path in wanted:
+            continue
+        if _SHARD_NAME.fullmatch(path):
+            place.delete(path)
+        else:
+            found = f"{folder}/{path}".lstrip("/")
+            warnings.append(f"{found} is no shard of this run; it is left where it is, but nothing else belongs there")
+    return warnings
+
+
+def _clear_folders(root: Root, wanted: set[str]) -> list[str]:
+    """Takes away the snapshots of sequence lengths that are no longer asked for: what this run makes would not be in them."""
+    warnings: list[str] = []
+    for folder in root.folders():
+        if folder in wanted or not _FOLDER_NAME.fullmatch(folder):
+            continue
+        place = root.within(folder)
+        place.delete(SNAPSHOT)
+        warnings += _clear(place, folder, set())
+        for path in (TOKENIZER, FILES):
+            place.delete(path)
+        if not place.list_files(""):
+            root.delete_folder(folder)
+    return warnings
+
+
+def _same_file(place: Root, published: str, root: Root, committed: str) -> bool:
     """Whether the published name is a link to the committed file already."""
-    if root.local is None:
+    if place.local is None or root.local is None:
         return False
-    return (root.local / published).samefile(root.local / committed)
+    return (place.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) -> bool:
@@ -100,12 +132,14 @@ def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) ->
     return all(root.exists(path) and root.read_bytes(path) == content for path, content in small.items())
 
 
-def _shards(plan: Plan) -> list[tuple[ShardEntry, OutputRef]]:
-    """What is published where, by path."""
+def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, OutputRef]]:
+    """What is published where in the snapshot of a sequence length, by path."""
     found: list[tuple[ShardEntry, OutputRef]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
             assert isinstance(task, PackTask)
+            if task.sequence_length != sequence_length:
+                continue
             for output in record.of("shards"):
                 facts = output.facts or {}
                 entry = ShardEntry(
@@ -117,6 +151,7 @@ def _shards(plan: Plan) -> list[tuple[ShardEntry, OutputRef]]:
                     documents=int(facts["documents"]),
                     bytes=output.bytes,
                     checksum=output.checksum,
+                    piece_length=int(facts["piece_length"]) if "piece_length" in facts else None,
                 )
                 found.append((entry, output))
     return sorted(found, key=lambda one: one[0].path)
@@ -137,7 +172,9 @@ def _files(request: Request) -> bytes:
     return sink.getvalue()
 
 
-def make_snapshot(mixture: Mixture, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes) -> tuple[Snapshot, list[str]]:
+def make_snapshot(
+    mixture: Mixture, sequence_length: int, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes
+) -> tuple[Snapshot, list[str]]:
     """The manifest, and warnings. Raises DatapipeError where nothing is left to train on."""
     filled = {entry.source for entry in shards if entry.split == "train"}
     empty = [name for name in mixture.sources if name not in filled]
@@ -147,7 +184,7 @@ def make_snapshot(mixture: Mixture, tokenizer: OutputRef, shards: list[ShardEntr
     snapshot = Snapshot(
         name=mixture.name,
         seed=mixture.seed,
-        sequence_length=mixture.pack.sequence_length,
+        sequence_length=sequence_length,
         shard_format=mixture.shards.format,
         tokenizer=TokenizerEntry(
             path=TOKENIZER,

@@ -1,6 +1,7 @@
 """Packing token sequences into rows of S tokens, and copying rows together and out again.
 
     lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ which piece goes to which row
+                        ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of pieces of one length
                         └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
     tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded          shard ── copy_rows_*, widen_rows_* ──▶ (n, S) ids
 
@@ -28,6 +29,30 @@ def split_documents(lengths: Any, sequence_length: Any, piece_document: Any, pie
             piece_length[piece] = min(lengths[document] - start, sequence_length)
             start += sequence_length
             piece += 1
+
+
+@kernel("void(Array(int64, 1, 'C', True), int64, int64, int64[::1], int64[::1], int32[::1])")
+def split_by_powers(
+    lengths: Any, sequence_length: Any, min_piece: Any, piece_document: Any, piece_start: Any, piece_length: Any
+) -> None:
+    """Cuts documents of `lengths` (num_docs,) into powers of two, the largest first; those below `min_piece` are left out.
+
+    `sequence_length`, a power of two, is the largest piece: a document has as many of it as fit, of each smaller one at most
+    one. 14 tokens and S = 4 make 4, 4, 4, 2. The outputs, (num_pieces,), are as long as there are pieces.
+    """
+    piece = 0
+    for document in range(lengths.shape[0]):
+        start = 0
+        power = sequence_length
+        while start < lengths[document] and power >= min_piece:
+            if lengths[document] - start >= power:
+                piece_document[piece] = document
+                piece_start[piece] = start
+                piece_length[piece] = power
+                start += power
+                piece += 1
+            else:
+                power //= 2
 
 
 @kernel("int64(Array(int64, 1, 'C', True), int64, int64[::1], int64[::1], int32[::1], int64[::1])")

@@ -5,11 +5,11 @@ Within a task the engine checked it already; here the steps are held against eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
-from datapipe.metrics import Books, Work, total_books, total_work
+from datapipe.metrics import Books, Packing, Work, total_books, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
 
 
@@ -19,7 +19,9 @@ class SourceBooks:
 
     Attributes:
         books: `read` as the first step has it, `kept` as the last.
-        tokens, sequences: over both splits.
+        tokens: over both splits.
+        sequences: over both splits, of the first sequence length.
+        packing: by sequence length.
         work: time per stage.
         is_complete: whether every step of the source is committed.
     """
@@ -27,6 +29,7 @@ class SourceBooks:
     books: Books = field(default_factory=Books)
     tokens: int = 0
     sequences: int = 0
+    packing: dict[int, Packing] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     is_complete: bool = False
 
@@ -50,8 +53,9 @@ def source_books(plan: Plan, source: str) -> SourceBooks:
     tokenized, packed = plan.of_kind("tokenize", source), plan.of_kind("pack", source)
     found = SourceBooks(
         books=total,
-        tokens=_sum(step.records for step in tokenized),
-        sequences=sum(record.metrics.sequences for step in packed for record in step.records),
+        tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
+        sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
+        packing=total_packing(record.metrics.packing for step in packed for record in step.records),
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
         is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed)),
     )
@@ -60,18 +64,18 @@ def source_books(plan: Plan, source: str) -> SourceBooks:
     return found
 
 
-def _sum(groups: Iterable[Iterable]) -> int:
-    return sum(record.metrics.tokens for group in groups for record in group)
-
-
 def _check(source: str, found: SourceBooks, tokenized: list[Step], packed: list[Step]) -> None:
     found.books.check(source)
     encoded = sum(record.metrics.books.read for step in tokenized for record in step.records)
     if encoded != found.books.kept:
         raise DatapipeError(f"{source}: the books do not balance: {found.books.kept} documents kept, {encoded} tokenized")
-    in_shards = _sum(step.records for step in packed)
-    if in_shards != found.tokens:
-        raise DatapipeError(f"{source}: the books do not balance: {found.tokens} tokens encoded, {in_shards} in shards")
+    for step in packed:
+        total = total_packing(record.metrics.packing for record in step.records)
+        in_shards, dropped = sum(one.tokens for one in total.values()), sum(one.dropped_tokens for one in total.values())
+        if in_shards + dropped != found.tokens:
+            raise DatapipeError(
+                f"{step.id}: the books do not balance: {found.tokens} tokens encoded, {in_shards} in shards, {dropped} dropped"
+            )
 
 
 def shared_work(plan: Plan) -> dict[str, Work]:

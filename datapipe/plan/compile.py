@@ -119,7 +119,8 @@ def compile_plan(request: Request, look_up: LookUp) -> Plan:
     tokenizer = compilation.tokenizer(cleaned)
     for step in cleaned:
         tokenized = compilation.tokenize(step, tokenizer)
-        compilation.pack(tokenized, tokenizer)
+        for length in request.mixture.pack.sequence_length:
+            compilation.pack(tokenized, tokenizer, length)
     return compilation.plan
 
 
@@ -213,10 +214,12 @@ class _Compilation:
             tasks = self.expander.tokenize_tasks(step_id, cleaned.source, cleaned.records, tokenizer)
         return self.add(step_id, "tokenize", "tokenize and shuffle", cleaned.source, tasks)
 
-    def pack(self, tokenized: Step, tokenizer: OutputRef | None) -> Step:
-        step_id = f"{tokenized.source}/pack"
+    def pack(self, tokenized: Step, tokenizer: OutputRef | None, sequence_length: int) -> Step:
+        """The rows of one length: `web/pack` of the first, which is in the output itself, `web/pack-8192` of another."""
+        is_first = sequence_length == self.request.mixture.pack.sequence_length[0]
+        step_id = f"{tokenized.source}/pack" + ("" if is_first else f"-{sequence_length}")
         tasks = None
         if tokenizer is not None and tokenized.is_committed:
             by_split = {split: tokenized.outputs(split) for split in ("train", "validation")}
-            tasks = self.expander.pack_tasks(step_id, tokenized.source, by_split, tokenizer)
-        return self.add(step_id, "pack", "pack into shards", tokenized.source, tasks)
+            tasks = self.expander.pack_tasks(step_id, tokenized.source, by_split, tokenizer, sequence_length)
+        return self.add(step_id, "pack", f"pack into rows of {sequence_length}", tokenized.source, tasks)

@@ -192,17 +192,18 @@ class Expander:
         ]
 
     def pack_tasks(
-        self, step: str, name: str, by_split: Mapping[str, Sequence[OutputRef]], tokenizer: OutputRef
+        self, step: str, name: str, by_split: Mapping[str, Sequence[OutputRef]], tokenizer: OutputRef, sequence_length: int
     ) -> Sequence[Task]:
-        """One task per bucket; a bucket is about one shard of `target_bytes`."""
+        """One task per range of hashes; a range is about one shard of `target_bytes`."""
         mixture, facts = self.mixture, tokenizer.facts or {}
         options: dict[str, Any] = {
             "tokenizer_fingerprint": str(facts["fingerprint"]),
             "vocab_size": int(facts["vocab_size"]),
             "eos_id": int(facts["eos_id"]),
-            "sequence_length": mixture.pack.sequence_length,
+            "sequence_length": sequence_length,
             "method": mixture.pack.method,
             "pool_documents": mixture.pack.pool_documents,
+            "min_piece": mixture.pack.min_piece,
             "format": mixture.shards.format,
             "target_bytes": mixture.shards.target_bytes,
         }

@@ -149,8 +149,9 @@ class PackTask(Task):
     vocab_size: int
     eos_id: int
     sequence_length: int
-    method: Literal["best_fit", "concat"]
+    method: Literal["best_fit", "concat", "buckets"]
     pool_documents: int
+    min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
 

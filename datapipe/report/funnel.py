@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -31,11 +31,28 @@ def _documents(report: Mapping[str, Any]) -> Table:
     table.add_row("text read", *(size(one["bytes"]) for one in columns))
     table.add_row("text kept", *(size(one["kept_bytes"]) for one in columns))
     table.add_row("tokens", *(_count(one["tokens"]) for one in columns))
-    table.add_row("sequences", *(_count(one["sequences"]) for one in columns))
+    for length in report["total"]["packing"]:
+        _add_packing(table, int(length), [one["packing"].get(length) for one in columns])
     for tally, count in report["total"]["tallies"].items():
         if count:
             table.add_row(tally, *(_count(one["tallies"].get(tally, 0)) for one in columns))
     return table
+
+
+def _add_packing(table: Table, length: int, columns: Sequence[Mapping[str, Any] | None]) -> None:
+    """Rows about sequences of one length; what nowhere happened is left out. None: a source without any."""
+    table.add_row(f"rows of {length:,}", *("·" if one is None else _count(one["rows"]) for one in columns))
+    for name, key in (
+        ("padding", "padding_tokens"),
+        ("documents split", "split_documents"),
+        ("pieces", "pieces"),
+        ("tokens dropped", "dropped_tokens"),
+        ("documents dropped", "dropped_documents"),
+    ):
+        counts = [0 if one is None else one[key] for one in columns]
+        if any(counts):
+            share = [f" ({one['padding_share']:.3%})" if one and key == "padding_tokens" else "" for one in columns]
+            table.add_row(f"  {name}", *(_count(number) + part for number, part in zip(counts, share)))
 
 
 def _steps(report: Mapping[str, Any]) -> Table:

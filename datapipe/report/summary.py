@@ -2,7 +2,9 @@
 
 sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
            .bytes       text read;  kept_bytes: text kept
-           .tokens, .sequences, .tallies
+           .tokens, .tallies
+           .sequences   of the first sequence length
+           .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same, and the steps that serve several sources
 """
@@ -13,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datapipe.metrics import Work, rate_mb_per_s, total_books, total_work
+from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
 from datapipe.plan.books import SourceBooks, shared_work, source_books
 from datapipe.plan.compile import Plan
 from datapipe.storage import Root
@@ -33,6 +35,7 @@ def summarize(name: str, plan: Plan, sources: Iterable[str], status: str, proble
         books=total_books(one.books for one in books.values()),
         tokens=sum(one.tokens for one in books.values()),
         sequences=sum(one.sequences for one in books.values()),
+        packing=total_packing(one.packing for one in books.values()),
         work=total_work([*(one.work for one in books.values()), shared_work(plan)]),
     )
     records = [record for step in plan.steps for record in step.records]
@@ -64,9 +67,15 @@ def _entry(found: SourceBooks) -> dict[str, Any]:
         "kept_bytes": books.kept_bytes,
         "tokens": found.tokens,
         "sequences": found.sequences,
+        "packing": {str(length): _packing(packing) for length, packing in found.packing.items()},
         "tallies": dict(sorted(books.tallies.items())),
         "steps": {name: _step(work) for name, work in found.work.items()},
     }
+
+
+def _packing(packing: Packing) -> dict[str, int | float]:
+    whole = packing.tokens + packing.padding_tokens
+    return {**packing.to_json(), "padding_share": round(packing.padding_tokens / whole, 9) if whole else 0.0}
 
 
 def _step(work: Work) -> dict[str, Any]:

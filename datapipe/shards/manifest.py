@@ -1,6 +1,6 @@
 """snapshot.json: the immutable manifest, written last. Whoever holds it can find, check and order every shard.
 
-    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum
+    snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
                   ── sources{}    weight, max_epochs, license, synthetic
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
@@ -13,10 +13,10 @@ same bytes made the same snapshot.
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from datapipe.errors import SnapshotError
 from datapipe.storage import Root
@@ -31,7 +31,14 @@ class _Record(BaseModel):
 
 
 class ShardEntry(_Record):
-    """One shard file. `tokens` counts document tokens, padding apart; `documents` counts documents that start in it."""
+    """One shard file.
+
+    Attributes:
+        tokens: of documents, padding apart.
+        documents: those that start in it.
+        piece_length: tokens of every piece in it, where packing put pieces of one length together; else not written at all. It
+            is what a curriculum over lengths would choose shards by.
+    """
 
     path: str
     source: str
@@ -41,6 +48,12 @@ class ShardEntry(_Record):
     documents: int
     bytes: int
     checksum: str
+    piece_length: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content = serialize(self)
+        return content if self.piece_length is not None else {k: v for k, v in content.items() if k != "piece_length"}
 
 
 class SourceEntry(_Record):

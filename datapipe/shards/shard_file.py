@@ -23,18 +23,19 @@ from datapipe.storage import Root
 
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
-SOURCE_KEY, ROWS_KEY = b"datapipe.source", b"datapipe.rows_per_batch"
+SOURCE_KEY, ROWS_KEY, PIECE_KEY = b"datapipe.source", b"datapipe.rows_per_batch", b"datapipe.piece_length"
 CHECKSUM_KEY = b"datapipe.checksum"
 """Of a record batch its checksum; of a Parquet file those of its row groups, with spaces between."""
 
 
-def identity(sequence_length: int, tokenizer_fingerprint: str) -> dict[bytes, bytes]:
-    """What the metadata of every shard of a snapshot must say."""
-    return {
+def identity(sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None) -> dict[bytes, bytes]:
+    """What the metadata of a shard must say; the length of its pieces only where all are of one."""
+    known = {
         VERSION_KEY: FORMAT_VERSION.encode(),
         TOKENIZER_KEY: tokenizer_fingerprint.encode(),
         LENGTH_KEY: str(sequence_length).encode(),
     }
+    return known if piece_length is None else {**known, PIECE_KEY: str(piece_length).encode()}
 
 
 def open_shard(root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str) -> Shard:
@@ -91,7 +92,7 @@ class Shard:
     def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
         """Holds what the file says of itself against the snapshot."""
         metadata, path = self.schema.metadata or {}, self._entry.path
-        for name, value in identity(sequence_length, tokenizer_fingerprint).items():
+        for name, value in identity(sequence_length, tokenizer_fingerprint, self._entry.piece_length).items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
                 raise SnapshotError(f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot")

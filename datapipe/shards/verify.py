@@ -124,15 +124,16 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
         try:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
-                batch = shard.checked_batch(number)
-                problem = batch_problem(batch, snapshot.tokenizer.vocab_size, snapshot.tokenizer.eos_id)
+                batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
+                problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length)
                 problem = problem or _unknown_file(batch, files)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
-                _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
+                if entry.piece_length is None:  # pieces of one length are in several shards, and the shortest may be dropped
+                    _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
         finally:
             shard.close()
     except DatapipeError as error:
@@ -146,12 +147,15 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
     ]
 
 
-def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int) -> str | None:
+def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_length: int | None = None) -> str | None:
     """The first thing wrong with rows of `schemas.sequences`, or None.
 
-    A piece that ends before its row does is the end of its document, whatever the packing: only the end of a row ever
-    cuts one. So the token before any piece but a row's first, and before the padding, must be the end-of-text token; and
-    since no text can spell that token, it stands nowhere else.
+    Where pieces may have any length, only the end of a row ever cuts a document: a piece that ends before its row does is the
+    end of its document. So the token before any piece but a row's first, and before the padding, must be the end-of-text
+    token; and since no text can spell that token, it stands nowhere else.
+
+    Args:
+        piece_length: what every piece must have; such pieces may end anywhere in their document.
     """
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]
@@ -175,7 +179,9 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int) -> str | 
     stops = piece_stops(batch)
     last = tokens[stops - 1]
     wrong = last[(stops % width != 0) & (last != eos_id)]
-    if len(wrong):
+    if piece_length is not None and np.any(lengths != piece_length):
+        return f"a piece of {int(lengths[lengths != piece_length][0])} tokens, expected {piece_length} in all of this shard"
+    if piece_length is None and len(wrong):
         return f"a document that ends with id {int(wrong[0])}, expected end-of-text, {eos_id}"
     padding = int(batch.num_rows * width - filled.sum())
     if np.count_nonzero(tokens.reshape(-1, width)[np.arange(width) >= filled[:, None]] == eos_id) != padding:

@@ -42,9 +42,15 @@ class WrittenShard:
     checksum: str
 
 
-def shard_schema(id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str) -> pa.Schema:
-    """`schemas.sequences` with what a shard says of itself: no path and no time, so equal rows are equal bytes."""
-    metadata = {**identity(sequence_length, tokenizer_fingerprint), SOURCE_KEY: source.encode()}
+def shard_schema(
+    id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str, piece_length: int | None = None
+) -> pa.Schema:
+    """`schemas.sequences` with what a shard says of itself: no path and no time, so equal rows are equal bytes.
+
+    Args:
+        piece_length: tokens of every piece, where all are of one length.
+    """
+    metadata = {**identity(sequence_length, tokenizer_fingerprint, piece_length), SOURCE_KEY: source.encode()}
     return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
 
 

@@ -4,14 +4,18 @@
 
     best_fit   documents above S are cut into rows of S and a remainder; nothing else is ever cut (arXiv 2404.10830)
     concat     documents end to end, cut every S tokens
+    buckets    documents above S are cut into rows of S, what is left by its binary expansion, largest power first; a row holds
+               pieces of one length, of different documents (dataset decomposition, arXiv 2405.13226)
 
-With lengths 14, 7, 5, 2, 3 and S = 8, best fit makes 4 rows: 8 of the 14; the 7; the other 6 and the 2; 5 and 3. Whatever the
-method, a piece that stops short of the row's end is the end of its document. Both are a function of the lengths alone.
+With lengths 14, 7, 5, 2, 3 and S = 8, best fit makes 4 rows: 8 of the 14; the 7; the other 6 and the 2; 5 and 3. Buckets make
+5: 8 of the 14; 4 of the 14 and of the 7; 4 of the 5; four times 2, of 14, 7, 2 and 3; 1 of the 7, the 5 and the 3. A piece of
+best fit or concat that stops short of the row's end is the end of its document. All are a function of the lengths alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -19,14 +23,15 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.kernels import pack as kernels
+from datapipe.metrics import Packing
 from datapipe.shards import schemas
 
-Method = Literal["best_fit", "concat"]
+Method = Literal["best_fit", "concat", "buckets"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces; in a row, pieces of best fit stand in the order of their documents.
+    """Rows as lists of pieces; in a row, pieces stand in the order of their documents.
 
     Attributes:
         piece_document: (num_pieces,) int64, index of the document.
@@ -49,12 +54,37 @@ class PackedRows:
         return len(self.piece_document)
 
 
-def pack(lengths: np.ndarray, sequence_length: int, method: Method) -> PackedRows:
-    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1 since the end-of-text token counts."""
+def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: int = 1) -> PackedRows:
+    """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1 since the end-of-text token counts.
+
+    Args:
+        sequence_length: a power of two for buckets.
+        min_piece: buckets leave shorter pieces out; the other methods leave nothing out.
+    """
     assert sequence_length >= 1, sequence_length
     assert len(lengths) == 0 or int(lengths.min()) >= 1, "a document without its end-of-text token"
     lengths = np.ascontiguousarray(lengths, np.int64)
+    if method == "buckets":
+        return _buckets(lengths, sequence_length, min_piece)
     return _best_fit(lengths, sequence_length) if method == "best_fit" else _concat(lengths, sequence_length)
+
+
+def count(packed: PackedRows, lengths: np.ndarray, sequence_length: int) -> Packing:
+    """What became of documents of `lengths` (num_docs,) int64."""
+    tokens = int(packed.piece_length.sum(dtype=np.int64))
+    documents = int(np.count_nonzero(packed.piece_start == 0))
+    is_split = np.zeros(len(lengths), bool)  # (num_docs,)
+    is_split[packed.piece_document[packed.piece_length != lengths[packed.piece_document]]] = True
+    return Packing(
+        rows=packed.num_rows,
+        tokens=tokens,
+        padding_tokens=packed.num_rows * sequence_length - tokens,
+        documents=documents,
+        split_documents=int(np.count_nonzero(is_split)),
+        pieces=packed.num_pieces,
+        dropped_tokens=int(lengths.sum()) - tokens,
+        dropped_documents=len(lengths) - documents,
+    )
 
 
 def _best_fit(lengths: np.ndarray, sequence_length: int) -> PackedRows:
@@ -74,6 +104,30 @@ def _best_fit(lengths: np.ndarray, sequence_length: int) -> PackedRows:
     kernels.by_row(row, np.empty(num_rows, np.int64), row_offsets, order)
     return PackedRows(
         piece_document=document[order], piece_start=start[order], piece_length=length[order], row_offsets=row_offsets
+    )
+
+
+def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> PackedRows:
+    """Rows of the longest pieces first, pieces of one length in the order of their documents."""
+    assert sequence_length & (sequence_length - 1) == 0, sequence_length
+    assert 1 <= min_piece <= sequence_length, (sequence_length, min_piece)
+    powers = [1 << bit for bit in range(sequence_length.bit_length() - 1) if 1 << bit >= min_piece]
+    num_pieces = int((lengths // sequence_length).sum()) + sum(int(np.count_nonzero(lengths & power)) for power in powers)
+    document, start = np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int64)
+    length = np.empty(num_pieces, np.int32)
+    kernels.split_by_powers(lengths, sequence_length, min_piece, document, start, length)
+
+    order = np.empty(num_pieces, np.int64)
+    kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
+    length = length[order]
+    # borders: (num_buckets + 1,) where the pieces of each length begin
+    borders = [*np.flatnonzero(np.diff(length, prepend=0)).tolist(), num_pieces]
+    firsts = [np.arange(begin, end, sequence_length // int(length[begin])) for begin, end in pairwise(borders)]
+    return PackedRows(
+        piece_document=document[order],
+        piece_start=start[order],
+        piece_length=length,
+        row_offsets=np.concatenate([*firsts, [num_pieces]]).astype(np.int64),
     )
 
 

@@ -16,6 +16,10 @@ _LENGTH = 37
 """Tokens of a row: no power of two, and less than most texts have bytes."""
 
 
+_POWER = 64
+"""The same for what needs a power of two."""
+
+
 def _lengths(case: Case) -> np.ndarray:
     return np.minimum(np.diff(case.offsets), 700) + 1
 
@@ -38,6 +42,16 @@ def _columns(pieces: list[oracle.Piece]) -> list[list[int]]:
 
 def _split_expected(lengths: np.ndarray, sequence_length: int) -> tuple[None, list[Any]]:
     return None, _columns(oracle.split_documents(lengths.tolist(), sequence_length))
+
+
+def _powers_arguments(case: Case) -> list[Any]:
+    lengths, min_piece = _lengths(case), int(case.generator.integers(1, 9))
+    pieces = oracle.split_by_powers(lengths.tolist(), _POWER, min_piece)
+    return [lengths, _POWER, min_piece, *_piece_outputs(len(pieces))]
+
+
+def _powers_expected(lengths: np.ndarray, sequence_length: int, min_piece: int) -> tuple[None, list[Any]]:
+    return None, _columns(oracle.split_by_powers(lengths.tolist(), sequence_length, min_piece))
 
 
 def _stream_arguments(case: Case) -> list[Any]:
@@ -130,6 +144,7 @@ def _copy_expected(tokens: np.ndarray, row_at: np.ndarray) -> tuple[None, list[A
 
 ROWS = [
     Row(kernel=kernels.split_documents, arguments=_split_arguments, oracle=_split_expected, num_outputs=3),
+    Row(kernel=kernels.split_by_powers, arguments=_powers_arguments, oracle=_powers_expected, num_outputs=3),
     Row(kernel=kernels.cut_stream, arguments=_stream_arguments, oracle=_stream_expected, num_outputs=4),
     Row(kernel=kernels.by_length, arguments=_by_length_arguments, oracle=_by_length_expected),
     Row(kernel=kernels.best_fit, arguments=_best_fit_arguments, oracle=_best_fit_expected),

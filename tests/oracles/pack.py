@@ -17,6 +17,34 @@ def split_documents(lengths: Sequence[int], sequence_length: int) -> list[Piece]
     ]
 
 
+def split_by_powers(lengths: Sequence[int], sequence_length: int, min_piece: int) -> list[Piece]:
+    """Every document in pieces of `sequence_length` tokens, then one for each digit 1 of what is left in binary."""
+    pieces: list[Piece] = []
+    for document, length in enumerate(lengths):
+        whole, rest = divmod(length, sequence_length)
+        powers = [1 << len(digits) for digits in _after_ones(f"{rest:b}")]
+        start = 0
+        for size in [sequence_length] * whole + powers:
+            if size >= min_piece:
+                pieces.append((document, start, size))
+            start += size
+    return pieces
+
+
+def _after_ones(binary: str) -> list[str]:
+    """What follows each digit 1: "101" gives "01" and ""."""
+    return [binary[place + 1 :] for place, digit in enumerate(binary) if digit == "1"]
+
+
+def buckets(lengths: Sequence[int], sequence_length: int, min_piece: int) -> list[list[Piece]]:
+    """Rows of pieces of one length, the longest first, pieces in the order of their documents."""
+    pieces, rows = split_by_powers(lengths, sequence_length, min_piece), []
+    for size in sorted({size for _, _, size in pieces}, reverse=True):
+        bucket, per_row = [piece for piece in pieces if piece[2] == size], sequence_length // size
+        rows += [bucket[at : at + per_row] for at in range(0, len(bucket), per_row)]
+    return rows
+
+
 def cut_stream(lengths: Sequence[int], sequence_length: int) -> list[list[Piece]]:
     """Rows of the documents laid end to end: one token at a time, joined into pieces again."""
     stream = [(document, token) for document, length in enumerate(lengths) for token in range(length)]

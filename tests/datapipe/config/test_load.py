@@ -87,7 +87,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path):
     assert mixture.tokenizer.train == TokenizerTraining(
         vocab_size=32_000, sample_bytes=256 << 20, pattern="gpt2", eos="<|endoftext|>"
     )
-    assert (mixture.pack.sequence_length, mixture.pack.method, mixture.pack.pool_documents) == (2048, "best_fit", 10_000)
+    assert (mixture.pack.sequence_length, mixture.pack.method, mixture.pack.pool_documents) == ((2048,), "best_fit", 10_000)
     assert (mixture.shards.format, mixture.shards.target_bytes) == ("arrow", 256 << 20)
     assert (mixture.mixture.tokens, mixture.mixture.phases) == (None, ())
     assert (mixture.execution.split_bytes, mixture.execution.bucket_bytes) == (32 << 20, 256 << 20)
@@ -106,7 +106,7 @@ def test_environment_overrides_and_output_come_in_that_order(tmp_path: Path, mon
     mixture = load_mixture(path, overrides, output="s3://bucket/run")
     assert mixture.sources["web"].path == ("/corpora/web/*.jsonl.zst",)
     assert mixture.sources["code"].path == ("/corpora/code",)
-    assert (mixture.pack.sequence_length, mixture.output) == (512, "s3://bucket/run")
+    assert (mixture.pack.sequence_length, mixture.output) == ((512,), "s3://bucket/run")
 
 
 def test_output_option_stands_in_for_a_missing_output(tmp_path: Path):
@@ -137,7 +137,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "sequence_length: 2048",
             "length: 2048",
             "mixture.yaml:27: pack.length: unknown key. Did you mean 'sequence_length'? "
-            "Expected one of: sequence_length, method, pool_documents.",
+            "Expected one of: sequence_length, method, pool_documents, min_piece.",
         ),
         ("name: web-and-code", "", "mixture.yaml: name: missing. Expected: what the snapshot and the report are called."),
         (
@@ -241,9 +241,40 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         ),
         ("sequence_length: 2048", "sequence_length: 1", "mixture.yaml:27: pack.sequence_length: found 1, expected at least 2."),
         (
+            "sequence_length: 2048",
+            "sequence_length: [8, 1]",
+            "mixture.yaml:27: pack.sequence_length[1]: found 1, expected at least 2.",
+        ),
+        (
+            "sequence_length: 2048",
+            "sequence_length: []",
+            "mixture.yaml:27: pack.sequence_length: found an empty list, expected at least one length.",
+        ),
+        (
+            "sequence_length: 2048",
+            "sequence_length: [8, 8]",
+            "mixture.yaml:27: pack.sequence_length: found a list, expected each length once.",
+        ),
+        (
+            "2048, method: best_fit",
+            "3000, method: buckets",
+            "mixture.yaml:27: pack.sequence_length: found 3000, expected a power of two, as buckets need.",
+        ),
+        (
+            "2048, method: best_fit",
+            "[2048, 64], method: buckets, min_piece: 256",
+            "mixture.yaml:27: pack.min_piece: found 256, expected at most the sequence length, 64.",
+        ),
+        (
+            "method: best_fit",
+            "method: best_fit, min_piece: 256",
+            "mixture.yaml:27: pack.min_piece: goes with method: buckets; best_fit drops nothing.",
+        ),
+        (
             "pack: {sequence_length: 2048, method: best_fit}",
             "pack: 2048",
-            "mixture.yaml:27: pack: found 2048, expected a mapping with keys of: sequence_length, method, pool_documents.",
+            "mixture.yaml:27: pack: found 2048, expected a mapping with keys of: "
+            "sequence_length, method, pool_documents, min_piece.",
         ),
         (
             "vocab_size: 32000",
@@ -376,7 +407,7 @@ def test_all_problems_are_listed(tmp_path: Path):
         (
             "pack.sequence_lenght=3",
             "--set: pack.sequence_lenght: unknown key. Did you mean 'sequence_length'? "
-            "Expected one of: sequence_length, method, pool_documents.",
+            "Expected one of: sequence_length, method, pool_documents, min_piece.",
         ),
         ("pakc.sequence_length=3", f"--set: pakc: unknown key. Did you mean 'pack'? Expected one of: {TOP_KEYS}."),
         ("pack.sequence_length=x", "--set: pack.sequence_length: found 'x', expected a whole number."),

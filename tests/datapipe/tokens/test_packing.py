@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.columns import key_matrix
-from datapipe.tokens.packing import PackedRows, assemble, pack
+from datapipe.tokens.packing import PackedRows, assemble, count, pack
 from tests.oracles import pack as oracle
 
 documents = st.lists(st.integers(1, 70), max_size=60)
 sequence_lengths = st.sampled_from([1, 2, 3, 7, 8, 9, 16, 33])
+powers = st.sampled_from([1, 2, 4, 8, 32])
 methods = st.sampled_from(["best_fit", "concat"])
+methods_and_lengths = st.one_of(st.tuples(methods, sequence_lengths), st.tuples(st.just("buckets"), powers))
 
 
 def rows_of(packed: PackedRows) -> list[list[oracle.Piece]]:
@@ -24,9 +26,10 @@ def rows_of(packed: PackedRows) -> list[list[oracle.Piece]]:
     return [pieces[start:stop] for start, stop in zip(packed.row_offsets[:-1], packed.row_offsets[1:])]
 
 
-@given(documents, sequence_lengths, methods)
+@given(documents, methods_and_lengths)
 @settings(deadline=None)
-def test_pack_any_lengths_holds_every_token_once_in_rows_of_at_most_s(lengths, sequence_length, method):
+def test_pack_any_lengths_holds_every_token_once_in_rows_of_at_most_s(lengths, method_and_length):
+    method, sequence_length = method_and_length
     rows = rows_of(pack(np.array(lengths, np.int64), sequence_length, method))
     tokens = [(document, start + t) for row in rows for document, start, length in row for t in range(length)]
     assert sorted(tokens) == [(document, t) for document, length in enumerate(lengths) for t in range(length)]
@@ -48,6 +51,42 @@ def test_pack_best_fit_equals_linear_scan(lengths, sequence_length):
 @settings(deadline=None)
 def test_pack_concat_equals_stream_cut_every_s(lengths, sequence_length):
     assert rows_of(pack(np.array(lengths, np.int64), sequence_length, "concat")) == oracle.cut_stream(lengths, sequence_length)
+
+
+@given(documents, powers, st.integers(1, 40))
+@settings(deadline=None)
+def test_pack_buckets_equals_binary_digits(lengths, sequence_length, min_piece):
+    min_piece = min(min_piece, sequence_length)
+    rows = rows_of(pack(np.array(lengths, np.int64), sequence_length, "buckets", min_piece))
+    assert rows == oracle.buckets(lengths, sequence_length, min_piece)
+
+
+@given(documents, powers)
+@settings(deadline=None)
+def test_pack_buckets_row_holds_pieces_of_one_length_of_different_documents(lengths, sequence_length):
+    rows = rows_of(pack(np.array(lengths, np.int64), sequence_length, "buckets"))
+    for row in rows:
+        assert len({length for _, _, length in row}) == 1
+        assert len({document for document, _, _ in row}) == len(row)
+    short = [row for row in rows if sum(length for _, _, length in row) < sequence_length]
+    assert len(short) == len({row[0][2] for row in short})  # at most one of each length
+
+
+@given(documents, methods_and_lengths, st.integers(1, 8))
+@settings(deadline=None)
+def test_count_says_what_became_of_every_document(lengths, method_and_length, min_piece):
+    method, sequence_length = method_and_length
+    min_piece = min(min_piece, sequence_length) if method == "buckets" else 1
+    packed = pack(np.array(lengths, np.int64), sequence_length, method, min_piece)
+    rows, counted = rows_of(packed), count(packed, np.array(lengths, np.int64), sequence_length)
+    pieces = [piece for row in rows for piece in row]
+    whole = {document for document, _, length in pieces if length == lengths[document]}
+    kept = {document for document, _, _ in pieces}
+    tokens = sum(length for _, _, length in pieces)
+    assert (counted.rows, counted.pieces, counted.tokens) == (len(rows), len(pieces), tokens)
+    assert counted.padding_tokens == len(rows) * sequence_length - tokens
+    assert (counted.documents, counted.split_documents) == (len(kept), len(kept - whole))
+    assert (counted.dropped_tokens, counted.dropped_documents) == (sum(lengths) - tokens, len(lengths) - len(kept))
 
 
 @given(documents, sequence_lengths)
@@ -74,6 +113,19 @@ def test_pack_best_fit_worked_example_makes_four_rows():
     assert rows_of(pack(lengths, 8, "best_fit")) == expected
 
 
+def test_pack_buckets_worked_example_makes_five_rows():
+    lengths = np.array([14, 7, 5, 2, 3], np.int64)
+    expected = [
+        [(0, 0, 8)],
+        [(0, 8, 4), (1, 0, 4)],
+        [(2, 0, 4)],
+        [(0, 12, 2), (1, 4, 2), (3, 0, 2), (4, 0, 2)],
+        [(1, 6, 1), (2, 4, 1), (4, 2, 1)],
+    ]
+    assert rows_of(pack(lengths, 8, "buckets")) == expected
+    assert rows_of(pack(lengths, 8, "buckets", min_piece=3)) == expected[:3]
+
+
 def test_pack_real_looking_lengths_pads_next_to_nothing():
     lengths = np.maximum(1, np.random.default_rng(1).lognormal(6.4, 1.06, 10_000)).astype(np.int64)
     for sequence_length in (2048, 8192):
@@ -85,6 +137,8 @@ def test_pack_real_looking_lengths_pads_next_to_nothing():
 def test_pack_no_documents_makes_no_rows():
     assert pack(np.zeros(0, np.int64), 8, "best_fit").num_rows == 0
     assert pack(np.zeros(0, np.int64), 8, "concat").num_rows == 0
+    assert pack(np.zeros(0, np.int64), 8, "buckets").num_rows == 0
+    assert pack(np.array([3, 2, 3]), 8, "buckets", min_piece=4).num_rows == 0
 
 
 def assembled(lengths: list[int], sequence_length: int, method, order=None, dtype=np.uint16):
@@ -98,9 +152,10 @@ def assembled(lengths: list[int], sequence_length: int, method, order=None, dtyp
     return packed, assemble(packed, order, tokens, offsets, keys, 0, sequence_length)
 
 
-@given(documents, sequence_lengths, methods, st.sampled_from([np.uint16, np.uint32]))
+@given(documents, methods_and_lengths, st.sampled_from([np.uint16, np.uint32]))
 @settings(deadline=None)
-def test_assemble_any_pool_fills_rows_with_their_pieces(lengths, sequence_length, method, dtype):
+def test_assemble_any_pool_fills_rows_with_their_pieces(lengths, method_and_length, dtype):
+    method, sequence_length = method_and_length
     packed, batch = assembled(lengths, sequence_length, method, dtype=dtype)
     batch.validate(full=True)
     assert batch.schema.field("tokens").type.value_type == pa.from_numpy_dtype(dtype)

@@ -244,19 +244,24 @@ def _sweep(output: str, threshold: str, source: str, at: str | None) -> None:
 @app.command()
 def verify(output: OutputFolder) -> None:
     """Re-read every shard against its checksum, and the manifest against the shards."""
-    from datapipe.shards.manifest import read_snapshot
+    from datapipe.shards.manifest import SNAPSHOT, length_folders, read_snapshot
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
 
     root = Root(output)
-    snapshot = read_snapshot(root)
-    problems = verify_snapshot(root, snapshot)
+    further = [root.within(folder) for folder in length_folders(root)]
+    problems: list[str] = []
+    for place in (root, *(one for one in further if one.exists(SNAPSHOT))):
+        snapshot = read_snapshot(place)
+        found = [f"{place.url}: {problem}" if place is not root else problem for problem in verify_snapshot(place, snapshot)]
+        if not found:
+            tokens = sum(shard.tokens for shard in snapshot.shards)
+            print(f"{place.url}: {len(snapshot.shards)} shards, {tokens:,} tokens: every byte is as it was committed")
+        problems += found
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
         raise typer.Exit(1)
-    tokens = sum(shard.tokens for shard in snapshot.shards)
-    print(f"{output}: {len(snapshot.shards)} shards, {tokens:,} tokens: every byte is as it was committed")
 
 
 @app.command()

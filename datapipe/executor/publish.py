@@ -34,6 +34,7 @@ from datapipe.shards.manifest import (
     Snapshot,
     SourceEntry,
     TokenizerEntry,
+    length_folders,
     read_snapshot,
 )
 from datapipe.storage import Root
@@ -43,7 +44,6 @@ TOKENIZER = "tokenizer.json"
 MIXTURE = "mixture.yaml"
 
 _SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
-_FOLDER_NAME = re.compile(r"length-\d+")
 
 
 def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
@@ -98,8 +98,8 @@ def _clear(place: Root, folder: str, wanted: set[str]) -> list[str]:
 def _clear_folders(root: Root, wanted: set[str]) -> list[str]:
     """Takes away the snapshots of sequence lengths that are no longer asked for: what this run makes would not be in them."""
     warnings: list[str] = []
-    for folder in root.folders():
-        if folder in wanted or not _FOLDER_NAME.fullmatch(folder):
+    for folder in length_folders(root):
+        if folder in wanted:
             continue
         place = root.within(folder)
         place.delete(SNAPSHOT)

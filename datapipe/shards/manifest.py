@@ -13,6 +13,7 @@ same bytes made the same snapshot.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal
 
 import xxhash
@@ -22,6 +23,7 @@ from datapipe.errors import SnapshotError
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
+_LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
 VERSION = 1
 
@@ -147,3 +149,8 @@ def read_snapshot(root: Root) -> Snapshot:
             f"Run the mixture again to rewrite it."
         )
     return snapshot
+
+
+def length_folders(root: Root) -> list[str]:
+    """Folders of an output that are there for snapshots of further sequence lengths: "length-8192", and so on."""
+    return [folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder)]

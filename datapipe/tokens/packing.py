@@ -10,6 +10,11 @@
 With lengths 14, 7, 5, 2, 3 and S = 8, best fit makes 4 rows: 8 of the 14; the 7; the other 6 and the 2; 5 and 3. Buckets make
 5: 8 of the 14; 4 of the 14 and of the 7; 4 of the 5; four times 2, of 14, 7, 2 and 3; 1 of the 7, the 5 and the 3. A piece of
 best fit or concat that stops short of the row's end is the end of its document. All are a function of the lengths alone.
+
+Measured on one core of a shared 2-core AMD EPYC, with the copy of the tokens: 550 to 730 million tokens a second by any method.
+Lengths of 2,246 real web pages in GPT-2's tokens (median 1,122, mean 2,083): best fit pads 0.079 % at S = 2,048, where whole
+rows cannot do below 0.035 %. Pools of 10,000 documents drawn from them with replacement: 0.069 % on average, 0.085 % at most
+of 20 pools, both at 2,048 and, within 0.003 %, at 8,192. Buckets with `min_piece` 256 drop 5.9 % of the tokens.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,26 @@ def test_cli_run_lines_of_python_it_prints_work(finished):
     names: dict = {}
     exec("\n".join([*lines[-3:], "    break"]), names)
     assert names["batch"]["input_ids"].shape == (8, 64)
+
+
+def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tmp_path):
+    mixture, output, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    done = datapipe(["run", str(mixture), "--output", str(copy), "--set", "pack.sequence_length=[64, 32]"])
+    assert done.returncode == 0, done.stderr
+    for folder, length in ((copy, 64), (copy / "length-32", 32)):
+        assert f'Loader("{folder}", batch_size=8)' in done.stdout
+        assert f"(8, {length}) int64 each" in done.stdout
+        assert f"rows of {length}" in done.stdout
+    shard = sorted((copy / "length-32").rglob("*.arrow"))[0]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert f"{copy}: " in done.stdout
+    assert f"{copy}/length-32: {shard.relative_to(copy / 'length-32')}: checksum" in done.stderr
 
 
 def test_cli_report_file_has_the_books(finished):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
 from tests import corpora, runs
+
+SMALL_CUTS = ["execution.split_bytes=16KiB", "execution.bucket_bytes=16KiB"]
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("reference")
     return runs.run_mixture(runs.write_mixture(folder, corpus), workers=1)
+
+
+@pytest.fixture(scope="module")
+def cut_otherwise(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("cut_otherwise")
+    return runs.run_mixture(runs.write_mixture(folder, corpus), overrides=SMALL_CUTS)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -20,14 +32,26 @@ def test_shards_do_not_depend_on_the_number_of_workers(tmp_path, corpus, referen
     assert other.snapshot == reference.snapshot
 
 
-def test_shards_do_not_depend_on_how_the_input_is_cut(tmp_path, corpus, reference):
-    other = runs.run_mixture(
-        runs.write_mixture(tmp_path, corpus), overrides=["execution.split_bytes=16KiB", "execution.bucket_bytes=16KiB"]
-    )
-    assert other.checksums == reference.checksums
-    assert {name: entry["documents"] for name, entry in other.report["sources"].items()} == {
+def test_shards_do_not_depend_on_how_the_input_is_cut(reference, cut_otherwise):
+    assert cut_otherwise.checksums == reference.checksums
+    assert {name: entry["documents"] for name, entry in cut_otherwise.report["sources"].items()} == {
         name: entry["documents"] for name, entry in reference.report["sources"].items()
     }
+
+
+@pytest.mark.parametrize("method", ["concat", "buckets"])
+def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(reference, cut_otherwise, method):
+    options = [f"pack.method={method}", "pack.sequence_length=[64, 32]"]
+    outputs = [Path(run.mixture.output) for run in (reference, cut_otherwise)]
+    one, other = (
+        runs.run_mixture(output.parent / "mixture.yaml", overrides=[*options, *cut], make_engine=runs.InProcess)
+        for output, cut in zip(outputs, ([], SMALL_CUTS))
+    )
+    assert {step.rpartition("/")[2] for step in (*one.watcher.steps, *other.watcher.steps)} <= {"pack", "pack-32"}
+    for folder in ("", "length-32"):
+        first, second = (read_snapshot(Root(str(output / folder))) for output in outputs)
+        assert [(shard.path, shard.checksum) for shard in first.shards] == [(s.path, s.checksum) for s in second.shards]
+    assert one.report["total"]["packing"] == other.report["total"]["packing"]
 
 
 def test_shards_depend_on_the_seed(tmp_path, corpus, reference):

@@ -58,18 +58,6 @@ def test_run_again_runs_no_task_and_leaves_the_snapshot_untouched(tmp_path, mixt
     assert (Path(first.mixture.output) / "snapshot.json").stat().st_mtime_ns == written
 
 
-def test_run_with_another_sequence_length_only_packs_and_back_again_does_nothing(mixture):
-    first = runs.run_mixture(mixture)
-    second = runs.run_mixture(mixture, overrides=["pack.sequence_length=32"])
-    assert {step.rpartition("/")[2] for step in second.watcher.steps} == {"pack"}
-    assert second.snapshot.sequence_length == 32
-    assert verify_snapshot(Root(second.mixture.output), second.snapshot) == []
-    back = runs.run_mixture(mixture)
-    assert back.watcher.records == []
-    assert back.snapshot == first.snapshot
-    assert verify_snapshot(Root(back.mixture.output), back.snapshot) == []
-
-
 def test_run_with_one_more_file_reads_that_file_alone(tmp_path):
     for number in range(3):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 400))

@@ -110,6 +110,14 @@ def test_open_other_tokenizer_or_length_is_refused(tmp_path, shard_format):
 
 
 @pytest.mark.parametrize("shard_format", FORMATS)
+def test_open_shard_of_other_pieces_than_the_manifest_says_is_refused(tmp_path, shard_format):
+    (entry,) = write_shards(tmp_path, packed_batch(20, LENGTH), shard_format)
+    other = entry.model_copy(update={"piece_length": 4})
+    with pytest.raises(SnapshotError, match=rf"{entry.path}: datapipe.piece_length is nothing, expected 4"):
+        ShardReader(Root(str(tmp_path)), other, LENGTH, FINGERPRINT).open()
+
+
+@pytest.mark.parametrize("shard_format", FORMATS)
 def test_open_truncated_file_is_corruption(tmp_path, shard_format):
     (entry,) = write_shards(tmp_path, packed_batch(20, LENGTH), shard_format)
     path = tmp_path / entry.path

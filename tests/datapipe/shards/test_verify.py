@@ -194,3 +194,20 @@ def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
 def test_batch_problem_row_is_judged(tokens, lengths, problem):
     found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS)
     assert found is None if problem is None else problem in (found or "")
+
+
+def test_verify_piece_of_another_length_than_its_shard_is_found():
+    batch = packed_batch(50, LENGTH, method="buckets")
+    assert "of this shard" in (batch_problem(batch, 50_000, EOS, piece_length=LENGTH) or "")
+    whole = batch.filter(pa.array([lengths == [LENGTH] for lengths in batch.column("lengths").to_pylist()]))
+    assert whole.num_rows > 10
+    assert batch_problem(whole, 50_000, EOS, piece_length=LENGTH) is None
+
+
+def test_manifest_names_a_piece_length_only_where_there_is_one(output):
+    _, snapshot = output
+    assert b"piece_length" not in snapshot.to_json()
+    marked = with_shards(snapshot, snapshot.shards[0].model_copy(update={"piece_length": 4}))
+    assert b'"piece_length": 4' in marked.to_json()
+    assert Snapshot.model_validate_json(marked.to_json()) == marked
+    assert marked.digest() != with_shards(snapshot, snapshot.shards[0]).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from time import perf_counter
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.columns import key_matrix
+from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 from tests.oracles import pack as oracle
 
@@ -180,6 +182,27 @@ def test_assemble_some_rows_holds_those_only():
     _, batch = assembled([14, 7, 5, 2, 3], 8, "best_fit", order=lambda count: np.array([3, 1]))
     assert batch.column("lengths").to_pylist() == [[5, 3], [7]]
     assert key_matrix(batch.column("keys").flatten())[:, 0].tolist() == [2, 4, 1]
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_pack_real_lengths_pads_at_most_a_thousandth(real_data):
+    """Lengths of real web pages, as they are and in pools of 10,000 drawn from them."""
+
+    def unpacked(path):
+        with pa.input_stream(str(real_data / path), compression="zstd") as stream:
+            return stream.read()
+
+    encoder = Encoder(unpacked("tokenizers/gpt2/tokenizer.json.zst"))
+    lengths: list[int] = []
+    for name in ("cleaneval_web", "govuk_news", "govuk_commoncrawl_wet"):
+        texts = [json.loads(line)["text"] for line in unpacked(f"prose/{name}.jsonl.zst").splitlines()]
+        _, offsets = encoder.encode(pa.array(texts))
+        lengths += (np.diff(offsets) + 1).tolist()
+    rng = np.random.default_rng(2)
+    for pool in (np.array(lengths), *(rng.choice(lengths, 10_000) for _ in range(5))):
+        counted = count(pack(pool, 2048, "best_fit"), pool, 2048)
+        assert counted.padding_tokens <= 0.001 * 2048 * counted.rows
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.executor.lock import exclusive
 from datapipe.loader import Loader
+from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests import corpora, runs
@@ -68,3 +69,15 @@ def test_object_store_loader_gives_the_batches_of_the_local_snapshot(finished):
         np.testing.assert_array_equal(there.batch(step)["input_ids"], here.batch(step)["input_ids"])
     there.close()
     here.close()
+
+
+def test_run_of_several_lengths_publishes_each_on_the_object_store_and_clears_it_again(finished):
+    mixture, remote, local = finished
+    output = Root(remote.mixture.output)
+    both = runs.run_mixture(mixture, output=output.url, overrides=["pack.sequence_length=[64, 32]"])
+    assert both.snapshot == local.snapshot
+    place = output.within("length-32")
+    assert verify_snapshot(place, read_snapshot(place)) == []
+    assert Loader(place.url, batch_size=2).batch(0)["input_ids"].shape == (2, 32)
+    assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
+    assert output.list_files("length-32") == []

@@ -33,6 +33,9 @@ from datapipe.config.weights import integer_weights
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
 
+PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
+"""The names of `datapipe.tokens.patterns.PATTERNS`, a floor that this one does not see."""
+
 _OWN_COLUMNS = ("id", "key", "text")
 
 
@@ -96,7 +99,7 @@ class TokenizerTraining(Record):
     sample_bytes: ByteSize = Field(
         default=256 << 20, description="Text to train on, drawn from the kept documents of all sources by weight."
     )
-    pattern: Literal["gpt2"] = Field(default="gpt2", description="How text is cut into pieces that merges stay within.")
+    pattern: PatternName = Field(default="gpt2", description="How text is cut into words that merges stay within.")
     eos: str = Field(default="<|endoftext|>", min_length=1, description="The end-of-text token that closes every document.")
 
 

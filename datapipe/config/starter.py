@@ -61,7 +61,7 @@ tokenizer:
   train:                            # a byte-level BPE tokenizer, trained on the kept documents
     vocab_size: 4096                # default: 32000
     # sample_bytes: 256MiB          # text it is trained on
-    # pattern: gpt2                 # how text is cut into pieces that merges stay within
+    # pattern: gpt2                 # how text is cut into words that merges stay within; cl100k, o200k, llama3 or qwen2
     # eos: <|endoftext|>            # closes every document
   # path: tokenizer.json            # or one that exists, instead of train
   # eos: </s>                       # with path: its end-of-text token, where it cannot be inferred

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from datapipe import columns
-from datapipe.errors import UserError, suggest
+from datapipe.errors import UserError
 from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.encoder import Encoder, slices_of
+from datapipe.tokens.patterns import splitter
 
 SMALLEST_VOCABULARY = 257
 """256 bytes and the end-of-text token."""
@@ -33,15 +34,6 @@ _LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}|\s{{{_LONGEST_WORD + 1},}}"
 
 A word of 200 kB takes 25 s to train on, one of 2 MB would take 40 minutes, and neither teaches the tokenizer anything."""
 
-_SPLITS = {
-    "gpt2": None,  # the pattern built into the byte-level pre-tokenizer
-    "cl100k": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-}
-"""How a text is split into words, within which merges happen. cl100k also cuts numbers into groups of three digits."""
-
 
 def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
     """A tokenizer.json trained on `texts`, in the form of `Encoder.to_json()`.
@@ -50,21 +42,17 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
         texts: arrays of (num_docs,) large_string without nulls, a few MiB each.
         vocab_size: tokens wanted, 257 or more; there are fewer when the text has too few pairs that occur twice.
         eos: the special token that ends a document.
-        pattern: how texts are split into words: "gpt2" or "cl100k".
+        pattern: how texts are split into words: a name of `patterns.PATTERNS`.
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise UserError(f"vocab_size: {vocab_size} is too small; expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
-    if pattern not in _SPLITS:
-        raise UserError(
-            f"pattern: unknown pattern {pattern!r}; expected one of {', '.join(_SPLITS)}.{suggest(pattern, _SPLITS)}"
-        )
-    splitter = _splitter(pattern)
-    if len(splitter.pre_tokenize_str(eos)) < 2:
+    words = splitter(pattern)
+    if len(words.pre_tokenize_str(eos)) < 2:
         raise UserError(
             f"eos: {eos!r} is a word that training may find in the text; expected one in brackets, as '<|endoftext|>'"
         )
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = splitter
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -76,19 +64,6 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
     with _threads():
         tokenizer.train_from_iterator(_pieces(texts), trainer)
     return Encoder(tokenizer.to_str().encode(), eos=eos).to_json()
-
-
-def sample_fraction(total_bytes: int, sample_bytes: int) -> float:
-    """The fraction of documents to keep so that about `sample_bytes` of `total_bytes` of text are left; at most 1."""
-    return min(1.0, sample_bytes / total_bytes) if total_bytes > 0 else 1.0
-
-
-def _splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
-    split = _SPLITS[pattern]
-    if split is None:
-        return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), byte_level])
 
 
 def _pieces(texts: Iterable[pa.Array]) -> Iterator[list[str]]:

@@ -45,7 +45,7 @@ def column(*texts: str) -> pa.Array:
     return pa.array(texts, pa.large_string())
 
 
-@pytest.fixture(scope="module", params=["gpt2", "cl100k"])
+@pytest.fixture(scope="module", params=["gpt2", "cl100k", "o200k"])
 def tokenizer_json(request) -> bytes:
     return train_tokenizer([column(prose(60_000), code(20_000))], 340, pattern=request.param)
 

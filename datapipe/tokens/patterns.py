@@ -1,0 +1,54 @@
+r"""The published patterns that cut a text into words, within which a byte-level BPE merges.
+
+In a tokenizer.json each is a `Split` for every expression of its list, then a `ByteLevel` without a pattern of its own:
+
+                  gpt2             cl100k, llama3    qwen2              o200k
+    It's          It 's            It 's             It 's              It's
+    in 1234       in ·1234         in · 123 4        in · 1 2 3 4       in · 123 4
+    theHTMLPage   theHTMLPage      theHTMLPage       theHTMLPage        the HTMLPage
+
+Sources (2026-11):
+  gpt2     openai/gpt-2, src/encoder.py; openai/tiktoken, tiktoken_ext/openai_public.py calls it the original of r50k
+  cl100k   openai/tiktoken, `cl100k_base`, as first released; later releases write it with possessive quantifiers
+  o200k    openai/tiktoken, `o200k_base`
+  llama3   meta-llama/llama3, llama/tokenizer.py (`pat_str`): that of cl100k, letter for letter
+  qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: that of cl100k with one digit a word. Qwen's own
+           tokenizers also normalize texts to NFC; the pattern alone does not.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Regex, pre_tokenizers
+
+from datapipe.errors import UserError, suggest
+
+_CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+PATTERNS: dict[str, list[str]] = {
+    "gpt2": [r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
+    "cl100k": [_CL100K],
+    "o200k": [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ],
+    "llama3": [_CL100K],
+    "qwen2": [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ],
+}
+"""The regular expressions of each pattern, in the order in which they split."""
+
+
+def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer of a pattern. Raises UserError for one that is not in the table."""
+    if pattern not in PATTERNS:
+        raise UserError(
+            f"pattern: unknown pattern {pattern!r}; expected one of {', '.join(PATTERNS)}.{suggest(pattern, PATTERNS)}"
+        )
+    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in PATTERNS[pattern]]
+    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

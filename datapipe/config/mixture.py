@@ -97,7 +97,8 @@ class TokenizerTraining(Record):
 
     vocab_size: int = Field(default=32_000, ge=257, description="Tokens in all: 256 bytes, merges, and the end-of-text token.")
     sample_bytes: ByteSize = Field(
-        default=256 << 20, description="Text to train on, drawn from the kept documents of all sources by weight."
+        default=256 << 20,
+        description="Text to train on, of every source by its weight (over all phases) as far as it has it.",
     )
     pattern: PatternName = Field(default="gpt2", description="How text is cut into words that merges stay within.")
     eos: str = Field(default="<|endoftext|>", min_length=1, description="The end-of-text token that closes every document.")
@@ -323,6 +324,17 @@ class Mixture(Record):
             )
             for end, phase in zip([*ends, None], phases, strict=True)
         )
+
+    def average_shares(self) -> dict[str, Fraction]:
+        """The part of all tokens that comes from each source, over all phases."""
+        total, start = self.mixture.tokens, 0
+        shares = dict.fromkeys(self.sources, Fraction(0))
+        for phase in self.weight_phases():
+            part = Fraction(1) if total is None else Fraction((phase.until_tokens or total) - start, total)
+            for name, weight in phase.weights.items():
+                shares[name] += part * Fraction(weight, sum(phase.weights.values()))
+            start = phase.until_tokens or 0
+        return shares
 
     def where(self, *path: str | int) -> str:
         """File, line and path for an error message: `mixture.where("sources", "web", "path")`."""

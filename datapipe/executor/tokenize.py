@@ -40,7 +40,7 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
 
 
 def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Writes the text of a keyed sample of the training documents."""
+    """Writes the text of a keyed sample of the training documents; `plan/sampling.py` says how much of it."""
     metrics = TaskMetrics()
     writer = TableWriter(root, f"{folder}/sample.arrow", _SAMPLE)
     seed = seed_for(task.seed, "tokenizer", "sample")

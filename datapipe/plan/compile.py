@@ -195,11 +195,12 @@ class _Compilation:
             loaded = self.add("tokenizer/load", "train", "take the tokenizer into the run", "", tasks)
             return next(iter(loaded.outputs("tokenizer")), None)
         ready = all(step.is_committed for step in cleaned)
-        total = sum(record.metrics.books.kept_bytes for step in cleaned for record in step.records)
+        kept = {step.source: sum(record.metrics.books.kept_bytes for record in step.records) for step in cleaned}
+        fractions = self.expander.sample_fractions(kept)
         samples: list[Step] = []
         for step in cleaned:
             step_id = f"{step.source}/sample"
-            sampling = self.expander.sample_tasks(step_id, step.source, step.records, total) if ready else None
+            sampling = self.expander.sample_tasks(step_id, step.source, step.records, fractions[step.source]) if ready else None
             samples.append(self.add(step_id, "sample", "sample text for the tokenizer", step.source, sampling))
         sampled = [output for step in samples for output in step.outputs("sample")]
         known = all(step.is_committed for step in samples)

@@ -15,6 +15,7 @@ import xxhash
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.fingerprint import fingerprint
+from datapipe.plan.sampling import sample_fractions
 from datapipe.plan.tasks import (
     HASH_SPACE,
     BoundStage,
@@ -148,10 +149,13 @@ class Expander:
 
     # -------------------------------------------------------------------------------------------------- tokens
 
-    def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], total_bytes: int) -> Sequence[Task]:
+    def sample_fractions(self, kept_bytes: Mapping[str, int]) -> dict[str, float]:
         train = self.mixture.tokenizer.train
         assert train is not None
-        fraction = min(1.0, train.sample_bytes / total_bytes) if total_bytes else 1.0
+        shares = self.mixture.average_shares()
+        return sample_fractions(kept_bytes, shares, train.sample_bytes, self.mixture.validation)
+
+    def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], fraction: float) -> Sequence[Task]:
         options: dict[str, Any] = {"fraction": fraction, "validation": self.mixture.validation}
         return [
             SampleTask(

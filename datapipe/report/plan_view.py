@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.tree import Tree
@@ -53,10 +51,10 @@ def _mixture_table(mixture: Mixture, plan: Plan) -> Table:
     for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs"):
         table.add_column(name, justify="left" if name == "source" else "right")
     total = mixture.mixture.tokens
-    phases = mixture.weight_phases()
+    shares = mixture.average_shares()
     for name in mixture.sources:
         found = source_books(plan, name)
-        share = _share(phases, name, total)
+        share = shares[name]
         drawn = None if total is None else int(share * total)
         epochs = "" if not drawn or not found.is_complete or not found.tokens else f"{drawn / found.tokens:,.2f}"
         table.add_row(
@@ -68,13 +66,3 @@ def _mixture_table(mixture: Mixture, plan: Plan) -> Table:
             epochs or ("endless" if drawn is None else "?"),
         )
     return table
-
-
-def _share(phases: tuple, name: str, total: int | None) -> Fraction:
-    """The part of all tokens that comes from a source, over all phases."""
-    start, share = 0, Fraction(0)
-    for phase in phases:
-        part = Fraction(1) if total is None else Fraction((phase.until_tokens or total) - start, total)
-        share += part * Fraction(phase.weights[name], sum(phase.weights.values()))
-        start = phase.until_tokens or 0
-    return share

@@ -1,0 +1,80 @@
+"""The tokenizer's sample and its training as steps of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datapipe.executor.partitions import read_table
+from datapipe.storage import Root
+from tests import corpora, runs
+
+TAIL = """
+validation: 10%
+tokenizer:
+  train: {vocab_size: 400, sample_bytes: 60kB}
+pack: {sequence_length: 64}
+execution: {split_bytes: 64KiB}
+"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("weighted")
+    parts = []
+    for number, (name, count, weight) in enumerate([("large", 600, 1), ("small", 300, 3), ("tiny", 4, 2)]):
+        rows = corpora.documents(number, count, exact=0, near=0, short=0)
+        corpora.write_jsonl(folder / f"{name}/a.jsonl", rows)
+        parts.append(f"  {name}:\n    path: {folder}/{name}/*.jsonl\n    weight: {weight}\n")
+    return "".join(parts)
+
+
+def run(folder: Path, sources: str, *overrides: str) -> runs.Finished:
+    mixture = runs.write_mixture(folder, sources, stages="", tail=TAIL)
+    return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
+
+
+def sampled(finished: runs.Finished) -> dict[str, list[str]]:
+    """The texts that were sampled of each source, in sorted order."""
+    root, found = Root(finished.mixture.output), {}
+    for step in finished.plan.of_kind("sample"):
+        tables = [batch for output in step.outputs("sample") for batch in read_table(root, output)]
+        found[step.source] = sorted(text for batch in tables for text in batch.column("text").to_pylist())
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, sources) -> runs.Finished:
+    return run(tmp_path_factory.mktemp("reference"), sources)
+
+
+def test_sample_follows_the_weights_of_the_sources(reference):
+    sizes = {name: sum(len(text.encode()) for text in texts) for name, texts in sampled(reference).items()}
+    # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3
+    rest = 60_000 - sizes["tiny"]
+    assert 0 < sizes["tiny"] < 8_000
+    assert sizes["large"] == pytest.approx(rest / 4, rel=0.35)
+    assert sizes["small"] == pytest.approx(rest * 3 / 4, rel=0.2)
+
+
+def test_sample_and_tokenizer_do_not_depend_on_cuts(tmp_path, sources, reference):
+    other = run(tmp_path, sources, "execution.split_bytes=8KiB")
+    assert sampled(other) == sampled(reference)
+    assert tokenizer(other) == tokenizer(reference)
+
+
+def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
+    phases = "mixture: {tokens: 1M, phases: [{until: 50%, weights: {large: 1}}, {until: 100%, weights: {large: 1, small: 1}}]}"
+    mixture = runs.write_mixture(tmp_path, sources, stages="", tail=TAIL + phases)
+    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    wanted = {}
+    for step in finished.plan.of_kind("sample"):
+        kept = finished.report["sources"][step.source]["kept_bytes"]
+        (wanted[step.source],) = {round(task.fraction * kept * 0.9) for task in step.tasks}
+    assert wanted == {"large": 45_000, "small": 15_000, "tiny": 0}
+    assert sampled(finished)["tiny"] == []
+
+
+def tokenizer(finished: runs.Finished) -> bytes:
+    return Root(finished.mixture.output).read_bytes("tokenizer.json")

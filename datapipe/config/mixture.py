@@ -108,9 +108,18 @@ class TokenizerSpec(Record):
     """A tokenizer: trained here, or one that exists."""
 
     train: TokenizerTraining | None = Field(default=None, description="Train one on this mixture, with these options.")
-    path: str | None = Field(default=None, min_length=1, description="A tokenizer.json to use, local or a URL.")
+    path: str | None = Field(
+        default=None, min_length=1, description="A tokenizer.json to use, or ranks of tiktoken; local or a URL."
+    )
     eos: str | None = Field(
         default=None, min_length=1, description="The end-of-text token of the tokenizer at `path`, where it cannot be inferred."
+    )
+
+    pattern: PatternName | None = Field(
+        default=None, description="How text is cut into words, for ranks of tiktoken at `path` that are not OpenAI's own."
+    )
+    special_tokens: dict[str, int] | None = Field(
+        default=None, min_length=1, description="Special tokens with their ids, for such ranks: {'<|endoftext|>': 100257}."
     )
 
     @model_validator(mode="after")
@@ -120,6 +129,10 @@ class TokenizerSpec(Record):
             raise ProblemsError([((), f"found {found}, expected exactly one of: train, path")])
         if self.train is not None and self.eos is not None:
             raise ProblemsError([(("eos",), "goes with path. Write the token of a trained tokenizer as train.eos")])
+        if self.train is not None and self.pattern is not None:
+            raise ProblemsError([(("pattern",), "goes with path. Write the pattern of a trained tokenizer as train.pattern")])
+        if self.train is not None and self.special_tokens is not None:
+            raise ProblemsError([(("special_tokens",), "goes with path. A trained tokenizer has one: train.eos")])
         return self
 
 

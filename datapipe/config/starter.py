@@ -63,7 +63,9 @@ tokenizer:
     # sample_bytes: 256MiB          # text it is trained on
     # pattern: gpt2                 # how text is cut into words that merges stay within; cl100k, o200k, llama3 or qwen2
     # eos: <|endoftext|>            # closes every document
-  # path: tokenizer.json            # or one that exists, instead of train
+  # path: tokenizer.json            # or one that exists, instead of train; also ranks of tiktoken (cl100k_base.tiktoken)
+  # pattern: cl100k                 # with ranks that are not OpenAI's own: how text is cut into words
+  # special_tokens: {<|endoftext|>: 100257}     # with such ranks: the special tokens and their ids
   # eos: </s>                       # with path: its end-of-text token, where it cannot be inferred
 
 pack:

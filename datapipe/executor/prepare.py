@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from datapipe import catalogue
-from datapipe.config.mixture import Mixture
+from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.executor.inputs import discover
@@ -22,6 +22,7 @@ from datapipe.plan.tasks import BoundStage
 from datapipe.stage import InputFile, Reader, Stage
 from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.tiktoken import convert, is_rank_file
 
 
 def prepare(mixture: Mixture, limit: int | None = None) -> Request:
@@ -131,7 +132,18 @@ def _tokenizer_content(mixture: Mixture) -> bytes:
     except OSError as error:
         raise UserError(f"{where}: cannot read {path}: {error.strerror or error}. Expected a tokenizer.json.") from error
     try:
+        content = _as_json(content, mixture.tokenizer)
         Encoder(content, eos=mixture.tokenizer.eos)
     except UserError as error:
         raise UserError(f"{where}: {path}: {error}") from error
+    return content
+
+
+def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
+    """A tokenizer.json as it is, or that of tiktoken's ranks."""
+    if is_rank_file(content):
+        return convert(content, spec.pattern, spec.special_tokens)
+    for name in ("pattern", "special_tokens"):
+        if getattr(spec, name) is not None:
+            raise UserError(f"`{name}` goes with ranks of tiktoken; this file is none, and says by itself how text is cut")
     return content

@@ -156,3 +156,16 @@ def test_every_option_says_what_it_is():
         if not field.get("description")
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("option", [{"pattern": "cl100k"}, {"special_tokens": {"<|a|>": 1}}, {"eos": "</s>"}])
+def test_options_of_a_tokenizer_that_exists_are_refused_for_a_trained_one(option):
+    with pytest.raises(ValidationError, match="goes with path"):
+        Mixture.model_validate(DATA | {"tokenizer": {"train": {}} | option})
+
+
+def test_average_shares_weigh_phases_by_their_length():
+    phases = [{"until": "25%", "weights": {"web": 1}}, {"until": 1, "weights": {"web": 1, "code": 3}}]
+    mixture = Mixture.model_validate(DATA | {"mixture": {"tokens": 1000, "phases": phases}})
+    assert mixture.average_shares() == {"web": Fraction(7, 16), "code": Fraction(9, 16)}
+    assert Mixture.model_validate(DATA).average_shares() == {"web": Fraction(21, 31), "code": Fraction(10, 31)}

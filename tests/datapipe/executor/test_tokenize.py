@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
 
+from datapipe.config import load_mixture
+from datapipe.errors import UserError
 from datapipe.executor.partitions import read_table
+from datapipe.executor.prepare import prepare
 from datapipe.storage import Root
+from datapipe.tokens import Encoder
 from tests import corpora, runs
 
 TAIL = """
@@ -78,3 +83,19 @@ def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
 
 def tokenizer(finished: runs.Finished) -> bytes:
     return Root(finished.mixture.output).read_bytes("tokenizer.json")
+
+
+def test_ranks_of_tiktoken_are_taken_as_the_tokenizer(tmp_path, sources):
+    ranks = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
+    (tmp_path / "own.tiktoken").write_bytes(ranks)
+    tail = f"tokenizer: {{path: {tmp_path}/own.tiktoken, pattern: cl100k, special_tokens: {{<|endoftext|>: 256}}}}"
+    mixture = load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail))
+    assert Encoder(prepare(mixture).tokenizer_content).eos_id == 256
+    with pytest.raises(UserError, match=r"mixture\.yaml:.*Give `special_tokens`"):
+        prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail.partition(", special")[0] + "}")))
+
+
+def test_pattern_beside_a_tokenizer_json_is_refused(tmp_path, sources, reference):
+    tail = f"tokenizer: {{path: {reference.mixture.output}/tokenizer.json, pattern: cl100k}}"
+    with pytest.raises(UserError, match="`pattern` goes with ranks of tiktoken"):
+        prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail)))

@@ -1,0 +1,141 @@
+"""tiktoken's rank files as a tokenizer.json: the same ids, in the one form that the rest of the project reads.
+
+    IHRoZQ== 279        token in base64, its rank, which is its id too; a line each
+    ranks + pattern + special tokens  ─▶  vocabulary, merges  ─▶  tokenizer.json
+
+tiktoken joins, again and again, the two neighbours whose union has the lowest rank. A tokenizer.json lists pairs in the order
+in which they are joined. So every way to cut a token into two others is a pair of the list, in the order of the ranks of the
+unions, as Hugging Face's converter has it; a word that is a token as a whole is that token (`ignore_merges`), as in tiktoken.
+
+The rank file says neither how text is cut into words nor what the special tokens are. For OpenAI's own files, known by their
+SHA-256 as tiktoken pins it, both are in a table here; for others they have to be given.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from datapipe.errors import UserError
+from datapipe.tokens.patterns import splitter
+
+_FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoding:
+    """What a rank file leaves open: how text is cut, and the special tokens with their ids."""
+
+    pattern: str
+    special_tokens: Mapping[str, int]
+
+
+KNOWN: dict[str, Encoding] = {
+    # cl100k_base
+    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7": Encoding(
+        pattern="cl100k",
+        special_tokens={
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    # o200k_base
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": Encoding(
+        pattern="o200k", special_tokens={"<|endoftext|>": 199999, "<|endofprompt|>": 200018}
+    ),
+    # r50k_base, the ranks of GPT-2
+    "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": Encoding(
+        pattern="gpt2", special_tokens={"<|endoftext|>": 50256}
+    ),
+}
+"""By the SHA-256 of the file: openai/tiktoken, tiktoken_ext/openai_public.py (0.14)."""
+
+
+def is_rank_file(content: bytes) -> bool:
+    """Whether a file is one of ranks, by its first line."""
+    return _FIRST_LINE.match(content) is not None
+
+
+def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
+    """The tokenizer.json of a rank file.
+
+    Args:
+        content: of the file.
+        pattern: a name of `patterns.PATTERNS`; may be left out for a file that is known.
+        special_tokens: with their ids; may be left out for a file that is known.
+
+    Raises:
+        UserError: a damaged file; one that is not known, without its pattern or special tokens; tokens that collide.
+    """
+    known = KNOWN.get(hashlib.sha256(content).hexdigest())
+    pattern = pattern or (known.pattern if known else None)
+    special = special_tokens or (known.special_tokens if known else None)
+    if pattern is None or special is None:
+        missing = " and ".join(f"`{name}`" for name, one in (("pattern", pattern), ("special_tokens", special)) if one is None)
+        raise UserError(
+            f"a tiktoken rank file that is not one of OpenAI's. Give {missing} beside its path, such as "
+            f"`pattern: cl100k` and `special_tokens: {{'<|endoftext|>': 100257}}`"
+        )
+    ranks = _ranks(content)
+    words = splitter(pattern)
+    for token, number in special.items():
+        if len(words.pre_tokenize_str(token)) < 2:  # a whole word that is in the vocabulary would be found in the text
+            raise UserError(f"special_tokens: {token!r} is a word that text may hold; expected one in brackets, as '<|end|>'")
+        if number in ranks.values() or list(special.values()).count(number) > 1:
+            raise UserError(f"special_tokens: {token!r} has id {number}, which another token has. Expected one of its own")
+    names = {token: "".join(map(_BYTE_CHARACTERS.__getitem__, token)) for token in ranks}
+    vocabulary = {names[token]: rank for token, rank in ranks.items()} | dict(special)
+    merges = [(names[left], names[right]) for left, right in _merges(ranks)]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
+    tokenizer.pre_tokenizer = words
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return tokenizer.to_str().encode()
+
+
+def _ranks(content: bytes) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise UserError(f"line {number}: {line[:40]!r} is no token in base64 with its rank. Is the file whole?") from None
+    if len(set(ranks.values())) != len(ranks):
+        raise UserError("two tokens have one rank. Expected a file as tiktoken reads it")
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing:
+        raise UserError(f"{len(missing)} of the 256 bytes have no rank, {missing[0]:#04x} among them. Is the file whole?")
+    return ranks
+
+
+def _merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """Every pair of tokens whose union is a token, by the ranks of union, left and right."""
+    pairs = [
+        (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
+    return [(token[:cut], token[cut:]) for _, _, _, token, cut in sorted(pairs)]
+
+
+def _byte_characters() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary: itself where it can be seen, else one from U+0100."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return [chr(byte) if byte in seen else chr(0x100 + hidden.index(byte)) for byte in range(256)]
+
+
+_BYTE_CHARACTERS = _byte_characters()

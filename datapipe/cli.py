@@ -63,6 +63,7 @@ def run(
 ) -> None:
     """Run a mixture, or go on with it: the same command resumes after any stop."""
     from datapipe.config import load_mixture
+    from datapipe.executor.fertility import tokenizer_report
     from datapipe.executor.run import Run
     from datapipe.report.funnel import print_funnel, wide_console
     from datapipe.report.progress import Progress
@@ -80,7 +81,8 @@ def run(
             problem = error
     if running.plan is not None:
         status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-        report = summarize(mixture.name, running.plan, mixture.sources, status, str(problem) if problem else None)
+        tokenizer = tokenizer_report(running.root, running.plan)
+        report = summarize(mixture.name, running.plan, mixture.sources, status, str(problem) if problem else None, tokenizer)
         write_report(running.root, report)
         if report["total"]["documents"]["read"]:
             print_funnel(report | {"problem": None}, console)

@@ -92,6 +92,74 @@ class Work:
         return {"seconds": self.seconds, "bytes": self.bytes, "documents": self.documents}
 
 
+MAX_LANGUAGES = 256
+MAX_LANGUAGE_BYTES = 32
+"""Beyond these a column named `language` holds something else, and is not counted by."""
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Texts and what a tokenizer made of them.
+
+    Attributes:
+        documents: how many texts.
+        bytes: UTF-8 bytes.
+        words: runs without white space, as `str.split` has them.
+        tokens: without those that end documents.
+    """
+
+    documents: int = 0
+    bytes: int = 0
+    words: int = 0
+    tokens: int = 0
+
+    def add(self, other: TokenCounts) -> None:
+        self.documents += other.documents
+        self.bytes += other.bytes
+        self.words += other.words
+        self.tokens += other.tokens
+
+    def to_json(self) -> dict[str, int]:
+        return {"documents": self.documents, "bytes": self.bytes, "words": self.words, "tokens": self.tokens}
+
+
+@dataclass(slots=True)
+class Fertility:
+    """Token counts of a source, in all and by the language its documents carry.
+
+    Attributes:
+        languages: empty where documents carry none; None where they carry more than `MAX_LANGUAGES`. Since a part never has
+            more than the whole, how the source was cut does not show.
+    """
+
+    total: TokenCounts = field(default_factory=TokenCounts)
+    languages: dict[str, TokenCounts] | None = field(default_factory=dict)
+
+    def add(self, other: Fertility) -> None:
+        self.total.add(other.total)
+        if other.languages is None:
+            self.languages = None
+        for name, counts in (other.languages or {}).items():
+            self.add_language(name, counts)
+
+    def add_language(self, name: str, counts: TokenCounts) -> None:
+        if self.languages is None:
+            return
+        self.languages.setdefault(name, TokenCounts()).add(counts)
+        if len(self.languages) > MAX_LANGUAGES or len(name.encode()) > MAX_LANGUAGE_BYTES:
+            self.languages = None
+
+    def to_json(self) -> dict[str, Any]:
+        by_name = None if self.languages is None else {name: one.to_json() for name, one in sorted(self.languages.items())}
+        return {"total": self.total.to_json(), "languages": by_name}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Fertility:
+        found = data["languages"]
+        by_name = None if found is None else {name: TokenCounts(**one) for name, one in found.items()}
+        return cls(total=TokenCounts(**data["total"]), languages=by_name)
+
+
 @dataclass(slots=True)
 class Packing:
     """How documents went into rows of one length.
@@ -130,6 +198,7 @@ class TaskMetrics:
         work: by name, in the order the data takes.
         tokens, sequences: what tokenizing or packing produced.
         packing: by sequence length; of tasks that pack.
+        fertility: what tokenizing made of the texts.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -139,6 +208,7 @@ class TaskMetrics:
     tokens: int = 0
     sequences: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
+    fertility: Fertility = field(default_factory=Fertility)
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -152,6 +222,7 @@ class TaskMetrics:
             "tokens": self.tokens,
             "sequences": self.sequences,
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
+            "fertility": self.fertility.to_json(),
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }
@@ -160,7 +231,9 @@ class TaskMetrics:
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
         work = {name: Work(**one) for name, one in data["work"].items()}
         packing = {int(length): Packing(**one) for length, one in data.get("packing", {}).items()}
-        return cls(**{**data, "books": Books.from_json(data["books"]), "work": work, "packing": packing})
+        fertility = Fertility.from_json(data["fertility"])
+        read = {"books": Books.from_json(data["books"]), "work": work, "packing": packing, "fertility": fertility}
+        return cls(**{**data, **read})
 
 
 def total_books(parts: Iterable[Books]) -> Books:

@@ -24,6 +24,7 @@ _KINDS = {
     "sample": "sample",
     "train tokenizer": "train",
     "tokenize": "tokenize",
+    "count tokens": "tokens",
     "write tokens": "tokens",
     "read tokens": "tokens",
     "pack": "pack",

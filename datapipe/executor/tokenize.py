@@ -2,6 +2,7 @@
 
     documents ─▶ sample ─▶ train ─▶ tokenizer.json
     documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own
+                                              └▶ tokens and words by language, and which ids were used at all
 
 The hash of a row is a keyed hash of the document's key: its place in the global shuffle of its source. Which documents are
 sampled or held out are thresholds on keyed hashes too, so neither depends on how the input was cut.
@@ -10,6 +11,7 @@ sampled or held out are thresholds on keyed hashes too, so neither depends on ho
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +29,7 @@ from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
 from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.fertility import Meter
 from datapipe.tokens.training import train_tokenizer
 
 Outputs = dict[str, tuple[OutputRef, ...]]
@@ -91,12 +94,17 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     schema = schemas.tokens(id_type)
     writers = {split: ExchangeWriter(root, f"{folder}/{split}.exchange", schema) for split in ("train", "validation")}
     counts = dict.fromkeys(writers, 0)
+    meter = Meter(encoder.vocab_size)
     for batch in read_documents(root, task.documents, metrics):
         metrics.books.read += batch.num_docs
         metrics.books.read_bytes += batch.text_bytes
         started = perf_counter()
-        rows = _token_rows(batch, encoder, task.seed, id_type)
+        ids, offsets = encoder.encode(batch.texts)
+        rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
         metrics.spent("tokenize", perf_counter() - started, batch.text_bytes, batch.num_docs)
+        started = perf_counter()
+        meter.add(batch, ids, offsets)
+        metrics.spent("count tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
         started = perf_counter()
         held_out = is_validation(batch.keys, task.seed, task.validation)
         for split, mask in (("train", ~held_out), ("validation", held_out)):
@@ -105,23 +113,30 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
             writers[split].add(part)
         metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
     metrics.books.kept, metrics.books.kept_bytes = metrics.books.read, metrics.books.read_bytes
-    metrics.tokens = sum(counts.values())
+    metrics.tokens, metrics.fertility = sum(counts.values()), meter.fertility
     width, started = id_type.bit_width // 8, perf_counter()
     outputs = {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}
+    outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),)
     metrics.spent("write tokens", perf_counter() - started)
     return outputs, metrics
 
 
-def _token_rows(batch: DocumentBatch, encoder: Encoder, seed: int, id_type: pa.DataType) -> pa.RecordBatch:
+def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputRef:
+    with root.open_output(path) as stream:
+        stream.write(meter.used_ids)
+    checksum, size = file_checksum(root, path)
+    return OutputRef(path=path, rows=int(meter.used.sum()), bytes=size, weight=size, checksum=checksum)
+
+
+def _token_rows(batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], eos_id: int, seed: int) -> pa.RecordBatch:
     """Rows of `schemas.tokens`: every document's ids with the end-of-text id behind them."""
-    ids, offsets = encoder.encode(batch.texts)
     # offsets: (num_docs + 1,); each document moves right by one place per document before it
     shifted = offsets + np.arange(len(offsets), dtype=np.int64)
-    flat = np.empty(int(shifted[-1]), id_type.to_pandas_dtype())
+    flat, id_type = np.empty(int(shifted[-1]), ids.dtype), pa.from_numpy_dtype(ids.dtype)
     ends = shifted[1:] - 1
     is_end = np.zeros(len(flat), np.bool_)
     is_end[ends] = True
-    flat[ends] = encoder.eos_id
+    flat[ends] = eos_id
     flat[~is_end] = ids
     hashes = keyed_hash(key_halves(batch.keys), seed_for(seed, "shuffle"))
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))

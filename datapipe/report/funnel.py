@@ -9,10 +9,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+_SHOWN_LANGUAGES = 12
+"""Languages shown of each source, those with most text; report.json has all."""
+
 
 def funnel(report: Mapping[str, Any]) -> RenderableType:
-    """Tables of a report: documents, and steps."""
-    return Group(_documents(report), _steps(report))
+    """Tables of a report: documents, steps, and what the tokenizer made of the texts."""
+    return Group(_documents(report), _steps(report), *tokenizer_tables(report["tokenizer"]))
 
 
 def _documents(report: Mapping[str, Any]) -> Table:
@@ -68,6 +71,39 @@ def _steps(report: Mapping[str, Any]) -> Table:
         share = f"{step['seconds'] / total:.0%}"
         table.add_row(name, f"{step['seconds']:,.2f}", share, size(step["bytes"]), rate, style=style)
     return table
+
+
+def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType]:
+    """A table of bytes per token and tokens per word, and a line on unused ids; nothing where nothing was encoded."""
+    if tokenizer is None:
+        return []
+    title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens without those that end documents)"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("source")
+    for name in ("documents", "text", "tokens", "bytes per token", "tokens per word"):
+        table.add_column(name, justify="right")
+    for name, entry in tokenizer["sources"].items():
+        table.add_row(name, *_fertility(entry))
+        languages: Mapping[str, Any] = entry["languages"] or {}
+        by_size = sorted(languages, key=lambda one: (-languages[one]["bytes"], one))
+        for language in by_size[:_SHOWN_LANGUAGES]:
+            table.add_row(f"  {language or '(no language)'}", *_fertility(languages[language]), style="dim")
+        if len(by_size) > _SHOWN_LANGUAGES:
+            table.add_row(f"  {len(by_size) - _SHOWN_LANGUAGES} more languages", *[""] * 5, style="dim")
+    if len(tokenizer["sources"]) > 1:
+        table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
+    unused = tokenizer["unused"]
+    if unused is None:
+        return [table]
+    examples = ", ".join(f"{one['id']} {one['token']!r}" for one in unused["examples"])
+    of = f" of {tokenizer['vocab_size']:,} ids never occur (special tokens apart)"
+    return [table, Text(f"{unused['count']:,}{of}{': ' if examples else ''}{examples}")]
+
+
+def _fertility(entry: Mapping[str, Any]) -> list[str]:
+    ratios = [entry["bytes_per_token"], entry["tokens_per_word"]]
+    shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+    return [_count(entry["documents"]), size(entry["bytes"]), _count(entry["tokens"]), *shown]
 
 
 def wide_console() -> Console:

@@ -7,6 +7,7 @@ sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
            .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same, and the steps that serve several sources
+tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ from datapipe.storage import Root
 REPORT = "report.json"
 
 
-def summarize(name: str, plan: Plan, sources: Iterable[str], status: str, problem: str | None = None) -> dict[str, Any]:
+def summarize(
+    name: str,
+    plan: Plan,
+    sources: Iterable[str],
+    status: str,
+    problem: str | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The report as plain data.
 
     Args:
         status: "done", "failed" or "stopped".
         problem: why, where it is not "done".
+        tokenizer: what it made of the texts, once there is one.
     """
     books = {source: source_books(plan, source) for source in sources}
     total = SourceBooks(
@@ -45,6 +54,7 @@ def summarize(name: str, plan: Plan, sources: Iterable[str], status: str, proble
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(one) for source, one in books.items()},
+        "tokenizer": tokenizer,
         "tasks": {
             step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
             for step in plan.steps

@@ -69,6 +69,14 @@ def test_cli_report_file_has_the_books(finished):
     assert all(step["seconds"] >= 0 for step in report["total"]["steps"].values())
 
 
+def test_cli_run_and_report_tell_what_the_tokenizer_makes_of_the_texts(finished):
+    _, output, printed = finished
+    found = json.loads((output / "report.json").read_text())["tokenizer"]
+    for shown in (printed, datapipe(["report", str(output)]).stdout):
+        assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
+        assert f"{found['unused']['count']} of 600 ids never occur" in shown
+
+
 def test_cli_plan_after_a_run_shows_everything_committed(finished):
     mixture, _, _ = finished
     done = datapipe(["plan", str(mixture)])

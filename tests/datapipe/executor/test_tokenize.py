@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from datapipe.config import load_mixture
 from datapipe.errors import UserError
+from datapipe.executor.fertility import tokenizer_report
 from datapipe.executor.partitions import read_table
 from datapipe.executor.prepare import prepare
 from datapipe.storage import Root
@@ -99,3 +101,62 @@ def test_pattern_beside_a_tokenizer_json_is_refused(tmp_path, sources, reference
     tail = f"tokenizer: {{path: {reference.mixture.output}/tokenizer.json, pattern: cl100k}}"
     with pytest.raises(UserError, match="`pattern` goes with ranks of tiktoken"):
         prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail)))
+
+
+def test_report_counts_tokens_words_and_bytes_of_each_source(reference):
+    found = report_of(reference)
+    for name, entry in found["sources"].items():
+        books = reference.report["sources"][name]
+        assert entry["bytes"] == books["kept_bytes"]
+        assert entry["tokens"] == books["tokens"] - books["documents"]["kept"]  # but for the ends of documents
+        texts = texts_of(reference, name)
+        assert entry["words"] == sum(len(text.split()) for text in texts)
+        assert entry["tokens_per_word"] == pytest.approx(entry["tokens"] / entry["words"], abs=1e-4)
+        assert entry["bytes_per_token"] == pytest.approx(entry["bytes"] / entry["tokens"], abs=1e-4)
+        assert entry["languages"] == {}
+    assert found["total"]["tokens"] == sum(entry["tokens"] for entry in found["sources"].values())
+
+
+def test_report_names_the_ids_that_no_text_uses(reference):
+    encoder, used = Encoder(tokenizer(reference)), set()
+    for name in reference.mixture.sources:
+        used |= set(encoder.encode(pa.array(texts_of(reference, name), pa.large_string()))[0].tolist())
+    unused = report_of(reference)["unused"]
+    assert unused["count"] == len(set(range(encoder.vocab_size)) - used - {encoder.eos_id})
+    assert 0 < len(unused["examples"]) <= 10
+    assert not {one["id"] for one in unused["examples"]} & used
+
+
+def test_report_of_the_tokenizer_does_not_depend_on_cuts(tmp_path, sources, reference):
+    assert report_of(run(tmp_path, sources, "execution.split_bytes=8KiB")) == report_of(reference)
+
+
+def test_report_counts_by_the_language_that_documents_carry(tmp_path):
+    rows = [
+        {"text": text, "language": language} for text, language in [("a b", "en"), ("c", "de"), ("d e f", "en"), ("g", None)]
+    ]
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", rows)
+    source = f"  web:\n    path: {tmp_path}/in/*.jsonl\n    keep: [language]\n"
+    finished = runs.run_mixture(
+        runs.write_mixture(tmp_path, source, stages="", tail="tokenizer: {train: {vocab_size: 300}}"),
+        make_engine=runs.InProcess,
+    )
+    languages = report_of(finished)["sources"]["web"]["languages"]
+    assert {name: (one["documents"], one["words"], one["bytes"]) for name, one in languages.items()} == {
+        "": (1, 1, 1),
+        "de": (1, 1, 1),
+        "en": (2, 5, 8),
+    }
+
+
+def report_of(finished: runs.Finished) -> dict:
+    found = tokenizer_report(Root(finished.mixture.output), finished.plan)
+    assert found is not None
+    return found
+
+
+def texts_of(finished: runs.Finished, source: str) -> list[str]:
+    (step,) = finished.plan.of_kind("map", source)
+    root = Root(finished.mixture.output)
+    tables = [batch for output in step.outputs("documents") for batch in read_table(root, output)]
+    return [text for batch in tables for text in batch.column("text").to_pylist()]

@@ -30,6 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+tokenizer_app = typer.Typer(help="Tokenizers apart from a mixture.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tokenizer_app, name="tokenizer")
+
 MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
 OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
 Settings = Annotated[
@@ -152,15 +155,11 @@ def bench(
 ) -> None:
     """Measure the speed of each stage on one core, on a sample of your own data; names the bottleneck."""
     from datapipe.config import load_mixture
-    from datapipe.config.units import parse_size
     from datapipe.executor.bench import bench
     from datapipe.report.bench import print_bench
     from datapipe.report.funnel import wide_console
 
-    try:
-        sample_bytes = parse_size(sample)
-    except ValueError as error:
-        raise UserError(f"--sample {sample}: {error}") from None
+    sample_bytes = _size("--sample", sample)
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in a folder that exists")
     mixture = load_mixture(mixture_file, set_ or ())
@@ -171,6 +170,48 @@ def bench(
     print_bench(found, console)
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@tokenizer_app.command("train")
+def tokenizer_train(
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files or globs, of any format that is read.")],
+    vocab_size: Annotated[int, typer.Option(metavar="N", help="Tokens in all: 256 bytes, merges, and the end-of-text token.")],
+    pattern: Annotated[str, typer.Option(metavar="P", help="How text is cut: gpt2, cl100k, o200k, llama3, qwen2.")] = "gpt2",
+    eos: Annotated[str, typer.Option(metavar="T", help="The token that ends a document.")] = "<|endoftext|>",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text to train on.")] = "256MB",
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the tokenizer.")] = Path("tokenizer.json"),
+    text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots reach into objects.")] = "text",
+) -> None:
+    """Train a byte-level BPE tokenizer from files, and tell what it makes of documents held out from training."""
+    from datapipe.executor.train_files import train_from_files
+    from datapipe.report.funnel import print_training, wide_console
+
+    if output.exists() or not output.parent.is_dir():
+        found = "exists already, and is not overwritten" if output.exists() else "its folder does not exist"
+        raise UserError(f"--output {output}: {found}. Give another name")
+    sample_bytes, console = _size("--sample", sample), wide_console()
+    with console.status("") as status:
+        trained = train_from_files(
+            inputs,
+            vocab_size=vocab_size,
+            pattern=pattern,
+            eos=eos,
+            sample_bytes=sample_bytes,
+            text_field=text,
+            say=status.update,
+        )
+    output.write_bytes(trained.content)
+    print_training(trained, console)
+    print(f"wrote {output}")
+
+
+def _size(option: str, value: str) -> int:
+    from datapipe.config.units import parse_size
+
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise UserError(f"{option} {value}: {error}") from None
 
 
 @app.command()

@@ -38,7 +38,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def merge_table(lefts: np.ndarray, rights: np.ndarray, results: np.ndarray) -> np.ndarray:
-    """Merges in the order of their ranks as a hash table: (num_slots, 2) uint64, `left << 32 | right` + 1, `rank << 32 | result`.
+    """Merges in the order of their ranks as a hash table: (num_slots, 2) uint64, `left << 32 | right` + 1, `rank << 32 | id`.
 
     Args:
         lefts, rights, results: (num_merges,) ids. Of a pair that comes twice the last counts, as in `tokenizers`.

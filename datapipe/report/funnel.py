@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -98,6 +98,38 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     examples = ", ".join(f"{one['id']} {one['token']!r}" for one in unused["examples"])
     of = f" of {tokenizer['vocab_size']:,} ids never occur (special tokens apart)"
     return [table, Text(f"{unused['count']:,}{of}{': ' if examples else ''}{examples}")]
+
+
+class Training(Protocol):
+    """What is shown of a training from files; `executor.train_files.Trained` has it."""
+
+    @property
+    def read_bytes(self) -> int: ...
+    @property
+    def read_s(self) -> float: ...
+    @property
+    def sample_bytes(self) -> int: ...
+    @property
+    def train_s(self) -> float: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def tokenizer(self) -> Mapping[str, Any] | None: ...
+
+
+def print_training(trained: Training, console: Console) -> None:
+    """Prints what was read and trained on, with rates, and what the tokenizer makes of the held-out documents."""
+    for verb, num_bytes, seconds in (
+        ("read", trained.read_bytes, trained.read_s),
+        ("trained on", trained.sample_bytes, trained.train_s),
+    ):
+        console.print(f"{verb} {size(num_bytes)} of text in {seconds:,.1f} s: {num_bytes / 1e6 / max(seconds, 1e-9):,.1f} MB/s")
+    if trained.rejected:
+        console.print(f"{trained.rejected:,} documents could not be read and were left out")
+    if trained.tokenizer is None:
+        console.print("too few documents to hold any out, so nothing was measured")
+    for shown in tokenizer_tables(trained.tokenizer):
+        console.print(shown)
 
 
 def _fertility(entry: Mapping[str, Any]) -> list[str]:

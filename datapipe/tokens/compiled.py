@@ -3,7 +3,8 @@
     texts ── cut at added tokens ── cut into pieces (`kernels/pretokens.py`) ── merged (`kernels/bpe.py`) ──▶ ids
       └──── not in the tokenizer's normal form: left to the caller
 
-Memory: 12 bytes for each byte of a call's text, and caches of 5 MB that live as long as the encoder. Not for two threads at once.
+Memory: 12 bytes for each byte of a call's text, and caches of 5 MB that live as long as the encoder. Not for two threads at
+    once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def compiled_encoder(settings: Mapping[str, Any]) -> tuple[CompiledEncoder | Non
     """The encoder of a parsed tokenizer.json that `tokenizers` has loaded; or None and why kernels cannot stand in."""
     recognised, reason = recognise(settings)
     if recognised is None:
-        return None, reason
+        return None, reason or ""
     model = settings["model"]
     looked_for = [token for token in recognised.added if not token.special and token.content]
     for token in looked_for:

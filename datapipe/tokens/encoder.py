@@ -99,7 +99,6 @@ class Encoder:
         piece_offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return np.concatenate(ids), piece_offsets[first_piece]
 
-
     def _encode_slice(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a slice, and how many each text has. Texts that the kernels must not see are spliced in."""
         if self._compiled is None:

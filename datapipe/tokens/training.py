@@ -44,15 +44,9 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
         eos: the special token that ends a document.
         pattern: how texts are split into words: a name of `patterns.PATTERNS`.
     """
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise UserError(f"vocab_size: {vocab_size} is too small; expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
-    words = splitter(pattern)
-    if len(words.pre_tokenize_str(eos)) < 2:
-        raise UserError(
-            f"eos: {eos!r} is a word that training may find in the text; expected one in brackets, as '<|endoftext|>'"
-        )
+    check_training(vocab_size, eos, pattern)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = words
+    tokenizer.pre_tokenizer = splitter(pattern)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -64,6 +58,16 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
     with _threads():
         tokenizer.train_from_iterator(_pieces(texts), trainer)
     return Encoder(tokenizer.to_str().encode(), eos=eos).to_json()
+
+
+def check_training(vocab_size: int, eos: str, pattern: str) -> None:
+    """Raises UserError for options that no tokenizer can be trained with."""
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise UserError(f"vocab_size: {vocab_size} is too small; expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
+    if len(splitter(pattern).pre_tokenize_str(eos)) < 2:
+        raise UserError(
+            f"eos: {eos!r} is a word that training may find in the text; expected one in brackets, as '<|endoftext|>'"
+        )
 
 
 def _pieces(texts: Iterable[pa.Array]) -> Iterator[list[str]]:

@@ -28,11 +28,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
-from stages.filter.c4_quality import C4Quality
 
 from datapipe.columns import make_keys
 from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.stage import Filter, Stage, StageContext
+from stages.filter.c4_quality import C4Quality
 from stages.filter.fineweb_quality import FinewebQuality
 from stages.filter.gopher_quality import GopherQuality
 from stages.filter.gopher_repetition import GopherRepetition

@@ -58,7 +58,13 @@ def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[st
         snapshot, warned = make_snapshot(request.mixture, length, tokenizer, [entry for entry, _ in shards], files)
         warnings += warned + _publish_one(root, spec.folder(length), snapshot, shards, small)
         snapshots.append(snapshot)
-    return snapshots[0], list(dict.fromkeys(warnings))
+    return snapshots[0], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+
+
+def _slowly_encoded(tokenizer: OutputRef) -> list[str]:
+    """That the tokenizer is none that kernels know, and why."""
+    reason = (tokenizer.facts or {}).get("unusual")
+    return [f"the library `tokenizers` encoded, thirty times slower than the kernels: {reason}"] if reason else []
 
 
 def _publish_one(

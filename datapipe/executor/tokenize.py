@@ -74,6 +74,7 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         "eos_id": encoder.eos_id,
         "eos_token": encoder.eos_token,
         "fingerprint": encoder.fingerprint,
+        "unusual": encoder.unusual,
     }
     output = OutputRef(path=path, rows=encoder.vocab_size, bytes=size, weight=size, checksum=checksum, facts=facts)
     metrics.spent("train tokenizer", perf_counter() - started, sum(sample.weight for sample in task.samples))

@@ -96,7 +96,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     if unused is None:
         return [table]
     examples = ", ".join(f"{one['id']} {one['token']!r}" for one in unused["examples"])
-    of = f" of {tokenizer['vocab_size']:,} ids never occur (special tokens apart)"
+    of = f" of {tokenizer['vocab_size']:,} ids never occur in them (special tokens apart)"
     return [table, Text(f"{unused['count']:,}{of}{': ' if examples else ''}{examples}")]
 
 

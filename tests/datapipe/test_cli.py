@@ -74,7 +74,7 @@ def test_cli_run_and_report_tell_what_the_tokenizer_makes_of_the_texts(finished)
     found = json.loads((output / "report.json").read_text())["tokenizer"]
     for shown in (printed, datapipe(["report", str(output)]).stdout):
         assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
-        assert f"{found['unused']['count']} of 600 ids never occur" in shown
+        assert f"{found['unused']['count']} of 600 ids never occur in them" in shown
 
 
 def test_cli_plan_after_a_run_shows_everything_committed(finished):

@@ -3,8 +3,8 @@
     batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ `described`, `unused_tokens`
 
 Words are runs without white space, so tokens per word say little where a script writes no spaces (Chinese, Thai). All numbers
-are sums of integers over documents and the union of bits, so neither cuts nor workers show. Novels are
-counted at 63 MB/s on one busy core of an AMD EPYC (2026-11), most of it finding words; memory is one byte an id.
+are sums of integers over documents and the union of bits, so neither cuts nor workers show. Novels are counted at 63 MB/s on
+one core of a busy machine (2026-11), most of it finding words; memory is one byte an id.
 """
 
 from __future__ import annotations

@@ -44,16 +44,22 @@ _PHONE_WORDS = packed(
 
 
 @inline
+def _begins_with_trunk(data, j, end):
+    """Whether a group is 0 and a digit that is none."""
+    return data[j] == _ZERO and j + 1 < end and is_in(data[j + 1], DIGIT) and data[j + 1] != _ZERO
+
+
+@inline
 def _phone_stop(data, first, end):
     """Where up to 15 digits with at most two separators between two stop, never inside a group; `first` under 7 digits.
 
-    Behind ten digits a group that begins with 0 begins another number: "0171 2345608 0171 2345618".
+    Behind ten digits of a number with a trunk prefix a group with one begins another: "0171 2345608 0171 2345618".
     """
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0
     while j < end and num_digits < _MAX_PHONE_DIGITS:
         if is_in(data[j], DIGIT):
-            if gap > 0 and num_digits >= _FULL_PHONE_DIGITS and data[j] == _ZERO:
+            if gap > 0 and num_digits >= _FULL_PHONE_DIGITS and data[first] == _ZERO and _begins_with_trunk(data, j, end):
                 break
             num_digits += 1
             stop, gap = j + 1, 0

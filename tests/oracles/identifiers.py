@@ -142,8 +142,9 @@ def _body(text: bytes, start: int) -> bytes:
     found = re.match(rb"[0-9](?:[ \-./()]{0,2}[0-9]){0,14}", text[start:])
     assert found is not None
     written = found[0]
-    for another in re.finditer(rb"[ \-./()]+(?=0)", written):  # behind ten digits a 0 begins another number
-        if len(re.sub(rb"\D", b"", written[: another.start()])) >= 10:
+    for another in re.finditer(rb"[ \-./()]+(?=0)", written):  # behind ten digits with a trunk prefix begins another number
+        with_trunk = written.startswith(b"0") and re.match(rb"0[1-9]", text[start + another.end() :])
+        if with_trunk and len(re.sub(rb"\D", b"", written[: another.start()])) >= 10:
             return written[: another.start()]
     if re.match(rb"[0-9]", text[start + len(written) :]):
         cut = re.match(rb"(.*[0-9])[ \-./()]+[0-9]+\Z", written)

@@ -3,7 +3,7 @@
     pieces ── in the cache? ──▶ ids
            └─ bytes ──▶ single-byte ids ── merge, by a scan (short) or a heap (long) ──▶ ids, kept in the cache where they fit
 
-A cache line of 64 bytes holds a piece of up to 15 bytes and up to 8 ids; a second cache holds pieces of up to 63 bytes. Both
+A line of 32 bytes holds a piece of up to 15 bytes and up to 3 ids; a second cache holds other pieces of up to 63 bytes. Both
 are direct-mapped: a new piece takes the place of an old one. What is found is compared byte by byte, so the cache shows in
 nothing but the time, and its size is fixed.
 
@@ -25,7 +25,7 @@ from datapipe.kernels.mixing import eight_bytes
 SHORT = 40
 """Bytes up to which the least rank is found by looking at all; above, a heap of pairs is kept."""
 
-LINE_BYTES, LINE_IDS = 15, 8
+LINE_BYTES, LINE_IDS, LINE_WORDS = 15, 3, 4
 LONG_BYTES, LONG_IDS = 63, 32
 LONG_WORDS = 8 + LONG_IDS // 2
 """A line of the second cache: the piece (its length in the last byte), then its ids, two a word, their number at the end."""
@@ -238,6 +238,16 @@ def fill_vocabulary(token_offsets, token_bytes, vocab_slots) -> None:
         vocab_slots[slot] = token
 
 
+@kernel("int64(int64, int64[::1])")
+def longest_piece(start, ends) -> Any:
+    """Bytes of the longest of the pieces that end at `ends` (num_pieces,), the first of which begins at `start`; 0 for none."""
+    longest = np.int64(0)
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    return longest
+
+
 _TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True)"
 _TABLES = "int32[::1], uint64[:, ::1], boolean, int32[::1], int64[::1], Array(uint8, 1, 'C', True)"
 _SCRATCH = "uint64[:, ::1], uint64[:, ::1], int32[::1], int32[::1], int32[::1], uint64[::1], uint64[::1]"
@@ -261,7 +271,7 @@ def encode_pieces(
         table: `merge_table`.
         whole_first: whether a piece that is a token is that token, whatever its merges say.
         vocab_slots, token_offsets, token_bytes: `fill_vocabulary`; only read where `whole_first`.
-        lines: (num_lines, 8) uint64, the cache, kept from call to call; zeros at first. num_lines is a power of two.
+        lines: (num_lines, LINE_WORDS) uint64, the cache, kept from call to call; zeros at first. num_lines is a power of two.
         long_lines: (num_long_lines, LONG_WORDS) uint64, the second cache, likewise.
         ids, following, before, pairs: scratch, as long as the longest piece and at least SHORT.
         heap: scratch, three times as long.
@@ -292,12 +302,13 @@ def encode_pieces(
                 mixed = (low ^ (high * _K2)) * _K1
                 slot = np.int64((mixed >> _32) & line_mask)
                 if lines[slot, 0] == low and lines[slot, 1] == high:
-                    num_ids = np.int64(lines[slot, 6])
-                    for pair in range((num_ids + 1) >> 1):
-                        both = lines[slot, 2 + pair]
-                        out[to + 2 * pair] = np.int32(both & _LOW)
-                        if 2 * pair + 1 < num_ids:
-                            out[to + 2 * pair + 1] = np.int32(both >> _32)
+                    first, last = lines[slot, 2], lines[slot, 3]
+                    num_ids = np.int64(last >> _32)
+                    out[to] = np.int32(first & _LOW)
+                    if num_ids > 1:
+                        out[to + 1] = np.int32(first >> _32)
+                    if num_ids > 2:
+                        out[to + 2] = np.int32(last & _LOW)
                     to += num_ids
                     start = stop
                     continue
@@ -311,7 +322,7 @@ def encode_pieces(
                     ids[0] = whole
                     num_ids = 1
             long_slot = np.int64(-1)
-            if num_ids == 0 and size > LINE_BYTES and size <= LONG_BYTES:
+            if num_ids == 0 and size <= LONG_BYTES:
                 long_slot = np.int64(piece_hash(data, start, stop) & long_mask)
                 num_ids = _recall_long(long_lines, long_slot, data, start, size, ids)
                 long_slot = long_slot if num_ids == 0 else np.int64(-1)
@@ -324,10 +335,9 @@ def encode_pieces(
                 out[to + place] = ids[place]
             to += num_ids
             if size <= LINE_BYTES and num_ids <= LINE_IDS:
-                lines[slot, 0], lines[slot, 1], lines[slot, 6] = low, high, np.uint64(num_ids)
-                for pair in range((num_ids + 1) >> 1):
-                    second = np.uint64(ids[2 * pair + 1]) if 2 * pair + 1 < num_ids else _NONE
-                    lines[slot, 2 + pair] = np.uint64(ids[2 * pair]) | second << _32
+                lines[slot, 0], lines[slot, 1] = low, high
+                lines[slot, 2] = np.uint64(ids[0]) | (np.uint64(ids[1]) if num_ids > 1 else _NONE) << _32
+                lines[slot, 3] = (np.uint64(ids[2]) if num_ids > 2 else _NONE) | np.uint64(num_ids) << _32
             elif long_slot >= 0 and num_ids <= LONG_IDS:
                 _keep_long(long_lines, long_slot, data, start, size, ids, num_ids)
             start = stop

@@ -3,7 +3,7 @@
     texts ── cut at added tokens ── cut into pieces (`kernels/pretokens.py`) ── merged (`kernels/bpe.py`) ──▶ ids
       └──── not in the tokenizer's normal form: left to the caller
 
-Memory: 12 bytes for each byte of a call's text, and caches of 5 MB that live as long as the encoder. Not for two threads at
+Memory: 12 bytes for each byte of a call's text, and caches of 7 MB that live as long as the encoder. Not for two threads at
     once.
 """
 
@@ -19,7 +19,7 @@ from datapipe.kernels.added_tokens import PASSED_OVER, TEXT, cut_at_tokens, toke
 from datapipe.kernels.unicode_classes import stable_table
 from datapipe.tokens.recognition import Added, Recognised, recognise
 
-_NUM_LINES, _NUM_LONG_LINES = 1 << 16, 1 << 12
+_NUM_LINES, _NUM_LONG_LINES = 1 << 17, 1 << 14
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -63,9 +63,10 @@ class CompiledEncoder:
             if any(not token.special and token.normalized == normalized for token in recognised.added)
         ]
         self._stable = stable_table(recognised.normalizer) if recognised.normalizer else None  # pyright: ignore[reportArgumentType]
-        self._lines = np.zeros((_NUM_LINES, 8), np.uint64)
+        self._lines = np.zeros((_NUM_LINES, bpe.LINE_WORDS), np.uint64)
         self._long_lines = np.zeros((_NUM_LONG_LINES, bpe.LONG_WORDS), np.uint64)
         self._scratch = _scratch(1 << 12)
+        self._ends = np.zeros(0, np.int64)  # kept from call to call: its pages are touched once
 
     def unstable(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         """Which texts may change when they are normalized, and are not for `encode`: (num_texts,) bool."""
@@ -84,9 +85,10 @@ class CompiledEncoder:
         """
         parts, fixed, text_offsets = self._parts(offsets, data)
         num_bytes = int(parts[-1] - parts[0])
-        ends = np.empty(num_bytes, np.int64)
-        ends = ends[: self._recognised.cut(parts, data, ends)]
-        self._make_room(int(np.diff(ends, prepend=parts[0]).max(initial=0)))
+        if num_bytes > len(self._ends):
+            self._ends = np.empty(num_bytes, np.int64)
+        ends = self._ends[: self._recognised.cut(parts, data, self._ends)]
+        self._make_room(int(bpe.longest_piece(int(parts[0]), ends)))
         part_offsets, out = np.empty(len(parts), np.int64), np.empty(num_bytes + len(parts), np.int32)
         tables = (self._byte_ids, self._merges, self._recognised.ignore_merges, *self._whole)
         num_ids = bpe.encode_pieces(

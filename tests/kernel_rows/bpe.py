@@ -62,7 +62,7 @@ def _arguments(num_lines: int, whole_first: bool) -> Callable[[Case], Sequence[A
         fixed = np.where(case.generator.random(len(case.texts)) < 0.2, 999, -1).astype(np.int32)
         with np.errstate(over="ignore"):
             tables = [_byte_ids(case), bpe.merge_table(*_merges(case)), whole_first, *_tokens(case)]
-        lines = [np.zeros((num_lines, 8), np.uint64), np.zeros((num_lines, bpe.LONG_WORDS), np.uint64)]
+        lines = [np.zeros((num_lines, bpe.LINE_WORDS), np.uint64), np.zeros((num_lines, bpe.LONG_WORDS), np.uint64)]
         room = _MOST_PIECES_BYTES + bpe.SHORT
         scratch = [np.zeros(room, np.int32) for _ in range(3)] + [np.zeros(room, np.uint64), np.zeros(3 * room, np.uint64)]
         outputs = [np.zeros(len(case.offsets), np.int64), np.zeros(len(case.data) + len(case.texts), np.int32)]
@@ -133,6 +133,10 @@ def _slots(offsets: np.ndarray, data: np.ndarray) -> tuple[Any, Sequence[Any]]:
     return None, [slots]
 
 
+def _longest(case: Case) -> tuple[Any, Sequence[Any]]:
+    return max(map(len, _pieces(case)), default=0), []
+
+
 def _rows() -> list[Row]:
     encodings = [(1 << 8, False, ""), (2, False, "tiny cache"), (1 << 8, True, "whole first")]
     return [
@@ -152,4 +156,11 @@ ROWS = [
     *_rows(),
     Row(kernel=bpe.fill_merges, arguments=_merge_arguments, oracle=_filled),
     Row(kernel=bpe.fill_vocabulary, arguments=_vocabulary_arguments, oracle=_slots),
+    Row(
+        kernel=bpe.longest_piece,
+        arguments=lambda case: [int(case.offsets[0]), _ends(case)],
+        oracle=_longest,
+        num_outputs=0,
+        from_case=True,
+    ),
 ]

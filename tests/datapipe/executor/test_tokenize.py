@@ -65,6 +65,7 @@ def test_sample_follows_the_weights_of_the_sources(reference):
     assert sizes["small"] == pytest.approx(rest * 3 / 4, rel=0.2)
 
 
+@pytest.mark.slow
 def test_sample_and_tokenizer_do_not_depend_on_cuts(tmp_path, sources, reference):
     other = run(tmp_path, sources, "execution.split_bytes=8KiB")
     assert sampled(other) == sampled(reference)
@@ -127,6 +128,7 @@ def test_report_names_the_ids_that_no_text_uses(reference):
     assert not {one["id"] for one in unused["examples"]} & used
 
 
+@pytest.mark.slow
 def test_report_of_the_tokenizer_does_not_depend_on_cuts(tmp_path, sources, reference):
     assert report_of(run(tmp_path, sources, "execution.split_bytes=8KiB")) == report_of(reference)
 

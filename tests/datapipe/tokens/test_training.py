@@ -27,6 +27,7 @@ def column(*texts: str) -> pa.Array:
     return pa.array(texts, pa.large_string())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
 def test_train_any_threads_and_hash_seeds_give_the_same_bytes(pattern):
     program = (

@@ -23,7 +23,7 @@ import numpy as np
 
 from datapipe.kernels import contractions, inline, kernel
 from datapipe.kernels.unicode_classes import LETTER, OTHER, PUNCTUATION, SPACE, SYMBOL, class_table, decode
-from datapipe.kernels.words import Words, mix
+from datapipe.kernels.words import Words, found_words, mix, room_for
 
 EDGE, BEFORE, LOWER, UPPER, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(9))
 """What a character may do. EDGE: comes off either end. BEFORE: comes off the front. STOPS: a full stop after it comes off."""
@@ -107,20 +107,10 @@ def find_english_words(words: Words, data: np.ndarray) -> Words:
     """
     keys, sizes, sieve = contractions.table()
     limit = int(most_english_words(words.lengths, words.flags, words.hashes, keys, sieve))
-    doc_offsets = np.empty(len(words.doc_offsets), np.int64)
-    starts, lengths, chars = np.empty(limit, np.int64), np.empty(limit, np.int32), np.empty(limit, np.int32)
-    hashes, flags = np.empty(limit, np.uint64), np.empty(limit, np.uint8)
+    out = room_for(len(words.doc_offsets), limit)
     arrays = (words.doc_offsets, words.starts, words.lengths, words.hashes, words.chars, words.flags)
     tables = (content_table(), sign_table(), keys, sizes, sieve, unit_hashes())
-    found = slice(int(cut_words(*arrays, data, *tables, doc_offsets, starts, lengths, hashes, chars, flags)))
-    return Words(
-        doc_offsets=doc_offsets,
-        starts=starts[found],
-        lengths=lengths[found],
-        hashes=hashes[found],
-        chars=chars[found],
-        flags=flags[found],
-    )
+    return found_words(cut_words(*arrays, data, *tables, *out), out)
 
 
 @inline

@@ -20,7 +20,7 @@ import numpy as np
 
 from datapipe.kernels import kernel
 from datapipe.kernels.unicode_classes import LETTER, MARK, NUMBER, class_table, decode
-from datapipe.kernels.words import Words, mix
+from datapipe.kernels.words import Words, found_words, mix, room_for
 
 JOINS, ALONE, BETWEEN_LETTERS, BETWEEN_DIGITS, EXTENDS, IS_DIGIT = (1 << bit for bit in range(6))
 """What a character does. JOINS: part of a word. ALONE: a word by itself. EXTENDS: goes with what is before it."""
@@ -68,19 +68,8 @@ def find_unicode_words(offsets: np.ndarray, data: np.ndarray) -> Words:
         data: (num_bytes,) uint8.
     """
     limit = int(most_unicode_words(offsets, data, role_table()))
-    doc_offsets, starts = np.empty(len(offsets), np.int64), np.empty(limit, np.int64)
-    lengths, chars = np.empty(limit, np.int32), np.empty(limit, np.int32)
-    hashes, flags = np.empty(limit, np.uint64), np.empty(limit, np.uint8)
-    out = (doc_offsets, starts, lengths, hashes, chars, flags)
-    found = slice(int(split_unicode_words(offsets, data, class_table(), role_table(), *out)))
-    return Words(
-        doc_offsets=doc_offsets,
-        starts=starts[found],
-        lengths=lengths[found],
-        hashes=hashes[found],
-        chars=chars[found],
-        flags=flags[found],
-    )
+    out = room_for(len(offsets), limit)
+    return found_words(split_unicode_words(offsets, data, class_table(), role_table(), *out), out)
 
 
 _OUT = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1]"

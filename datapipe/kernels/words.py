@@ -81,16 +81,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
         data: (num_bytes,) uint8.
     """
     limit = int(most_words(offsets, data))
-    doc_offsets, starts, lengths, hashes, chars, flags = _arrays(len(offsets), limit)
-    found = slice(int(split_words(offsets, data, class_table(), doc_offsets, starts, lengths, hashes, chars, flags)))
-    return Words(
-        doc_offsets=doc_offsets,
-        starts=starts[found],
-        lengths=lengths[found],
-        hashes=hashes[found],
-        chars=chars[found],
-        flags=flags[found],
-    )
+    out = room_for(len(offsets), limit)
+    return found_words(split_words(offsets, data, class_table(), *out), out)
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
@@ -101,7 +93,7 @@ def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
         data: (num_bytes,) uint8.
     """
     limit = int(most_lines(offsets, data))
-    doc_offsets, starts, lengths, hashes, chars, opens = _arrays(len(offsets), limit)
+    doc_offsets, starts, lengths, hashes, chars, opens = room_for(len(offsets), limit)
     found = slice(int(split_lines(offsets, data, class_table(), doc_offsets, starts, lengths, hashes, chars, opens)))
     return Lines(
         doc_offsets=doc_offsets,
@@ -113,7 +105,14 @@ def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
     )
 
 
-def _arrays(num_offsets: int, limit: int) -> tuple[np.ndarray, ...]:
+def found_words(num_words: int, arrays: tuple[np.ndarray, ...]) -> Words:
+    """The first `num_words` of what a kernel wrote into `room_for` words."""
+    doc_offsets, *columns = arrays
+    starts, lengths, hashes, chars, flags = (column[:num_words] for column in columns)
+    return Words(doc_offsets=doc_offsets, starts=starts, lengths=lengths, hashes=hashes, chars=chars, flags=flags)
+
+
+def room_for(num_offsets: int, limit: int) -> tuple[np.ndarray, ...]:
     """Room for at most `limit` words or lines; pages that are never written cost nothing."""
     kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
     return np.empty(num_offsets, np.int64), *(np.empty(limit, kind) for kind in kinds)

@@ -25,7 +25,7 @@ from datapipe.storage import Root
 SNAPSHOT = "snapshot.json"
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
-VERSION = 1
+VERSION = 2
 
 
 class _Record(BaseModel):
@@ -38,8 +38,10 @@ class ShardEntry(_Record):
     Attributes:
         tokens: of documents, padding apart.
         documents: those that start in it.
-        piece_length: tokens of every piece in it, where packing put pieces of one length together; else not written at all. It
-            is what a curriculum over lengths would choose shards by.
+        piece_length: tokens of every piece in it, where packing put pieces of one length together; else not written at all.
+        stratum: which part of its source it belongs to, from 0, where the source is cut into strata; else not written at all.
+        hashes: start and stop of the range that its documents lie in, by the keyed hash that shuffles them, so that one
+            document is looked for in few shards; not written where it is not known.
     """
 
     path: str
@@ -51,11 +53,28 @@ class ShardEntry(_Record):
     bytes: int
     checksum: str
     piece_length: int | None = None
+    stratum: int | None = None
+    hashes: tuple[int, int] | None = None
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content = serialize(self)
-        return content if self.piece_length is not None else {k: v for k, v in content.items() if k != "piece_length"}
+        return {name: value for name, value in serialize(self).items() if value is not None}
+
+
+class Strata(_Record):
+    """How a source is cut into parts by a number that each document carries, and how those are drawn.
+
+    Attributes:
+        column: the number: a score, a cluster size.
+        bounds: ascending; stratum i holds bounds[i - 1] <= number < bounds[i].
+        repeats: how often each stratum comes up in one epoch of the source; one each by default.
+        order: of the strata in an epoch: all mixed, or from the lowest to the highest, or the other way round.
+    """
+
+    column: str
+    bounds: tuple[float, ...]
+    repeats: tuple[int, ...]
+    order: Literal["shuffled", "ascending", "descending"] = "shuffled"
 
 
 class SourceEntry(_Record):
@@ -65,6 +84,7 @@ class SourceEntry(_Record):
     max_epochs: float | None = None
     license: str | None = None
     synthetic: bool = False
+    strata: Strata | None = None
 
 
 class Phase(_Record):
@@ -88,10 +108,16 @@ class FileEntry(_Record):
 
 
 class Snapshot(_Record):
-    """The manifest. Construct with `fingerprint=""` and call `sealed()`."""
+    """The manifest. Construct with `fingerprint=""` and call `sealed()`.
+
+    Attributes:
+        exhausted: what becomes of a source that has been through its `max_epochs`: training stops there, or is refused from the
+            beginning, or goes on with the other sources in its place.
+        window_shards: the loader's order mixes this many shards of a source at a time; 0 for all of them.
+    """
 
     format: Literal["datapipe-snapshot"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     name: str
     seed: int
     sequence_length: int
@@ -100,6 +126,8 @@ class Snapshot(_Record):
     sources: dict[str, SourceEntry]
     phases: tuple[Phase, ...]
     total_tokens: int | None = None
+    exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
+    window_shards: int = 0
     files: FileEntry | None = None
     shards: tuple[ShardEntry, ...]
     fingerprint: str = ""

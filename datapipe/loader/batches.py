@@ -15,8 +15,7 @@
     sources          (B,) int32       the source of each row, an index into `Loader.sources`
     step             int              the step itself
 
-The rank's rows are a contiguous slice of the global batch: rows r*G//W to (r+1)*G//W of G, for rank r of W. Where W does not
-divide G, slices differ by one row; a rank may have none.
+Which rows of the global batch, and which of their tokens, a rank gets: `share.py`.
 """
 
 from __future__ import annotations
@@ -29,34 +28,13 @@ import numpy as np
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels import batch as kernels
-from datapipe.loader.order import SampleOrder
+from datapipe.loader.course import Course
 from datapipe.loader.reading import RowReader
+from datapipe.loader.share import Mesh
 from datapipe.shards.reader import SequenceRows
 
 Labels = Literal["shifted", "unshifted"]
 Batch = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """Which rows of a global batch a rank takes.
-
-    Attributes:
-        global_batch_size: rows over all ranks.
-        rank: from 0.
-        world_size: how many ranks.
-    """
-
-    global_batch_size: int
-    rank: int
-    world_size: int
-
-    def samples(self, step: int, num_samples: int | None) -> np.ndarray:
-        """The global sample numbers of this rank at `step`: (B,) int64; fewer where the samples end within the step."""
-        start = step * self.global_batch_size
-        size = self.global_batch_size if num_samples is None else max(0, min(self.global_batch_size, num_samples - start))
-        first, stop = (part * size // self.world_size for part in (self.rank, self.rank + 1))
-        return np.arange(start + first, start + stop, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +60,11 @@ class BatchBuilder:
     """Builds the batches of one rank. Holds nothing that a batch depends on but its arguments."""
 
     def __init__(
-        self, order: SampleOrder, reader: RowReader, share: Share, fields: Sequence[str], labels: Labels, dtype: np.dtype
+        self, course: Course, reader: RowReader, mesh: Mesh, fields: Sequence[str], labels: Labels, dtype: np.dtype
     ) -> None:
-        self.order = order
+        self.course = course
         self.reader = reader
-        self.share = share
+        self.mesh = mesh
         self.fields = tuple(fields)
         self.labels: Labels = labels
         self.dtype = dtype
@@ -94,16 +72,20 @@ class BatchBuilder:
             if field not in FIELDS:
                 raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected some of {', '.join(FIELDS)}.")
 
+    def on(self, course: Course) -> BatchBuilder:
+        """The same builder for another course."""
+        return BatchBuilder(course, self.reader, self.mesh, self.fields, self.labels, self.dtype)
+
     def build(self, step: int) -> Batch:
         """The batch of this rank at `step`, by field."""
-        samples = self.share.samples(step, self.order.num_samples)
-        addresses = self.order.locate(samples)
+        samples = self.course.samples(step)
+        addresses = self.course.locate(samples[self.mesh.rows(len(samples))])
         read = self.reader.read(addresses)
         rows = Rows(
             step=step,
             tokens=read.tokens.astype(np.int64),
             read=read,
-            sources=self.order.layout.source_of(addresses),
+            sources=self.course.layout.source_of(addresses),
             labels=self.labels,
         )
         return {field: self._as_asked(FIELDS[field](rows), field) for field in self.fields}

@@ -28,12 +28,14 @@ class Layout:
         shards: by source, then by path.
         source_starts: (num_sources + 1,) int64.
         shard_starts: (num_shards + 1,) int64.
+        source_shards: (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1].
     """
 
     sources: tuple[str, ...]
     shards: tuple[ShardEntry, ...]
     source_starts: np.ndarray
     shard_starts: np.ndarray
+    source_shards: tuple[int, ...]
 
     @property
     def num_sequences(self) -> int:
@@ -57,13 +59,17 @@ class Layout:
 def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     """The layout of a split: a function of the manifest alone, whatever the order of its shards."""
     sources = tuple(sorted(snapshot.sources))
-    per_source = [snapshot.shards_of(source, split) for source in sources]
+    by_source: dict[str, list[ShardEntry]] = {source: [] for source in sources}
+    for shard in sorted((one for one in snapshot.shards if one.split == split), key=lambda one: one.path):
+        by_source[shard.source].append(shard)
+    per_source = list(by_source.values())
     shards = tuple(shard for found in per_source for shard in found)
     return Layout(
         sources=sources,
         shards=shards,
         source_starts=_starts([sum(shard.sequences for shard in found) for found in per_source]),
         shard_starts=_starts([shard.sequences for shard in shards]),
+        source_shards=tuple(_starts([len(found) for found in per_source]).tolist()),
     )
 
 

@@ -3,14 +3,10 @@
     Loader("runs/x", global_batch_size=32, rank=0, world_size=4)
         __iter__          from where it stands: batch(step), batch(step + 1), …, built ahead by threads
         batch(step)       any batch, at any time, in constant time
-        state_dict()      a few integers and two fingerprints; counts batches handed out
+        state_dict()      where it stands and how the run came there; counts batches handed out
 
 Opening reads snapshot.json and nothing else; shards are opened when their first row is read, and threads start at the first
 batch (so a loader may be made before a fork).
-
-Measured on one core of a shared 2-core AMD EPYC, 16 rows of 2,048 tokens with labels, from 8 mapped shards: 1,100 batches or
-36 million tokens a second, of which four fifths are the calls per shard. A bare gather from one memory map with shifted labels,
-without documents, order or mixture, does 26,000. The arithmetic of the order takes 0.05 ms of each batch.
 """
 
 from __future__ import annotations
@@ -23,12 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import UserError
-from datapipe.loader.batches import Batch, BatchBuilder, Labels, Share
+from datapipe.loader import course
+from datapipe.loader.batches import Batch, BatchBuilder, Labels
+from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
-from datapipe.loader.order import SampleOrder
+from datapipe.loader.lineage import Skips
+from datapipe.loader.order import Supply
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.reading import RowReader
-from datapipe.loader.state import LoaderState, read_state, resume_step
+from datapipe.loader.recipe import Override, recipe_of
+from datapipe.loader.share import Mesh
+from datapipe.loader.state import LoaderState, check_same_order, read_state
+from datapipe.loader.steps import merged
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -40,17 +42,30 @@ class Loader:
     A training loader that has reached its end stays there. A validation loader that has reached its end starts again, since
     every pass over it is the same.
 
+    What it is opened with is what holds from its position on. A state that was saved with another batch size, or with fewer
+    steps, documents or shards left out, is taken up, and the change is written into the lineage of the states that follow. One
+    of another mixture or other data is refused, unless `migrate` says that the change is meant.
+
     Args:
         output: the output of a run, a path or URL.
         global_batch_size: rows over all ranks. Exactly one of this and `batch_size` is given.
-        batch_size: rows of each rank; the global batch has `batch_size * world_size`.
+        batch_size: rows of each rank; the global batch has `batch_size` times as many as there are ranks.
         rank: this trainer, from 0.
         world_size: how many trainers share each global batch.
+        mesh: in the place of rank and world size, where several ranks get the same rows, or parts of them.
         split: "train", or "validation": every held-out sequence once, in order, the last batch smaller if need be.
         fields: what each batch holds.
         labels: "shifted" (the next token), or "unshifted" for models that shift, as Hugging Face's do.
         dtype: int64 or int32, of the fields with one number per token.
         seed: of the permutations; the snapshot's own by default.
+        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's own by default. See `epochs.py`.
+        mixture: weights in the place of the snapshot's: {source: weight}, or phases [(token at which it ends, weights), …] of
+            which the last ends at None.
+        skip: ranges (start, stop) of steps that are not handed out; all others stay what they are.
+        skip_documents: keys of documents whose tokens become padding.
+        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by others of their source.
+        migrate: take up states of another mixture, or of a snapshot with other sources: each source goes on from its place.
+        restart: with `migrate`, sources that hold other rows than before, and begin again.
         prefetch: batches built ahead; 0 builds in the caller. From a local disk one thread builds them all; from an object
             store each has a thread of its own (16 at most), since it waits for its requests: give 16 or more there.
     """
@@ -63,41 +78,65 @@ class Loader:
         batch_size: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        mesh: Mesh | None = None,
         split: Split = "train",
         fields: Sequence[str] = ("input_ids", "labels"),
         labels: Labels = "shifted",
         dtype: npt.DTypeLike = np.int64,
         seed: int | None = None,
+        window: int | None = None,
+        mixture: Override | None = None,
+        skip: Sequence[tuple[int, int]] = (),
+        skip_documents: Sequence[str] = (),
+        skip_shards: Sequence[str] = (),
+        migrate: bool = False,
+        restart: Sequence[str] = (),
         prefetch: int = 2,
     ) -> None:
-        _check_choices(split, labels, np.dtype(dtype), prefetch)
-        share = _plan_share(global_batch_size, batch_size, rank, world_size)
+        _check_choices(split, labels, np.dtype(dtype), prefetch, window)
+        self._mesh = _plan_mesh(mesh, rank, world_size)
+        size = _plan_batch(global_batch_size, batch_size, self._mesh)
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root)
-        self.order = SampleOrder(self.snapshot, split, self.snapshot.seed if seed is None else seed)
-        self._reader = RowReader(root, self.snapshot, self.order.layout)
-        self._builder = BatchBuilder(self.order, self._reader, share, fields, labels, np.dtype(dtype))
+        self._mesh.check(self.snapshot.sequence_length)
+        seed = self.snapshot.seed if seed is None else seed
+        supply = Supply(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
+        skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
+        self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
+        self._migrate, self._restart = migrate, frozenset(restart)
+        self._reader = RowReader(root, self.snapshot, supply.layout)
+        self._builder = BatchBuilder(self._fresh, self._reader, self._mesh, fields, labels, np.dtype(dtype))
         self._prefetch = prefetch
         self._is_local = root.local is not None
-        self._step = 0
+        self._step = self._fresh.steps.next(0)
+
+    @property
+    def course(self) -> Course:
+        """The run as this loader sees it: from steps to addresses, and its lineage."""
+        return self._builder.course
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Source names, in the order that the field `sources` counts them."""
-        return self.order.layout.sources
+        return self.course.layout.sources
+
+    @property
+    def split(self) -> Split:
+        """Training or validation."""
+        return self.course.supply.split
 
     @property
     def global_batch_size(self) -> int:
-        return self._builder.share.global_batch_size
+        return self.course.lineage.global_batch_size
 
     @property
     def num_steps(self) -> int | None:
-        """How many batches there are; None for an endless loader.
+        """Where the steps end, those that are skipped counted too; None for an endless loader.
 
         Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, and before the
         first batch in which a source would pass its `max_epochs`, whichever comes first.
         """
-        return self.order.num_steps(self.global_batch_size)
+        return self.course.num_steps
 
     @property
     def step(self) -> int:
@@ -105,28 +144,31 @@ class Loader:
         return self._step
 
     def batch(self, step: int) -> Batch:
-        """This rank's batch at `step`: a function of the snapshot and the arguments, whatever was read before."""
-        if step < 0 or (self.num_steps is not None and step >= self.num_steps):
-            end = "without end" if self.num_steps is None else f"and {self.num_steps} of them"
-            raise UserError(f"there is no step {step}: this loader's steps count from 0, {end}.")
+        """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, whatever was read before."""
+        self.course.check_step(step)
         return self._builder.build(step)
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from where the loader stands. Closing the iterator, or forgetting it, stops its threads."""
-        if self.order.split == "validation" and self._step >= (self.num_steps or 0):
-            self._step = 0
+        if self.split == "validation" and self._step >= (self.num_steps or 0):
+            self.seek(0)
         return self._iterate()
 
     def _iterate(self) -> Iterator[Batch]:
-        ahead = self.prefetcher(stride=1)
-        try:
-            while self.num_steps is None or self._step < self.num_steps:
-                batch = ahead.take(self._step)
-                self._step += 1
-                yield batch
-                del batch
-        finally:
-            ahead.close()
+        while self._has_more():
+            builder, ahead = self._builder, self.prefetcher(stride=1)
+            try:
+                while builder is self._builder and self._has_more():
+                    batch = ahead.take(self._step)
+                    self._step = self.next_step(1)
+                    yield batch
+                    del batch
+            finally:
+                ahead.close()
+
+    def next_step(self, count: int) -> int:
+        """The `count`-th step to hand out after the one that is next."""
+        return self.course.steps.advance(self._step, count)
 
     def prefetcher(self, stride: int) -> Prefetcher:
         """What builds ahead of an iteration over every `stride`-th step. Its threads start at the first batch."""
@@ -134,10 +176,10 @@ class Loader:
         return Prefetcher(self._builder.build, self._prefetch, num_threads=num_threads, stride=stride, stop=self.num_steps)
 
     def seek(self, step: int) -> None:
-        """Goes on at `step`, in constant time; also under a running iterator."""
+        """Goes on at `step`, or after it if it is skipped, in constant time; also under a running iterator."""
         if step < 0:
             raise UserError(f"cannot go on at step {step}: steps count from 0.")
-        self._step = step
+        self._step = self.course.steps.next(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: after the batches handed out. JSON holds it as it is."""
@@ -146,40 +188,58 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on exactly after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError for a state of other data, another seed or split, or one that stands inside a global batch of this
-        loader's size.
+        Raises SnapshotError, with what differs, for a state of another seed, split, window or tokenizer; and, unless the loader
+        was opened with `migrate`, for one of other data or another mixture.
         """
-        self._step = resume_step(read_state(state), self._state(), self.order.num_samples)
+        saved, lineage = read_state(state)
+        check_same_order(saved, self._state())
+        resumed = course.resume(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
+        self._builder = self._builder.on(resumed)
+        self.seek(saved.step)
 
     def close(self) -> None:
         """Lets go of open shards. The loader stays usable."""
         self._reader.close()
 
+    def _has_more(self) -> bool:
+        return self.num_steps is None or self._step < self.num_steps
+
     def _state(self) -> LoaderState:
+        supply = self.course.supply
         return LoaderState(
             step=self._step,
             global_batch_size=self.global_batch_size,
-            split=self.order.split,
-            seed=self.order.seed,
+            split=supply.split,
+            seed=supply.seed,
+            window_shards=supply.window_shards,
+            sequence_length=self.snapshot.sequence_length,
+            tokenizer=self.snapshot.tokenizer.fingerprint,
             snapshot=self.snapshot.fingerprint,
-            mixture=self.snapshot.mixture_digest(),
+            lineage=self.course.lineage.to_json(),
         )
 
 
-def _plan_share(global_batch_size: int | None, batch_size: int | None, rank: int, world_size: int) -> Share:
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise UserError(f"rank {rank} of a world of {world_size}: expected 0 <= rank < world_size.")
+def _plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
+    if mesh is None:
+        return Mesh(data_rank=rank, data_size=world_size)
+    if (rank, world_size) != (0, 1):
+        raise UserError(
+            f"mesh together with rank={rank}, world_size={world_size}: give the mesh alone, or rank and world size."
+        )
+    return mesh
+
+
+def _plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh) -> int:
     given = [size for size in (global_batch_size, batch_size) if size is not None]
     if len(given) != 1 or given[0] < 1:
         raise UserError(
             f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1; "
             f"batch_size counts the rows of one rank, global_batch_size those of all."
         )
-    size = global_batch_size if global_batch_size is not None else given[0] * world_size
-    return Share(global_batch_size=size, rank=rank, world_size=world_size)
+    return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
 
 
-def _check_choices(split: str, labels: str, dtype: np.dtype, prefetch: int) -> None:
+def _check_choices(split: str, labels: str, dtype: np.dtype, prefetch: int, window: int | None) -> None:
     for name, found, expected in (
         ("split", split, ("train", "validation")),
         ("labels", labels, ("shifted", "unshifted")),
@@ -189,3 +249,5 @@ def _check_choices(split: str, labels: str, dtype: np.dtype, prefetch: int) -> N
             raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")
     if prefetch < 0:
         raise UserError(f"prefetch={prefetch}: expected 0 or more batches.")
+    if window is not None and window < 0:
+        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

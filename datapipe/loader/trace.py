@@ -1,31 +1,38 @@
 """From a step to the documents in its batch, and from a document to the steps it appears at, without any log.
 
     trace_step      step -> samples -> addresses -> rows -> pieces -> file and place of each document
-    trace_document  key -> rows of its source that hold it -> addresses -> samples of the first epochs -> steps and ranks
+    trace_document  key -> the shards its hash may be in -> addresses -> samples -> steps and ranks
 
-Both are the loader's own arithmetic, once forwards and once backwards, so they agree with what the trainers saw.
+Both are the loader's own arithmetic, once forwards and once backwards, so they agree with what the trainers saw. A run that
+changed on the way (batch size, mixture, what is left out) is told by its state, whose lineage knows when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from datapipe import columns
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import UserError
-from datapipe.loader.batches import Share
+from datapipe.loader import course
+from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
-from datapipe.loader.order import SampleOrder
+from datapipe.loader.lineage import Skips
+from datapipe.loader.order import Supply
 from datapipe.loader.reading import RowReader
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.loader.recipe import recipe_of
+from datapipe.loader.share import Mesh
+from datapipe.loader.state import read_state
+from datapipe.shards.manifest import ShardEntry, Snapshot, read_snapshot
+from datapipe.shards.shard_file import open_shard
 from datapipe.storage import Root
-
-_SCAN_ROWS = 1024
-"""Rows read at a time while looking for a document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +48,7 @@ class TraceRow:
         place: byte offset of its line in the decompressed file, or its row number.
         token_start: where the piece starts in its document.
         num_tokens: how long it is.
+        text: of the piece, decoded from its tokens; empty unless asked for.
     """
 
     rank: int
@@ -54,6 +62,7 @@ class TraceRow:
     place: int
     token_start: int
     num_tokens: int
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,159 +85,214 @@ def trace_step(
     output: str | Path,
     step: int,
     *,
-    global_batch_size: int,
+    global_batch_size: int | None = None,
+    state: Mapping[str, Any] | None = None,
     rank: int | None = None,
     world_size: int = 1,
     split: Split = "train",
     seed: int | None = None,
+    text: bool = False,
 ) -> list[TraceRow]:
     """The documents of the global batch at `step`, or of one rank's share of it, row by row.
 
     Args:
         output: of a run, a path or URL.
+        global_batch_size: of the run, if it had the same all the time and its snapshot's mixture; else
+        state: of its loader, which knows what held when, with split and seed.
         rank: only this one; all by default.
         seed: the loader's, if it was given one.
+        text: decode the tokens of each piece.
     """
-    root, snapshot, order = _open(output, split, seed)
-    num_steps = order.num_steps(global_batch_size)
-    if step < 0 or (num_steps is not None and step >= num_steps):
-        raise UserError(f"there is no step {step}: with {global_batch_size} rows in a global batch, the run has {num_steps}.")
-    reader, files = RowReader(root, snapshot, order.layout), _files(root, snapshot)
-    return [
-        found
-        for one in (range(world_size) if rank is None else [rank])
-        for found in _trace_share(order, reader, files, step, _share(global_batch_size, one, world_size))
-    ]
+    traced = _Run(output, global_batch_size, state, split, seed)
+    traced.course.check_step(step)
+    if traced.course.steps.is_skipped(step):
+        return []
+    ranks = range(world_size) if rank is None else [rank]
+    return [row for one in ranks for row in traced.rows(step, _mesh(one, world_size), text)]
 
 
 def trace_document(
     output: str | Path,
     key: str,
     *,
-    global_batch_size: int,
+    global_batch_size: int | None = None,
+    state: Mapping[str, Any] | None = None,
     world_size: int = 1,
-    num_epochs: int = 1,
+    num_epochs: int | None = None,
     split: Split = "train",
     seed: int | None = None,
 ) -> list[Appearance]:
-    """Where a document comes up in the run, by step: nothing if it is in no row, or comes up after the end.
+    """Where a document comes up in the run, by step: nothing if it is in no row, comes up after the end, or is left out.
 
-    Reads every row of the document's source once (of all sources if the snapshot names no files).
+    Looks through the keys of those shards that may hold it: one or two, where the snapshot knows their hash ranges.
 
     Args:
-        output: of a run, a path or URL.
-        key: the document's, 32 hex digits.
-        num_epochs: how many epochs of its source to look at.
-        seed: the loader's, if it was given one.
+        output, global_batch_size, state, seed: as for `trace_step`.
+        key: the document's, 32 hex digits, or the path and place that `datapipe trace` prints, as "path:place".
+        num_epochs: how many epochs of its source to look at; by default all of a run that has an end, and one of an endless
+            run.
     """
-    try:
-        wanted = np.frombuffer(bytes.fromhex(key), np.uint8)
-    except ValueError:
-        wanted = np.zeros(0, np.uint8)
-    if len(wanted) != KEY_BYTES:
-        raise UserError(f"'{key}' is no document key: expected {2 * KEY_BYTES} hex digits, as `datapipe trace` prints them.")
-    root, snapshot, order = _open(output, split, seed)
-    reader = RowReader(root, snapshot, order.layout)
-    found: list[Appearance] = []
-    for address, piece, start, length in _find_pieces(order, reader, wanted, _files(root, snapshot)):
-        shard, shard_row = (int(one[0]) for one in order.layout.find(np.array([address])))
-        for epoch, sample in order.samples_of(address, num_epochs):
-            place = _place(order, sample, global_batch_size, world_size)
-            if place is not None:
-                found.append(
-                    Appearance(
-                        step=place[0],
-                        rank=place[1],
-                        row=place[2],
-                        epoch=epoch,
-                        source=order.layout.shards[shard].source,
-                        shard=order.layout.shards[shard].path,
-                        shard_row=shard_row,
-                        piece=piece,
-                        token_start=start,
-                        num_tokens=length,
-                    )
+    traced = _Run(output, global_batch_size, state, split, seed)
+    wanted = traced.key_of(key)
+    found = [
+        one
+        for address, piece, start, length in traced.find_pieces(wanted)
+        for one in traced.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
+    ]
+    since = traced.course.lineage.skips.documents.get(wanted.hex())
+    kept = [one for one in found if since is None or one.step < since]
+    return sorted(kept, key=lambda one: (one.step, one.rank, one.row, one.piece))
+
+
+class _Run:
+    """A run that is traced: its course, and its shards."""
+
+    def __init__(
+        self, output: str | Path, global_batch_size: int | None, state: Mapping[str, Any] | None, split: Split, seed: int | None
+    ) -> None:
+        self.root = Root(str(output))
+        self.snapshot: Snapshot = read_snapshot(self.root)
+        if state is not None:
+            saved, lineage = read_state(state)
+            supply = Supply(self.snapshot, "train" if saved.split == "train" else "validation", saved.seed, saved.window_shards)
+            self.course = Course(supply, lineage)
+        elif global_batch_size is not None and global_batch_size >= 1:
+            own = self.snapshot.seed if seed is None else seed
+            supply = Supply(self.snapshot, split, own, self.snapshot.window_shards)
+            self.course = course.begin(supply, recipe_of(self.snapshot), global_batch_size, Skips())
+        else:
+            raise UserError(
+                f"global batch size {global_batch_size}: give the rows of a step, at least 1, or the loader's state."
+            )
+        self.reader = RowReader(self.root, self.snapshot, self.course.layout)
+
+    @cached_property
+    def files(self) -> dict[int, tuple[str, str]]:
+        """(source, path) by file hash, from files.parquet; empty if there is none."""
+        if self.snapshot.files is None:
+            return {}
+        with self.root.open_input(self.snapshot.files.path) as stream:
+            table = pq.read_table(stream, columns=["hash", "source", "path"])
+        listed = [table.column(name).to_pylist() for name in ("hash", "source", "path")]
+        return {file_hash: (source, path) for file_hash, source, path in zip(*listed)}
+
+    def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
+        """The pieces of one rank's rows."""
+        layout, samples = self.course.layout, self.course.samples(step)
+        addresses = self.course.locate(samples[mesh.rows(len(samples))])
+        shards, shard_rows = layout.find(addresses)
+        read = self.reader.read(addresses)
+        left_out = set(self.course.left_out_documents(step))
+        for row in range(len(addresses)):
+            shard, at = layout.shards[shards[row]], 0
+            first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
+            for piece in range(first, stop):
+                key, length = read.keys[piece].tobytes(), int(read.piece_lengths[piece])
+                ids, at = read.tokens[row, at : at + length], at + length
+                if key in left_out:
+                    continue
+                yield TraceRow(
+                    rank=mesh.data_rank,
+                    row=row,
+                    source=shard.source,
+                    shard=shard.path,
+                    shard_row=int(shard_rows[row]),
+                    piece=piece - first,
+                    key=key.hex(),
+                    path=self.files.get(int.from_bytes(key[:8], "big"), ("", ""))[1],
+                    place=int.from_bytes(key[8:], "big"),
+                    token_start=int(read.starts[piece]),
+                    num_tokens=length,
+                    text=self._decode(ids) if text else "",
                 )
-    return sorted(found, key=lambda one: (one.step, one.rank, one.row, one.piece))
 
+    def key_of(self, text: str) -> bytes:
+        """The key that hex digits, or "path:place", stand for."""
+        path, _, place = text.rpartition(":")
+        hashes = [file_hash for file_hash, (_, known) in self.files.items() if known == path] if path else []
+        if len(hashes) == 1 and place.isdigit():
+            return hashes[0].to_bytes(8, "big") + int(place).to_bytes(8, "big")
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) != KEY_BYTES:
+            many = f" {len(hashes)} sources have a file '{path}': give the key." if len(hashes) > 1 else ""
+            raise UserError(
+                f"'{text}' is no document key: expected {2 * KEY_BYTES} hex digits, or path:place, as `datapipe trace` prints "
+                f"them." + many
+            )
+        return key
 
-def _open(output: str | Path, split: Split, seed: int | None) -> tuple[Root, Snapshot, SampleOrder]:
-    root = Root(str(output))
-    snapshot = read_snapshot(root)
-    return root, snapshot, SampleOrder(snapshot, split, snapshot.seed if seed is None else seed)
+    def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
+        """(address, piece in its row, start in the document, tokens) of every piece of a document."""
+        layout = self.course.layout
+        known = self.files.get(int.from_bytes(key[:8], "big"))
+        if known is not None and known[0] not in layout.sources:
+            return
+        chosen = range(len(layout.sources)) if known is None else [layout.sources.index(known[0])]
+        for source in chosen:
+            for number in range(*layout.source_shards[source : source + 2]):
+                if self._may_hold(layout.shards[number], key):
+                    for row, piece, start, length in self._find_in(layout.shards[number], key):
+                        yield int(layout.shard_starts[number]) + row, piece, start, length
 
-
-def _share(global_batch_size: int, rank: int, world_size: int) -> Share:
-    if global_batch_size < 1 or not 0 <= rank < world_size:
-        raise UserError(
-            f"rank {rank} of a world of {world_size}, global batch size {global_batch_size}: "
-            f"expected 0 <= rank < world_size and at least one row."
-        )
-    return Share(global_batch_size=global_batch_size, rank=rank, world_size=world_size)
-
-
-def _files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]:
-    """(source, path) by file hash, from files.parquet; empty if there is none."""
-    if snapshot.files is None:
-        return {}
-    with root.open_input(snapshot.files.path) as stream:
-        table = pq.read_table(stream, columns=["hash", "source", "path"])
-    columns = [table.column(name).to_pylist() for name in ("hash", "source", "path")]
-    return {file_hash: (source, path) for file_hash, source, path in zip(*columns)}
-
-
-def _trace_share(
-    order: SampleOrder, reader: RowReader, files: dict[int, tuple[str, str]], step: int, share: Share
-) -> Iterator[TraceRow]:
-    addresses = order.locate(share.samples(step, order.num_samples))
-    shards, shard_rows = order.layout.find(addresses)
-    read = reader.read(addresses)
-    for row in range(len(addresses)):
-        shard = order.layout.shards[shards[row]]
-        first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
-        for piece in range(first, stop):
-            key = read.keys[piece].tobytes()
-            file_hash = int.from_bytes(key[:8], "big")
-            yield TraceRow(
-                rank=share.rank,
-                row=row,
-                source=shard.source,
-                shard=shard.path,
-                shard_row=int(shard_rows[row]),
-                piece=piece - first,
-                key=key.hex(),
-                path=files[file_hash][1] if file_hash in files else "",
-                place=int.from_bytes(key[8:], "big"),
-                token_start=int(read.starts[piece]),
-                num_tokens=int(read.piece_lengths[piece]),
+    def appearances(
+        self, address: int, num_epochs: int | None, mesh: Mesh, piece: int, start: int, length: int
+    ) -> Iterator[Appearance]:
+        """Every step at which the row at `address` comes up."""
+        layout, steps = self.course.layout, self.course.steps
+        shard, shard_row = (int(one[0]) for one in layout.find(np.array([address])))
+        for epoch, sample in self.course.samples_of(address, num_epochs):
+            step = steps.step_of(sample)
+            if step is None or steps.is_skipped(step):
+                continue
+            first, stop = steps.samples(step)
+            rank = ((sample - first + 1) * mesh.data_size - 1) // (stop - first)
+            yield Appearance(
+                step=step,
+                rank=rank,
+                row=sample - first - rank * (stop - first) // mesh.data_size,
+                epoch=epoch,
+                source=layout.shards[shard].source,
+                shard=layout.shards[shard].path,
+                shard_row=shard_row,
+                piece=piece,
+                token_start=start,
+                num_tokens=length,
             )
 
+    def _may_hold(self, shard: ShardEntry, key: bytes) -> bool:
+        return True
 
-def _find_pieces(
-    order: SampleOrder, reader: RowReader, wanted: np.ndarray, files: dict[int, tuple[str, str]]
-) -> Iterator[tuple[int, int, int, int]]:
-    """(address, piece in its row, start in the document, tokens) of every piece of the document `wanted` (16,) uint8."""
-    layout = order.layout
-    known = files.get(int.from_bytes(wanted[:8].tobytes(), "big"))
-    chosen = range(len(layout.sources)) if known is None else [layout.sources.index(known[0])]
-    for source in chosen:
-        start, stop = int(layout.source_starts[source]), int(layout.source_starts[source + 1])
-        for first in range(start, stop, _SCAN_ROWS):
-            read = reader.read(np.arange(first, min(first + _SCAN_ROWS, stop)))
-            for piece in np.flatnonzero((read.keys == wanted).all(axis=1)).tolist():
-                row = int(np.searchsorted(read.piece_offsets, piece, side="right")) - 1
-                within = piece - int(read.piece_offsets[row])
-                yield first + row, within, int(read.starts[piece]), int(read.piece_lengths[piece])
+    def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
+        """(row, piece in the row, start in the document, tokens) of the document's pieces in one shard."""
+        wanted = np.frombuffer(key, np.uint64)
+        shard = open_shard(self.root, entry, self.snapshot.sequence_length, self.snapshot.tokenizer.fingerprint)
+        try:
+            for number in range(shard.num_batches):
+                batch = shard.batch(number)
+                keys = columns.key_matrix(batch.column("keys").values).view(np.uint64)  # (num_pieces, 2)
+                for piece in np.flatnonzero((keys == wanted).all(axis=1)).tolist():
+                    offsets = columns.numbers(batch.column("keys").offsets)
+                    row = int(np.searchsorted(offsets, piece, side="right")) - 1
+                    start = int(columns.numbers(batch.column("starts").values)[piece])
+                    length = int(columns.numbers(batch.column("lengths").values)[piece])
+                    yield number * shard.rows_per_batch + row, piece - int(offsets[row]), start, length
+        finally:
+            shard.close()
+
+    def _decode(self, ids: np.ndarray) -> str:
+        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self.root.read_bytes(self.snapshot.tokenizer.path).decode())
 
 
-def _place(order: SampleOrder, sample: int, global_batch_size: int, world_size: int) -> tuple[int, int, int] | None:
-    """Step, rank and row of a sample; None if the run ends before it."""
-    step = sample // global_batch_size
-    num_steps = order.num_steps(global_batch_size)
-    if num_steps is not None and step >= num_steps:
-        return None
-    for rank in range(world_size):
-        samples = _share(global_batch_size, rank, world_size).samples(step, order.num_samples)
-        if len(samples) and samples[0] <= sample <= samples[-1]:
-            return step, rank, int(sample - samples[0])
-    raise AssertionError((sample, global_batch_size, world_size))
+def _mesh(rank: int, world_size: int) -> Mesh:
+    if not 0 <= rank < world_size:
+        raise UserError(f"rank {rank} of a world of {world_size}: expected 0 <= rank < world_size.")
+    return Mesh(data_rank=rank, data_size=world_size)

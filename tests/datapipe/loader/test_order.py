@@ -8,15 +8,24 @@ import numpy as np
 import pytest
 
 from datapipe.errors import SnapshotError
+from datapipe.loader import course
+from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
-from datapipe.loader.order import SampleOrder
+from datapipe.loader.lineage import Skips
+from datapipe.loader.order import SampleOrder, Supply
+from datapipe.loader.recipe import recipe_of
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 from tests.snapshots import make_snapshot
 
 
+def open_course(folder: Path, split: Split = "train", seed: int = 17, window: int = 0, batch_size: int = 1) -> Course:
+    snapshot = read_snapshot(Root(str(folder)))
+    return course.begin(Supply(snapshot, split, seed, window), recipe_of(snapshot), batch_size, Skips())
+
+
 def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOrder:
-    return SampleOrder(read_snapshot(Root(str(folder))), split, seed)
+    return open_course(folder, split, seed).order
 
 
 def test_order_each_epoch_has_every_sequence_once_in_another_order(tmp_path: Path) -> None:
@@ -69,12 +78,12 @@ def test_order_samples_of_finds_every_appearance(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("batch_size", "expected"), [(1, 62), (4, 15), (62, 1), (63, 0)])
 def test_num_steps_total_tokens_end_after_whole_batches(tmp_path: Path, batch_size: int, expected: int) -> None:
-    order = open_order(make_snapshot(tmp_path, {"web": 40}, total_tokens=1000))
-    assert order.num_steps(batch_size) == expected
+    folder = make_snapshot(tmp_path, {"web": 40}, total_tokens=1000)
+    assert open_course(folder, batch_size=batch_size).num_steps == expected
 
 
 def test_num_steps_without_an_end_is_none(tmp_path: Path) -> None:
-    assert open_order(make_snapshot(tmp_path, {"web": 40})).num_steps(4) is None
+    assert open_course(make_snapshot(tmp_path, {"web": 40})).num_steps is None
 
 
 @pytest.mark.parametrize(("limit", "repeats"), [(1, 10), (2.5, 25), (0.7, 7)])

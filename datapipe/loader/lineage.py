@@ -1,0 +1,144 @@
+"""How a run came to be what it is: which batch sizes and mixtures held from which step on, and what is left out since when.
+
+    batches    [[step, sample, rows], …]                               the first from step 0
+    mixtures   [{step, sample, recipe, places, data, …}, …]      likewise; `places` is how far each source had come
+    skip       steps [[start, stop], …], documents {key: step}, shards {path: step}: left out from that step on
+
+It is all that is needed, beside the snapshot and the seed, to say what any step of the run held, or will hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import xxhash
+
+from datapipe.loader.layout import Layout
+from datapipe.loader.recipe import Recipe, read_recipe
+from datapipe.loader.steps import BatchLeg, merged
+from datapipe.shards.manifest import Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureLeg:
+    """From `step` on, which begins at `sample`, sources are drawn by `recipe`.
+
+    Attributes:
+        places: by source, the samples it had given before; none where absent. Sources that left keep their place.
+        data: by source, a digest of the rows it was drawn from.
+        sizes: by source, samples in one epoch of it.
+        snapshot: fingerprint of the snapshot.
+    """
+
+    step: int
+    sample: int
+    recipe: Recipe
+    places: Mapping[str, int]
+    data: Mapping[str, str]
+    sizes: Mapping[str, int]
+    snapshot: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skips:
+    """What is left out.
+
+    Attributes:
+        steps: ranges (start, stop) that are not handed out.
+        documents: key in hex -> the step from which on its tokens are padding.
+        shards: path -> the step from which on its rows are replaced by others of their source.
+    """
+
+    steps: tuple[tuple[int, int], ...] = ()
+    documents: Mapping[str, int] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
+
+    def joined(self, other: Skips, step: int) -> Skips:
+        """These, and from `step` on those of `other` too; what was handed out before stays handed out."""
+        later = [(max(start, step), stop) for start, stop in other.steps if stop > step]
+        return Skips(
+            steps=merged([*self.steps, *later]),
+            documents={**dict.fromkeys(other.documents, step), **self.documents},
+            shards={**dict.fromkeys(other.shards, step), **self.shards},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """The history of a run and what is decided of its future; see the head of this file."""
+
+    batches: tuple[BatchLeg, ...]
+    mixtures: tuple[MixtureLeg, ...]
+    skips: Skips = field(default_factory=Skips)
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batches[-1].size
+
+    def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
+        """The same with batches of `size` rows from `step` on."""
+        if size == self.global_batch_size:
+            return self
+        kept = tuple(leg for leg in self.batches if leg.step < step)
+        return replace(self, batches=(*kept, BatchLeg(step=step, sample=sample, size=size)))
+
+    def with_mixture(self, leg: MixtureLeg) -> Lineage:
+        """The same with another mixture from `leg.step` on."""
+        kept = tuple(one for one in self.mixtures if one.sample < leg.sample)
+        return replace(self, mixtures=(*kept, leg))
+
+    def with_skips(self, skips: Skips) -> Lineage:
+        return replace(self, skips=skips)
+
+    def to_json(self) -> str:
+        content = {
+            "batches": [[leg.step, leg.sample, leg.size] for leg in self.batches],
+            "mixtures": [
+                {
+                    "step": leg.step,
+                    "sample": leg.sample,
+                    "recipe": leg.recipe.as_dict(),
+                    "places": dict(leg.places),
+                    "data": dict(leg.data),
+                    "sizes": dict(leg.sizes),
+                    "snapshot": leg.snapshot,
+                }
+                for leg in self.mixtures
+            ],
+            "skip": {
+                "steps": [list(one) for one in self.skips.steps],
+                "documents": dict(self.skips.documents),
+                "shards": dict(self.skips.shards),
+            },
+        }
+        return json.dumps(content, sort_keys=True)
+
+
+def read_lineage(text: str) -> Lineage:
+    """The lineage that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    content: dict[str, Any] = json.loads(text)
+    skip = content["skip"]
+    lineage = Lineage(
+        batches=tuple(BatchLeg(step=step, sample=sample, size=size) for step, sample, size in content["batches"]),
+        mixtures=tuple(MixtureLeg(**{**leg, "recipe": read_recipe(leg["recipe"])}) for leg in content["mixtures"]),
+        skips=Skips(
+            steps=tuple((start, stop) for start, stop in skip["steps"]), documents=skip["documents"], shards=skip["shards"]
+        ),
+    )
+    if not lineage.batches or not lineage.mixtures or min(leg.size for leg in lineage.batches) < 1:
+        raise ValueError("no batches or no mixture")
+    return lineage
+
+
+def data_of(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
+    """By source, a digest of its rows in this split: its shards in order, with their sizes and checksums, and its strata."""
+    found: dict[str, str] = {}
+    for name, start, stop in zip(layout.sources, layout.source_shards, layout.source_shards[1:]):
+        strata = snapshot.sources[name].strata
+        lines = ["" if strata is None else strata.model_dump_json()]
+        lines += [f"{shard.path} {shard.sequences} {shard.checksum}" for shard in layout.shards[start:stop]]
+        found[name] = xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
+    return found

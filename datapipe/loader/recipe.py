@@ -1,0 +1,131 @@
+"""What is drawn when: the phases, caps and end of a run, from the manifest or given to the loader, as one plain record.
+
+manifest ─┐
+          ├─▶ Recipe ─▶ mixing.Mixture        and, as JSON, a leg of every state's lineage
+Loader(mixture=…) ─┘
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+from typing import Any, Literal
+
+import xxhash
+
+from datapipe.errors import UserError, suggest
+from datapipe.shards.manifest import Phase, Snapshot
+
+Weights = Mapping[str, float | int | str | Fraction]
+Override = Weights | Sequence[tuple[int | None, Weights]]
+"""Weights for the whole run, or phases of (token at which it ends, weights), the last one ending at None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Everything that decides which source a sample comes from, data apart.
+
+    Attributes:
+        sequence_length: S, tokens of a row; a sample is a row.
+        phases: exact integer weights until a token position of the run; the last one holds for ever.
+        max_epochs: by source, for those that have a cap.
+        exhausted: what a source that reached its cap means: the run stops, is refused, or goes on without it.
+        total_tokens: where the run ends; None if it does not.
+    """
+
+    sequence_length: int
+    phases: tuple[Phase, ...]
+    max_epochs: dict[str, float]
+    exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
+    total_tokens: int | None = None
+
+    @property
+    def num_samples(self) -> int | None:
+        """Whole rows until the end of the run."""
+        return None if self.total_tokens is None else self.total_tokens // self.sequence_length
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON holds it as it is."""
+        return {
+            "sequence_length": self.sequence_length,
+            "phases": [[phase.until_tokens, {name: w for name, w in phase.weights.items() if w}] for phase in self.phases],
+            "max_epochs": self.max_epochs,
+            "exhausted": self.exhausted,
+            "total_tokens": self.total_tokens,
+        }
+
+    def digest(self) -> str:
+        return xxhash.xxh3_128_hexdigest(json.dumps(self.as_dict(), sort_keys=True).encode())
+
+
+def recipe_of(snapshot: Snapshot, override: Override | None = None) -> Recipe:
+    """The recipe of a snapshot, with its phases replaced by `override`. Raises UserError for one that names no source."""
+    by_source = {name: entry.weight for name, entry in snapshot.sources.items()}
+    phases = snapshot.phases or (Phase(until_tokens=None, weights=by_source),)
+    caps = {name: entry.max_epochs for name, entry in snapshot.sources.items() if entry.max_epochs is not None}
+    return Recipe(
+        sequence_length=snapshot.sequence_length,
+        phases=phases if override is None else _given(override, tuple(snapshot.sources)),
+        max_epochs=caps,
+        exhausted=snapshot.exhausted,
+        total_tokens=snapshot.total_tokens,
+    )
+
+
+def read_recipe(content: Mapping[str, Any]) -> Recipe:
+    """The recipe that `as_dict` wrote."""
+    phases = tuple(Phase(until_tokens=until, weights=weights) for until, weights in content["phases"])
+    return Recipe(**{**content, "phases": phases})
+
+
+def differences(before: Recipe, after: Recipe) -> list[str]:
+    """What differs between two recipes, in words."""
+    found = [
+        f"{name} {getattr(before, name)} -> {getattr(after, name)}"
+        for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens")
+        if getattr(before, name) != getattr(after, name)
+    ]
+    if before.as_dict()["phases"] != after.as_dict()["phases"]:
+        found.append(f"weights {_in_words(before)} -> {_in_words(after)}")
+    return found
+
+
+def _in_words(recipe: Recipe) -> str:
+    shown = [
+        ", ".join(f"{name}: {weight}" for name, weight in list(phase.weights.items())[:8])
+        + ("" if phase.until_tokens is None else f" until {phase.until_tokens}")
+        for phase in recipe.phases[:3]
+    ]
+    return "{" + "; ".join(shown) + ("; …" if len(recipe.phases) > 3 else "") + "}"
+
+
+def _given(override: Override, sources: tuple[str, ...]) -> tuple[Phase, ...]:
+    parts = [(None, override)] if isinstance(override, Mapping) else list(override)
+    ends = [until for until, _ in parts]
+    if not parts or ends[-1] is not None or any(until is None for until in ends[:-1]):
+        raise UserError(
+            f"mixture: its phases end at tokens {ends}. Expected a token position for each but the last, which has None and "
+            f"holds to the end."
+        )
+    rising = [0, *(until for until in ends if until is not None)]
+    if any(later <= earlier for earlier, later in zip(rising, rising[1:])):
+        raise UserError(f"mixture: its phases end at tokens {ends[:-1]}. Expected them to rise, from above 0.")
+    return tuple(Phase(until_tokens=until, weights=_exact(weights, sources)) for until, weights in parts)
+
+
+def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
+    """Whole numbers in exactly the proportions that were written: 0.1 is a tenth."""
+    for name in weights:
+        if name not in sources:
+            raise UserError(f"mixture: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
+    try:
+        exact = {name: Fraction(str(weight)) for name, weight in weights.items()}
+    except ValueError as error:
+        raise UserError(f"mixture: {dict(weights)}: expected a number for each source ({error}).") from error
+    if any(weight < 0 for weight in exact.values()) or not any(exact.values()):
+        raise UserError(f"mixture: {dict(weights)}: expected weights of at least 0, and at least one above 0.")
+    scale = lcm(*(weight.denominator for weight in exact.values()))
+    return {name: int(weight * scale) for name, weight in exact.items()}

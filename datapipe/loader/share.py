@@ -1,0 +1,66 @@
+"""Which rows of a global batch this process gets, and which of their tokens.
+
+    global batch of G rows      | rank 0 | rank 1  | rank 2 | …      contiguous: rows r*G//W to (r+1)*G//W for rank r of W
+    a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row
+
+Where W does not divide G, slices differ by one row; a rank may have none. The samples of a batch follow the mixture in their
+order, so a contiguous slice follows it too. Ranks with one data coordinate (those of a tensor- or pipeline-parallel
+group) get identical rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from datapipe.errors import UserError
+
+ContextLayout = Literal["contiguous", "zigzag"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """The place of a process in a mesh of ranks, as far as data goes.
+
+    Attributes:
+        data_rank, data_size: its data-parallel coordinate, of how many. Tensor- and pipeline-parallel ranks share one.
+        context_rank, context_size: its coordinate among those that share the tokens of a row.
+        layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
+            and c gets the parts c and 2C-1-c, which evens out the work of causal attention.
+    """
+
+    data_rank: int
+    data_size: int
+    context_rank: int = 0
+    context_size: int = 1
+    layout: ContextLayout = "contiguous"
+
+    def check(self, sequence_length: int) -> None:
+        """Raises UserError for coordinates outside the mesh, or rows that cannot be cut so."""
+        for name, rank, size in (
+            ("rank", self.data_rank, self.data_size),
+            ("context rank", self.context_rank, self.context_size),
+        ):
+            if size < 1 or not 0 <= rank < size:
+                raise UserError(f"{name} {rank} of a world of {size}: expected 0 <= {name} < size.")
+        if self.layout not in ("contiguous", "zigzag"):
+            raise UserError(f"layout='{self.layout}': expected contiguous or zigzag.")
+        parts = self.context_size * (2 if self.layout == "zigzag" else 1)
+        if self.context_size > 1 and sequence_length % parts:
+            raise UserError(f"rows of {sequence_length} tokens cannot be cut into {parts} equal parts ({self.layout} layout).")
+
+    def rows(self, size: int) -> slice:
+        """The rows of a global batch of `size` rows."""
+        return slice(*(part * size // self.data_size for part in (self.data_rank, self.data_rank + 1)))
+
+    def columns(self, sequence_length: int) -> np.ndarray | None:
+        """The tokens of each row, (S / context_size,) int64 in rising order; None for all."""
+        if self.context_size == 1:
+            return None
+        tokens = np.arange(sequence_length)
+        if self.layout == "contiguous":
+            return tokens.reshape(self.context_size, -1)[self.context_rank]
+        parts = tokens.reshape(2 * self.context_size, -1)
+        return np.concatenate([parts[self.context_rank], parts[2 * self.context_size - 1 - self.context_rank]])

@@ -1,0 +1,92 @@
+"""Steps to samples and back: batch sizes that may change on the way, and steps that are left out.
+
+    step       0 1 2 3 4 5 6 7 …          legs   from step 0, sample 0: batches of 2;  from step 3, sample 6: batches of 4
+    samples    0 2 4 6   10 …             skip   3:5  ->  after step 2 comes step 5, with the samples it would have had anyway
+
+A step is a place in the order of the data: it keeps its number and its samples whatever is skipped before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from datapipe.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchLeg:
+    """From `step` on, which begins at `sample`, global batches have `size` rows."""
+
+    step: int
+    sample: int
+    size: int
+
+
+class Steps:
+    """All steps of a run.
+
+    Args:
+        legs: at least one, the first from step 0, rising.
+        skip: ranges (start, stop) of steps that are not handed out; any order, they may overlap.
+        num_samples: where the run ends, None if nowhere.
+        drop_last: whether a last batch of fewer rows is left away.
+    """
+
+    def __init__(
+        self, legs: Sequence[BatchLeg], skip: Sequence[tuple[int, int]], num_samples: int | None, drop_last: bool
+    ) -> None:
+        self._legs = tuple(legs)
+        self._skip = merged(skip)
+        self._num_samples = num_samples
+        self.num_steps = None if num_samples is None else self._count(num_samples, drop_last)
+
+    def samples(self, step: int) -> tuple[int, int]:
+        """The first sample of a step, and the one after its last."""
+        leg = self._legs[bisect_right(self._legs, step, key=lambda leg: leg.step) - 1]
+        start = leg.sample + (step - leg.step) * leg.size
+        stop = start + leg.size
+        return start, stop if self._num_samples is None else max(start, min(stop, self._num_samples))
+
+    def step_of(self, sample: int) -> int | None:
+        """The step that holds a sample; None if it is past the end."""
+        leg = self._legs[bisect_right(self._legs, sample, key=lambda leg: leg.sample) - 1]
+        step = leg.step + (sample - leg.sample) // leg.size
+        return step if self.num_steps is None or step < self.num_steps else None
+
+    def is_skipped(self, step: int) -> bool:
+        return self.next(step) != step
+
+    def next(self, step: int) -> int:
+        """The first step from `step` on that is not skipped; it may lie at or behind the end."""
+        number = bisect_right(self._skip, step, key=lambda one: one[0]) - 1
+        return self._skip[number][1] if number >= 0 and step < self._skip[number][1] else step
+
+    def advance(self, step: int, count: int) -> int:
+        """The `count`-th step after `step`, counting those that are not skipped."""
+        at = self.next(step)
+        for start, stop in self._skip[bisect_right(self._skip, at, key=lambda one: one[0]) :]:
+            if at + count < start:
+                break
+            count -= start - at
+            at = stop
+        return at + count
+
+    def _count(self, num_samples: int, drop_last: bool) -> int:
+        leg = self._legs[-1]
+        rows = max(0, num_samples - leg.sample)
+        return leg.step + (rows // leg.size if drop_last else -(-rows // leg.size))
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same steps as ranges that neither touch nor overlap, rising. Raises UserError for one that is none."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted((int(start), int(stop)) for start, stop in ranges):
+        if not 0 <= start < stop:
+            raise UserError(f"skip: ({start}, {stop}) is no range of steps. Expected (start, stop) with 0 <= start < stop.")
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return tuple(found)

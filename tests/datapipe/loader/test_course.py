@@ -1,0 +1,248 @@
+"""A run that changes on the way: mixture, sources, batch size, what is left out. Nothing repeats before it is due."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.trace import trace_document, trace_step
+from tests.snapshots import make_snapshot
+
+S = 16
+SIZES = {"code": 31, "web": 83}
+FIELDS = ("input_ids", "labels", "sources", "document_keys", "piece_offsets", "piece_lengths")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), SIZES, weights={"code": 1, "web": 3})
+
+
+def resumed(loader: Loader, output: Path, **options: Any) -> Loader:
+    """Another loader that goes on where `loader` stands, by way of JSON."""
+    other = Loader(output, **{"global_batch_size": loader.global_batch_size, "fields": FIELDS, "prefetch": 0, **options})
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    return other
+
+
+def rows_by_source(batches: list[dict[str, Any]], loader: Loader) -> dict[str, list[int]]:
+    """The first token of every row, in order, by the name of its source: each row is known by it."""
+    found: dict[str, list[int]] = {}
+    for batch in batches:
+        for source, row in zip(batch["sources"], batch["input_ids"][:, 0].tolist()):
+            found.setdefault(loader.sources[source], []).append(row)
+    return found
+
+
+def assert_full_epochs(rows: list[int], size: int) -> None:
+    """Every whole epoch among `rows` has each row once, and what is left repeats nothing."""
+    for start in range(0, len(rows), size):
+        assert len(set(rows[start : start + size])) == len(rows[start : start + size])
+
+
+@pytest.mark.parametrize("step", [0, 1, 17, 40])
+def test_new_weights_keep_the_place_of_every_source(output: Path, step: int) -> None:
+    before = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
+    batches = list(islice(before, step))
+    after = resumed(before, output, mixture={"code": 3, "web": 1}, migrate=True)
+    batches += list(islice(after, 40))
+    again = resumed(after, output, mixture=[(S * 500, {"web": 1}), (None, {"code": 1})], migrate=True)
+    batches += list(islice(again, 60))
+    rows = rows_by_source(batches, before)
+    unchanged = rows_by_source(list(islice(Loader(output, global_batch_size=5, fields=FIELDS), 400)), before)
+    for source, size in SIZES.items():
+        assert_full_epochs(rows[source], size)
+        assert rows[source] == unchanged[source][: len(rows[source])]  # the source's own order, without a gap
+    shares = Counter(source for batch in batches[step : step + 40] for source in batch["sources"].tolist())
+    assert abs(shares[0] - 150) <= 3
+    for number, batch in enumerate(batches):  # the lineage knows every step of the past
+        np.testing.assert_array_equal(again.batch(number)["input_ids"], batch["input_ids"])
+    lineage = json.loads(again.state_dict()["lineage"])
+    assert [leg["step"] for leg in lineage["mixtures"]] == sorted({0, step, step + 40})
+
+
+def test_other_weights_without_migrate_are_refused_with_what_differs(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5)
+    next(iter(loader))
+    with pytest.raises(
+        SnapshotError, match=r"another mixture: weights \{code: 1, web: 3\} -> \{code: 1, web: 1\}.*migrate=True"
+    ):
+        resumed(loader, output, mixture={"code": 0.5, "web": 0.5})
+    other = resumed(loader, output, mixture={"code": 1, "web": 1}, migrate=True)
+    with pytest.raises(SnapshotError, match="another mixture"):
+        resumed(other, output)  # as it was opened at first: the run is another now
+    assert resumed(other, output, mixture={"code": 2, "web": 2}).step == 1
+
+
+def test_sources_that_come_and_go_keep_their_place(tmp_path: Path, output: Path) -> None:
+    wider = make_snapshot(tmp_path / "wider", {**SIZES, "zeta": 20})
+    narrower = make_snapshot(tmp_path / "narrower", {"code": 31})
+    loaders = [Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)]
+    batches = [list(islice(loaders[0], 10))]
+    for folder in (wider, narrower, wider):
+        loaders.append(resumed(loaders[-1], folder, migrate=True))
+        batches.append(list(islice(loaders[-1], 10)))
+    rows: dict[str, list[int]] = {}
+    for loader, some in zip(loaders, batches):
+        for source, found in rows_by_source(some, loader).items():
+            rows.setdefault(source, []).extend(found)
+    for source, size in {**SIZES, "zeta": 20}.items():
+        assert_full_epochs(rows[source], size)
+    with pytest.raises(SnapshotError, match="source 'web' was other data, or none of this snapshot's, before step 20"):
+        resumed(loaders[2], narrower).batch(0)
+    with pytest.raises(SnapshotError, match="source 'zeta' is new"):
+        resumed(loaders[0], wider)
+
+
+def test_a_source_with_other_rows_is_refused_or_begun_again(tmp_path: Path, output: Path) -> None:
+    grown = make_snapshot(tmp_path, {"code": 31, "web": 90}, weights={"code": 1, "web": 3})
+    loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
+    first = list(islice(loader, 10))
+    with pytest.raises(SnapshotError, match=r"another snapshot: source 'web' holds other rows"):
+        resumed(loader, grown)
+    with pytest.raises(
+        SnapshotError, match=r"'web' holds other rows than those this run drew \d+ samples from.*restart=\['web'\]"
+    ):
+        resumed(loader, grown, migrate=True)
+    other = resumed(loader, grown, migrate=True, restart=["web"])
+    later = list(islice(other, 24))
+    assert_full_epochs(rows_by_source(first, loader)["code"] + rows_by_source(later, other)["code"], 31)
+    fresh = rows_by_source(list(islice(Loader(grown, global_batch_size=5, fields=FIELDS), 60)), other)["web"]
+    again = rows_by_source(later, other)["web"]
+    assert again == fresh[: len(again)]
+
+
+def test_more_tokens_extend_a_run_without_repeating(tmp_path: Path) -> None:
+    short = make_snapshot(tmp_path / "short", SIZES, total_tokens=S * 42)
+    longer = make_snapshot(tmp_path / "longer", SIZES, total_tokens=S * 90)
+    loader = Loader(short, global_batch_size=5, fields=FIELDS)
+    batches = list(loader)
+    assert len(batches) == 8
+    more = resumed(loader, longer, migrate=True)
+    batches += list(more)
+    assert len(batches) == 18
+    whole = list(islice(Loader(longer, global_batch_size=5, fields=FIELDS), 18))
+    for source, rows in rows_by_source(batches, loader).items():
+        assert rows == rows_by_source(whole, loader)[source]
+
+
+def test_skipped_steps_are_left_out_and_the_rest_is_as_it_was(output: Path) -> None:
+    plain = Loader(output, global_batch_size=5, fields=("input_ids", "step"), prefetch=0)
+    expected = {batch["step"]: batch["input_ids"] for batch in islice(plain, 40)}
+    early = Loader(output, global_batch_size=5, fields=("input_ids", "step"))
+    seen = [batch["step"] for batch in islice(early, 12)]
+    loader = resumed(early, output, fields=("input_ids", "step"), skip=[(20, 25), (8, 14), (24, 27)])
+    for batch in islice(loader, 20):
+        seen.append(batch["step"])
+        np.testing.assert_array_equal(batch["input_ids"], expected[batch["step"]])
+    assert seen == [*range(12), *range(14, 20), *range(27, 41)][:32]  # what was handed out before stays so
+    later = resumed(loader, output, fields=("input_ids", "step"))  # the state remembers
+    later.seek(18)
+    assert [batch["step"] for batch in islice(later, 4)] == [18, 19, 27, 28]
+    assert json.loads(later.state_dict()["lineage"])["skip"]["steps"] == [[12, 14], [20, 27]]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_skipped_shards_are_replaced_by_rows_of_their_source(output: Path, world_size: int) -> None:
+    plain = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)
+    gone = [shard.path for shard in plain.snapshot.shards if shard.source == "web"][2:5]
+    start = resumed(plain, output, skip_shards=gone)
+    first, stop = (
+        next(int(at) for at in np.flatnonzero([s.path == p for s in start.course.layout.shards])) for p in (gone[0], gone[-1])
+    )
+    for step in range(60):
+        parts = (
+            [
+                Loader(
+                    output, global_batch_size=6, fields=FIELDS, prefetch=0, skip_shards=gone, rank=rank, world_size=world_size
+                )
+                for rank in range(world_size)
+            ]
+            if step % 20 == 0
+            else parts
+        )
+        rows = np.concatenate([part.batch(step)["input_ids"] for part in parts])
+        expected = plain.batch(step)
+        addresses = plain.course.locate(plain.course.samples(step))
+        shards = plain.course.layout.find(addresses)[0]
+        hit = (shards >= first) & (shards <= stop)
+        np.testing.assert_array_equal(rows[~hit], expected["input_ids"][~hit])
+        found = start.course.layout.find(start.course.locate(start.course.samples(step)))[0]
+        assert not np.isin(found, np.arange(first, stop + 1)).any()
+        np.testing.assert_array_equal(np.concatenate([part.batch(step)["sources"] for part in parts]), expected["sources"])
+
+
+def test_skipped_documents_are_padding_from_the_step_they_are_skipped_at(output: Path) -> None:
+    plain = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)
+    state = resumed(plain, output)
+    state.seek(3)
+    key = trace_step(output, 5, global_batch_size=6)[4].key
+    seen = trace_document(output, key, global_batch_size=6, num_epochs=4)
+    without = resumed(state, output, skip_documents=[key])
+    left = trace_document(output, key, state=without.state_dict(), num_epochs=4)
+    assert left == [one for one in seen if one.step < 3]
+    assert {one.step for one in seen} - {one.step for one in left}
+    for step in {one.step for one in seen} | {0, 1}:
+        before, after = plain.batch(step), without.batch(step)
+        mask = np.zeros((6, S), bool)
+        for one in seen:
+            if one.step == step >= 3:
+                row = slice(*before["piece_offsets"][one.row : one.row + 2])
+                at = int(before["piece_lengths"][row][: one.piece].sum())
+                mask[one.row, at : at + one.num_tokens] = True
+        np.testing.assert_array_equal(after["input_ids"], np.where(mask, 0, before["input_ids"]))
+        np.testing.assert_array_equal(after["labels"], np.where(mask, -100, before["labels"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"skip": [(4, 4)]}, "no range of steps"),
+        ({"skip_shards": ["shards/web/train-0000-0000.arow"]}, "no shard"),
+        ({"skip_documents": ["12"]}, "no document key"),
+        ({"mixture": {"wbe": 1}}, "Did you mean 'web'"),
+        ({"mixture": {"web": -1}}, "at least 0"),
+        ({"mixture": {"web": 0}}, "at least one above 0"),
+        ({"mixture": {"web": "much"}}, "expected a number"),
+        ({"mixture": [(100, {"web": 1})]}, "None"),
+        ({"mixture": [(100, {"web": 1}), (90, {"web": 2}), (None, {"web": 1})]}, "rise"),
+        ({"window": -1}, "window=-1"),
+    ],
+)
+def test_wrong_arguments_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        Loader(output, global_batch_size=4, **options)
+
+
+@pytest.mark.parametrize("name", ["window_shards", "tokenizer", "sequence_length"])
+def test_states_of_another_order_are_refused(output: Path, name: str) -> None:
+    loader = Loader(output, global_batch_size=4)
+    state = loader.state_dict()
+    other = {**state, name: state[name] + (1 if isinstance(state[name], int) else "0")}
+    with pytest.raises(SnapshotError, match=f"another {name.replace('_', ' ')}"):
+        loader.load_state_dict(other)
+
+
+@pytest.mark.parametrize("lineage", ["", "{}", "[]", '{"batches": [], "mixtures": [], "skip": {}}', "nonsense"])
+def test_states_with_a_broken_lineage_are_refused(output: Path, lineage: str) -> None:
+    loader = Loader(output, global_batch_size=4)
+    with pytest.raises(SnapshotError, match="lineage cannot be read"):
+        loader.load_state_dict({**loader.state_dict(), "lineage": lineage})
+
+
+def test_a_state_loaded_under_a_running_iterator_changes_what_comes_next(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5, fields=("input_ids", "step"), prefetch=4)
+    iterator = iter(loader)
+    next(iterator)
+    other = Loader(output, global_batch_size=5, fields=("input_ids", "step"), skip=[(1, 4)])
+    other.seek(0)
+    loader.load_state_dict(other.state_dict())
+    assert [next(iterator)["step"] for _ in range(3)] == [0, 4, 5]

@@ -11,12 +11,16 @@ bits), so a keyed Fisher-Yates table is made instead, without bias, and the last
 Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20).
 The tests hold a battery that finds such weakness and that these permutations pass.
 
-Measured on one core of a shared 2-core AMD EPYC: 26 ns an index at 2^30, 85 ns at 2^30 + 1, 0.25 ms for a table of 2^16.
+Many indices go through the rounds side by side, and one that leaves the walk gives its lane to the next.
+
+Measured on one core of a shared 2-core AMD EPYC with AVX-512: 3.5 ns an index at 2^30, or 290 million a second; 12 ns at
+2^30 + 1, which is walked twice on average, or 83 million; 0.25 ms for a table of 2^16. One at a time they took 18 and 65 ns.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +31,9 @@ TABLE_SIZE = 1 << 16
 
 NUM_ROUNDS = 8
 """The battery finds two rounds at every size and, with this finaliser, four at none; four more are the margin."""
+
+LANES = 64
+"""Indices that go through the rounds together: 32 are a seventh slower, 256 no faster."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -83,8 +90,61 @@ def finalise(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(31))
 
 
+@inline
+def _halves(size: Any) -> Any:
+    """Bits of the low half of an index below `size`, which has the odd bit where there is one, and masks of both halves."""
+    bits = 0
+    while (size - 1) >> bits > 0:
+        bits += 1
+    low_bits = np.uint64(bits - bits // 2)
+    one = np.uint64(1)
+    return low_bits, (one << low_bits) - one, (one << np.uint64(bits // 2)) - one
+
+
+@inline
+def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
+    """All rounds, each over all lanes, so that the compiler makes vectors of them. An index is `high` above `low`."""
+    for number in range(0, len(keys), 2):
+        for lane in range(num_lanes):
+            mixed = finalise((values[lane] & low_mask) ^ keys[number]) & high_mask
+            values[lane] ^= mixed << low_bits
+        for lane in range(num_lanes):
+            values[lane] ^= finalise((values[lane] >> low_bits) ^ keys[number + 1]) & low_mask
+
+
+@inline
+def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
+    """The rounds of `_forward`, last to first."""
+    for number in range(len(keys) - 1, 0, -2):
+        for lane in range(num_lanes):
+            values[lane] ^= finalise((values[lane] >> low_bits) ^ keys[number]) & low_mask
+        for lane in range(num_lanes):
+            mixed = finalise((values[lane] & low_mask) ^ keys[number - 1]) & high_mask
+            values[lane] ^= mixed << low_bits
+
+
+@inline
+def _refill(given: Any, size: Any, values: Any, places: Any, num_lanes: Any, following: Any, out: Any) -> Any:
+    """Writes lanes that are below `size` to `out` and gives them the next of `given`; returns the lanes still in use.
+
+    A lane that is not goes through the rounds again. `following` is the number of indices that have had a lane.
+    """
+    kept = 0
+    for lane in range(num_lanes):
+        value, place = values[lane], places[lane]
+        if value < np.uint64(size):
+            out[place] = np.int64(value)
+            if following == len(given):
+                continue
+            value, place = np.uint64(given[following]), following
+            following += 1
+        values[kept], places[kept] = value, place
+        kept += 1
+    return kept, following
+
+
 @kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
-def feistel(indices, size, keys, out) -> None:
+def feistel(indices: Any, size: Any, keys: Any, out: Any) -> None:
     """The permutation by a Feistel network.
 
     Args:
@@ -93,28 +153,19 @@ def feistel(indices, size, keys, out) -> None:
         keys: (rounds,) uint64, from `round_keys`; an even number.
         out: (n,) int64, positions in 0..size-1.
     """
-    bits = 0
-    while (size - 1) >> bits > 0:
-        bits += 1
-    # An index is `high` above `low`; low has the odd bit where there is one.
-    low_bits = np.uint64(bits - bits // 2)
-    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
-    high_mask = (np.uint64(1) << np.uint64(bits // 2)) - np.uint64(1)
-    for i in range(len(indices)):
-        value = indices[i]
-        while True:
-            high, low = np.uint64(value) >> low_bits, np.uint64(value) & low_mask
-            for number in range(0, len(keys), 2):
-                high ^= finalise(low ^ keys[number]) & high_mask
-                low ^= finalise(high ^ keys[number + 1]) & low_mask
-            value = np.int64((high << low_bits) | low)
-            if value < size:
-                break
-        out[i] = value
+    low_bits, low_mask, high_mask = _halves(size)
+    values, places = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
+    num_lanes = min(LANES, len(indices))
+    for lane in range(num_lanes):
+        values[lane], places[lane] = np.uint64(indices[lane]), lane
+    following = num_lanes
+    while num_lanes > 0:
+        _forward(values, num_lanes, low_bits, low_mask, high_mask, keys)
+        num_lanes, following = _refill(indices, size, values, places, num_lanes, following, out)
 
 
 @kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
-def feistel_inverse(positions, size, keys, out) -> None:
+def feistel_inverse(positions: Any, size: Any, keys: Any, out: Any) -> None:
     """The inverse of `feistel`: the same rounds, last to first.
 
     Args:
@@ -123,23 +174,15 @@ def feistel_inverse(positions, size, keys, out) -> None:
         keys: (rounds,) uint64, as for `feistel`.
         out: (n,) int64, indices in 0..size-1.
     """
-    bits = 0
-    while (size - 1) >> bits > 0:
-        bits += 1
-    low_bits = np.uint64(bits - bits // 2)
-    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
-    high_mask = (np.uint64(1) << np.uint64(bits // 2)) - np.uint64(1)
-    for i in range(len(positions)):
-        value = positions[i]
-        while True:
-            high, low = np.uint64(value) >> low_bits, np.uint64(value) & low_mask
-            for number in range(len(keys) - 1, 0, -2):
-                low ^= finalise(high ^ keys[number]) & low_mask
-                high ^= finalise(low ^ keys[number - 1]) & high_mask
-            value = np.int64((high << low_bits) | low)
-            if value < size:
-                break
-        out[i] = value
+    low_bits, low_mask, high_mask = _halves(size)
+    values, places = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
+    num_lanes = min(LANES, len(positions))
+    for lane in range(num_lanes):
+        values[lane], places[lane] = np.uint64(positions[lane]), lane
+    following = num_lanes
+    while num_lanes > 0:
+        _backward(values, num_lanes, low_bits, low_mask, high_mask, keys)
+        num_lanes, following = _refill(positions, size, values, places, num_lanes, following, out)
 
 
 @kernel("void(uint64, uint16[::1])")

@@ -48,6 +48,11 @@ def suspicions(positions: np.ndarray, size: int) -> list[str]:
     return found
 
 
+def test_battery_finds_neighbours_that_are_too_even() -> None:
+    (found,) = suspicions(_evenly_paired(2**20), 2**20)
+    assert found.startswith("chi squared 0")
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 4096, 65535, 65536, 65537, 66049])
 def test_permute_every_index_gives_each_position_once(size: int) -> None:
     step = 1 if size <= 4096 or not numba.config.DISABLE_JIT else 97
@@ -119,6 +124,37 @@ def _rounds(num_rounds: int) -> Callable[[np.ndarray, int], np.ndarray]:
     return weak
 
 
+def _evenly_paired(size: int) -> np.ndarray:
+    """All neighbours' pairs of 16ths equally often (a de Bruijn sequence), within a 16th at random: chi^2 is too small."""
+    rng = np.random.default_rng(5)
+    cycle = [
+        part for first in range(16) for part in [first, *(each for after in range(first + 1, 16) for each in (first, after))]
+    ]
+    own = [iter((rng.permutation(size // 16) + part * (size // 16)).tolist()) for part in range(16)]
+    return np.array([next(own[part]) for part in np.resize(cycle, size).tolist()])
+
+
+def _linear_rounds(indices: np.ndarray, size: int) -> np.ndarray:
+    """Five Feistel rounds of r * c + key, as some loaders have; `size` is an even power of two."""
+    half = (size - 1).bit_length() // 2
+    mask = (1 << half) - 1
+    high, low = indices >> half, indices & mask
+    for number in range(5):
+        high, low = low, high ^ ((low * 0x9E3779B1 + 977 * number) & mask)
+    return high << half | low
+
+
+def _rotating_rounds(indices: np.ndarray, size: int) -> np.ndarray:
+    """Four rounds of rotations and one AND, as of a block cipher that is meant to have 32 and more."""
+    half = (size - 1).bit_length() // 2
+    mask = (1 << half) - 1
+    high, low = indices >> half, indices & mask
+    for key in (0x1B3, 0x2C5, 0x0E9, 0x37A):
+        turned = [(high << by | high >> (half - by)) & mask for by in (1, 8, 2)]
+        high, low = low ^ (turned[0] & turned[1]) ^ turned[2] ^ (key & mask), high
+    return high << half | low
+
+
 @compiled_only
 @pytest.mark.parametrize(
     "weak",
@@ -129,6 +165,8 @@ def _rounds(num_rounds: int) -> Callable[[np.ndarray, int], np.ndarray]:
         pytest.param(lambda indices, size: (indices * 636_413_621 + 12_345) % size, id="lcg_large"),
         pytest.param(lambda indices, size: indices ^ 0b1010_0101_1100_0011_1010, id="xor"),
         pytest.param(_rounds(2), id="two_rounds"),
+        pytest.param(_linear_rounds, id="five_linear_rounds"),
+        pytest.param(_rotating_rounds, id="four_rotating_rounds"),
     ],
 )
 def test_battery_weak_permutation_is_found(weak: Callable[[np.ndarray, int], np.ndarray]) -> None:
@@ -141,11 +179,8 @@ def test_permute_tiny_set_draws_every_permutation_equally_often(size: int) -> No
     orders = list(permutations(range(size)))
     num_keys = 100 * len(orders)
     counts: Counter[tuple[int, ...]] = Counter()
-    table = np.empty(size, np.uint16)
     for epoch in range(num_keys):
-        with np.errstate(over="ignore"):
-            kernels.shuffle_table(np.uint64(seed_for(17, "tiny", size, epoch)), table)
-        counts[tuple(table.tolist())] += 1
+        counts[tuple(permute(seed_for(17, "tiny", size, epoch), size, np.arange(size)).tolist())] += 1
     freedom = len(orders) - 1
     chi_squared = sum((counts[order] - 100) ** 2 / 100 for order in orders)
     assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom) + 5
@@ -159,3 +194,25 @@ def test_permute_small_set_puts_every_index_everywhere() -> None:
     expected = num_keys / size
     counts = np.stack([np.bincount(tables[:, index], minlength=size) for index in range(size)])
     assert abs(counts - expected).max() < 6 * np.sqrt(expected)
+
+
+@compiled_only
+@pytest.mark.parametrize("size", [6, 7, 16, 31, 100, 1000, 4095])
+def test_permute_small_sets_place_neighbours_independently(size: int) -> None:
+    """Chi squared of (position, next position) in parts, over many keys: what `suspicions` is for larger sets."""
+    num_parts = min(size, 16)
+    part_of = np.arange(size) * num_parts // size
+    sizes = np.bincount(part_of)
+    # pairs: (num_parts, num_parts), the share of all ordered pairs of two places
+    pairs = (np.outer(sizes, sizes) - np.diag(sizes)) / (size * (size - 1))
+    observed, count = np.zeros(num_parts**2), 0
+    for key in range(400_000 // size):
+        parts = part_of[permute(seed_for(17, "middle", size, key), size, np.arange(size))][: size // 2 * 2]
+        observed += np.bincount(parts[::2] * num_parts + parts[1::2], minlength=num_parts**2)
+        count += size // 2
+    expected = pairs.reshape(-1) * count
+    wanted = expected > 0
+    chi_squared = float(((observed - expected)[wanted] ** 2 / expected[wanted]).sum())
+    freedom = int(wanted.sum()) - 1
+    assert observed[~wanted].sum() == 0
+    assert abs(chi_squared - freedom) < 6 * np.sqrt(2 * freedom)

@@ -1,13 +1,17 @@
 """batch(step): the pure function that every path to a batch goes through.
 
-    step  ->  samples of this rank  ->  addresses  ->  rows  ->  the fields that were asked for
+    steps  ->  samples of this rank  ->  addresses  ->  rows  ->  the fields that were asked for, cut into batches
+
+Several steps are built at once where that is asked for: one pass of arithmetic, one gather, and views of what came of it.
 
     field            shape            what it holds
     input_ids        (B, S)           token ids; a row past its documents is padded with the end-of-text id
     labels           (B, S)           the next token of the same document, else -100; "unshifted": input_ids, padding -100
     position_ids     (B, S)           from 0 in each piece of a document
     segment_ids      (B, S)           the piece a token belongs to, from 1 in each row; 0 for padding
-    cu_seqlens       (n,) int32       borders of pieces and of padding in the flattened (B * S) batch, from 0 to B * S
+    cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S; the padding of a row is
+                                      a run of its own, so that every token is in one, and its labels are ignored
+    max_seqlen       int              the longest run between two of them, as variable-length attention wants it
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
     piece_lengths    (P,) int32       tokens of each piece
     piece_starts     (P,) int64       where the piece starts in its document
@@ -15,127 +19,272 @@
     sources          (B,) int32       the source of each row, an index into `Loader.sources`
     step             int              the step itself
 
-Which rows of the global batch, and which of their tokens, a rank gets: `share.py`.
+Which rows of the global batch, and which of their tokens, a rank gets: `share.py`. Tokens of documents that are left out are
+padding: end-of-text, label -100, segment 0.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.kernels import batch as kernels
 from datapipe.loader.course import Course
+from datapipe.loader.epochs import MAX_WALKS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Mesh
-from datapipe.shards.reader import SequenceRows
+from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
 
 Labels = Literal["shifted", "unshifted"]
+OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """What fields are made of.
+class Chunk:
+    """What the fields of several batches are made of: their rows end to end.
 
     Attributes:
-        step: of the batch.
-        tokens: (B, S) int64.
-        read: the rows as the shards hold them.
-        sources: (B,) int64.
+        steps: of the batches.
+        borders: rows of batch b: borders[b] to borders[b + 1].
+        read: the columns of the rows that fields need; tokens in the dtype that was asked for.
+        addresses: (num_rows,) int64.
+        course: what they are addresses in.
+        hidden: (n, 3) int64, row, first token and the one after the last, of what is left out.
+        columns: the tokens of each row that this rank gets; None for all.
+        sequence_length, dtype: of the fields per token.
         labels: which kind.
     """
 
-    step: int
-    tokens: np.ndarray
+    steps: Sequence[int]
+    borders: tuple[int, ...]
     read: SequenceRows
-    sources: np.ndarray
+    addresses: np.ndarray
+    course: Course
+    hidden: np.ndarray
+    columns: np.ndarray | None
+    sequence_length: int
+    dtype: np.dtype
     labels: Labels
+
+    def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
+        """`values` (num_rows, S) cut into those of each batch, this rank's tokens of them, `hidden` where documents are left out."""
+        if hidden is not None:
+            for row, start, stop in self.hidden.tolist():
+                values[row, start:stop] = hidden
+        return self.per_row(values if self.columns is None else values[:, self.columns])
+
+    def per_row(self, values: np.ndarray) -> list[Any]:
+        """`values` (num_rows, …) cut into those of each batch: views."""
+        return [values[start:stop] for start, stop in zip(self.borders, self.borders[1:])]
+
+    def per_piece(self, values: np.ndarray) -> list[Any]:
+        """`values` (num_pieces, …) cut into those of each batch: views."""
+        offsets = self.read.piece_offsets
+        return [values[offsets[start] : offsets[stop]] for start, stop in zip(self.borders, self.borders[1:])]
+
+    def per_token(self) -> np.ndarray:
+        """Room for a field: (num_rows, S)."""
+        return np.empty((self.borders[-1], self.sequence_length), self.dtype)
 
 
 class BatchBuilder:
     """Builds the batches of one rank. Holds nothing that a batch depends on but its arguments."""
 
     def __init__(
-        self, course: Course, reader: RowReader, mesh: Mesh, fields: Sequence[str], labels: Labels, dtype: np.dtype
+        self,
+        course: Course,
+        reader: RowReader,
+        mesh: Mesh,
+        fields: Sequence[str],
+        labels: Labels,
+        dtype: np.dtype,
+        on_corrupt: OnCorrupt = "raise",
     ) -> None:
         self.course = course
         self.reader = reader
         self.mesh = mesh
         self.fields = tuple(fields)
         self.labels: Labels = labels
-        self.dtype = dtype
+        self.dtype = np.dtype(dtype)
+        self.on_corrupt: OnCorrupt = on_corrupt
+        self.damaged_shards: set[str] = set()
         for field in self.fields:
             if field not in FIELDS:
                 raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected some of {', '.join(FIELDS)}.")
+        self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
+        if course.lineage.skips.documents:
+            self._columns |= {OFFSETS, LENGTHS, KEYS}
+        self._tokens = mesh.columns(course.supply.snapshot.sequence_length)
 
     def on(self, course: Course) -> BatchBuilder:
         """The same builder for another course."""
-        return BatchBuilder(course, self.reader, self.mesh, self.fields, self.labels, self.dtype)
+        return BatchBuilder(course, self.reader, self.mesh, self.fields, self.labels, self.dtype, self.on_corrupt)
 
     def build(self, step: int) -> Batch:
         """The batch of this rank at `step`, by field."""
-        samples = self.course.samples(step)
-        addresses = self.course.locate(samples[self.mesh.rows(len(samples))])
-        read = self.reader.read(addresses)
-        rows = Rows(
-            step=step,
-            tokens=read.tokens.astype(np.int64),
+        return self.build_many([step])[0]
+
+    def build_many(self, steps: Sequence[int]) -> list[Batch]:
+        """The batches of this rank at `steps`, made together: what Python does is done once for all of them.
+
+        They are parts of the same arrays. None overlaps another, and each keeps all of them in memory.
+        """
+        samples = [self.course.samples(step) for step in steps]
+        samples = [one[self.mesh.rows(len(one))] for one in samples]
+        addresses, read = self._read(np.concatenate(samples))
+        borders = (0, *accumulate(map(len, samples)))
+        chunk = Chunk(
+            steps=steps,
+            borders=borders,
             read=read,
-            sources=self.course.layout.source_of(addresses),
+            addresses=addresses,
+            course=self.course,
+            hidden=self._hide(steps, borders, read),
+            columns=self._tokens,
+            sequence_length=self.course.supply.snapshot.sequence_length,
+            dtype=self.dtype,
             labels=self.labels,
         )
-        return {field: self._as_asked(FIELDS[field](rows), field) for field in self.fields}
+        values = [FIELDS[field].make(chunk) for field in self.fields]
+        return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
-    def _as_asked(self, value: Any, field: str) -> Any:
-        return value.astype(self.dtype, copy=False) if field in PER_TOKEN else value
+    def _read(self, samples: np.ndarray) -> tuple[np.ndarray, SequenceRows]:
+        """Addresses and rows of some samples; with `on_corrupt="replace"`, others in the place of damaged ones."""
+        addresses = self.course.locate(samples)
+        try:
+            return addresses, self._rows(addresses)
+        except CorruptionError:
+            if self.on_corrupt == "raise":
+                raise
+        for number, sample in enumerate(samples):
+            addresses[number] = self._sound(sample, int(addresses[number]))
+        return addresses, self._rows(addresses)
+
+    def _rows(self, addresses: np.ndarray) -> SequenceRows:
+        return self.reader.read(addresses, self._columns, self.dtype)
+
+    def _sound(self, sample: int, address: int) -> int:
+        """`address`, or where it is damaged one of the same source and epoch that is not: the same for every rank that asks."""
+        for attempt in range(1, MAX_WALKS + 1):
+            try:
+                self._rows(np.array([address]))
+                return address
+            except CorruptionError as error:
+                shard = self.course.layout.shards[int(self.course.layout.find(np.array([address]))[0][0])]
+                if shard.path not in self.damaged_shards:
+                    self.damaged_shards.add(shard.path)
+                    warnings.warn(f"{error}; its damaged rows are replaced by others of '{shard.source}'", stacklevel=2)
+                if attempt == MAX_WALKS:
+                    raise
+            address = int(self.course.locate(np.array([sample]), attempt)[0])
+        raise AssertionError(sample)
+
+    def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
+        """Makes the tokens of documents that are left out padding, and says where they were: see `Chunk.hidden`."""
+        if not self.course.lineage.skips.documents:
+            return np.empty((0, 3), np.int64)
+        found: list[tuple[int, int, int]] = []
+        eos_id = self.course.supply.snapshot.tokenizer.eos_id
+        for step, first_row, stop_row in zip(steps, borders, borders[1:]):
+            left_out = self.course.left_out_documents(step)
+            for row in range(first_row, stop_row):
+                at = 0
+                for piece in range(read.piece_offsets[row], read.piece_offsets[row + 1]):
+                    length = int(read.piece_lengths[piece])
+                    if read.keys[piece].tobytes() in left_out:
+                        found.append((row, at, at + length))
+                        if TOKENS in self._columns:
+                            read.tokens[row, at : at + length] = eos_id
+                    at += length
+        return np.array(found, np.int64).reshape(-1, 3)
 
 
-def _labels(rows: Rows) -> np.ndarray:
-    make = kernels.shifted_labels if rows.labels == "shifted" else kernels.unshifted_labels
-    out = np.empty_like(rows.tokens)
-    make(rows.tokens, rows.read.piece_offsets, rows.read.piece_lengths, out)
-    return out
+def _labels(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS[chunk.labels, out.itemsize](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out, hidden=kernels.IGNORED)
 
 
-def _position_ids(rows: Rows) -> np.ndarray:
-    out = np.empty_like(rows.tokens)
-    kernels.positions(rows.read.piece_offsets, rows.read.piece_lengths, out)
-    return out
+def _position_ids(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS["positions", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out)
 
 
-def _segment_ids(rows: Rows) -> np.ndarray:
-    out = np.empty_like(rows.tokens)
-    kernels.segments(rows.read.piece_offsets, rows.read.piece_lengths, out)
-    return out
+def _segment_ids(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS["segments", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out, hidden=0)
 
 
-def _cu_seqlens(rows: Rows) -> np.ndarray:
-    num_rows, length = rows.tokens.shape
-    lengths, offsets = rows.read.piece_lengths.astype(np.int64), rows.read.piece_offsets
-    # ends: (num_pieces,) within the row, then in the flattened batch
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    row_of = np.repeat(np.arange(num_rows), np.diff(offsets))
-    ends = before[1:] - before[offsets[row_of]] + row_of * length
-    return np.unique(np.concatenate([np.arange(num_rows + 1) * length, ends])).astype(np.int32)
+def _borders(chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Borders of all batches, where those of each begin, and the longest run of each."""
+    num_batches, lengths = len(chunk.steps), chunk.read.piece_lengths
+    out = np.empty(num_batches + chunk.borders[-1] + len(lengths), np.int32)
+    offsets, longest = np.empty(num_batches + 1, np.int64), np.empty(num_batches, np.int64)
+    batch_rows = np.array(chunk.borders, np.int64)
+    kernels.borders(chunk.read.piece_offsets, lengths, batch_rows, chunk.sequence_length, out, offsets, longest)
+    return out, offsets, longest
 
 
-FIELDS: Mapping[str, Callable[[Rows], Any]] = {
-    "input_ids": lambda rows: rows.tokens,
-    "labels": _labels,
-    "position_ids": _position_ids,
-    "segment_ids": _segment_ids,
-    "cu_seqlens": _cu_seqlens,
-    "piece_offsets": lambda rows: rows.read.piece_offsets,
-    "piece_lengths": lambda rows: rows.read.piece_lengths,
-    "piece_starts": lambda rows: rows.read.starts,
-    "document_keys": lambda rows: rows.read.keys,
-    "sources": lambda rows: rows.sources.astype(np.int32),
-    "step": lambda rows: rows.step,
+def _cu_seqlens(chunk: Chunk) -> list[Any]:
+    out, offsets, _ = _borders(chunk)
+    return [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
+
+
+def _piece_offsets(chunk: Chunk) -> list[Any]:
+    offsets = chunk.read.piece_offsets
+    return [offsets[start : stop + 1] - offsets[start] for start, stop in zip(chunk.borders, chunk.borders[1:])]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """How a field is made.
+
+    Attributes:
+        make: gives its value for each batch of a chunk.
+        columns: of the rows, which it needs.
+    """
+
+    make: Callable[[Chunk], Sequence[Any]]
+    columns: frozenset[str] = frozenset()
+
+
+_PIECES = frozenset({OFFSETS, LENGTHS})
+
+FIELDS: Mapping[str, Field] = {
+    "input_ids": Field(make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens), columns=frozenset({TOKENS})),
+    "labels": Field(make=_labels, columns=_PIECES | {TOKENS}),
+    "position_ids": Field(make=_position_ids, columns=_PIECES),
+    "segment_ids": Field(make=_segment_ids, columns=_PIECES),
+    "cu_seqlens": Field(make=_cu_seqlens, columns=_PIECES),
+    "max_seqlen": Field(make=lambda chunk: _borders(chunk)[2].tolist(), columns=_PIECES),
+    "piece_offsets": Field(make=_piece_offsets, columns=frozenset({OFFSETS})),
+    "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=_PIECES),
+    "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),
+    "document_keys": Field(make=lambda chunk: chunk.per_piece(chunk.read.keys), columns=frozenset({OFFSETS, KEYS})),
+    "sources": Field(make=lambda chunk: chunk.per_row(chunk.course.layout.source_of(chunk.addresses).astype(np.int32))),
+    "step": Field(make=lambda chunk: chunk.steps),
 }
 
 PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
 """The fields of shape (B, S), which come in the dtype that was asked for."""
+
+_KERNELS = {
+    ("shifted", 8): kernels.shifted_labels_64,
+    ("shifted", 4): kernels.shifted_labels_32,
+    ("unshifted", 8): kernels.unshifted_labels_64,
+    ("unshifted", 4): kernels.unshifted_labels_32,
+    ("positions", 8): kernels.positions_64,
+    ("positions", 4): kernels.positions_32,
+    ("segments", 8): kernels.segments_64,
+    ("segments", 4): kernels.segments_32,
+}
+"""By what is made and the bytes of an item."""

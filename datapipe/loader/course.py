@@ -47,9 +47,13 @@ class Course:
         start, stop = self.steps.samples(step)
         return np.arange(start, stop, dtype=np.int64)[rows or slice(None)]
 
-    def locate(self, samples: np.ndarray) -> np.ndarray:
-        """The address of each sample: (n,) int64. Rows of shards that are left out are replaced."""
-        return self.order.locate_without(samples, self._left_out)
+    def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
+        """The address of each sample: (n,) int64. Rows of shards that are left out are replaced.
+
+        Args:
+            attempt: above 0, the address that takes the place of one that cannot be had.
+        """
+        return self.order.locate_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None) -> list[tuple[int, int]]:
         """(epoch, sample) wherever the sequence at `address` comes up; see `SampleOrder.samples_of`.
@@ -62,9 +66,9 @@ class Course:
             num_epochs = self.order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), end)
         return self.order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
-    def left_out_documents(self, step: int) -> list[bytes]:
+    def left_out_documents(self, step: int) -> frozenset[bytes]:
         """Keys of the documents that are padding at `step`."""
-        return [bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step]
+        return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
 
     def check_step(self, step: int) -> None:
         """Raises UserError for a step that is not there."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from datapipe.errors import UserError
 from datapipe.loader import course
-from datapipe.loader.batches import Batch, BatchBuilder, Labels
+from datapipe.loader.batches import Batch, BatchBuilder, Labels, OnCorrupt
 from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
 from datapipe.loader.lineage import Skips
@@ -66,6 +66,9 @@ class Loader:
         skip_shards: paths of shards, as in the snapshot, whose rows are replaced by others of their source.
         migrate: take up states of another mixture, or of a snapshot with other sources: each source goes on from its place.
         restart: with `migrate`, sources that hold other rows than before, and begin again.
+        on_corrupt: what becomes of rows that are damaged where they are stored: "raise", or "replace" them by others of their
+            source, with a warning that names the shard, the same on every rank.
+        check: hold every block against its checksum when it is first used.
         prefetch: batches built ahead; 0 builds in the caller. From a local disk one thread builds them all; from an object
             store each has a thread of its own (16 at most), since it waits for its requests: give 16 or more there.
     """
@@ -91,9 +94,11 @@ class Loader:
         skip_shards: Sequence[str] = (),
         migrate: bool = False,
         restart: Sequence[str] = (),
+        on_corrupt: OnCorrupt = "raise",
+        check: bool = True,
         prefetch: int = 2,
     ) -> None:
-        _check_choices(split, labels, np.dtype(dtype), prefetch, window)
+        _check_choices(split, labels, np.dtype(dtype), on_corrupt, prefetch, window)
         self._mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self._mesh)
         root = Root(str(output))
@@ -104,8 +109,8 @@ class Loader:
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, frozenset(restart)
-        self._reader = RowReader(root, self.snapshot, supply.layout)
-        self._builder = BatchBuilder(self._fresh, self._reader, self._mesh, fields, labels, np.dtype(dtype))
+        self._reader = RowReader(root, self.snapshot, supply.layout, check=check)
+        self._builder = BatchBuilder(self._fresh, self._reader, self._mesh, fields, labels, np.dtype(dtype), on_corrupt)
         self._prefetch = prefetch
         self._is_local = root.local is not None
         self._step = self._fresh.steps.next(0)
@@ -172,8 +177,13 @@ class Loader:
 
     def prefetcher(self, stride: int) -> Prefetcher:
         """What builds ahead of an iteration over every `stride`-th step. Its threads start at the first batch."""
-        num_threads = 1 if self._is_local else self._prefetch
-        return Prefetcher(self._builder.build, self._prefetch, num_threads=num_threads, stride=stride, stop=self.num_steps)
+        num_threads, steps = 1 if self._is_local else self._prefetch, self.course.steps
+
+        def successor(step: int) -> int | None:
+            after = steps.advance(step, stride)
+            return after if steps.num_steps is None or after < steps.num_steps else None
+
+        return Prefetcher(self._builder.build_many, self._prefetch, successor=successor, num_threads=num_threads)
 
     def seek(self, step: int) -> None:
         """Goes on at `step`, or after it if it is skipped, in constant time; also under a running iterator."""
@@ -239,11 +249,12 @@ def _plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mes
     return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
 
 
-def _check_choices(split: str, labels: str, dtype: np.dtype, prefetch: int, window: int | None) -> None:
+def _check_choices(split: str, labels: str, dtype: np.dtype, on_corrupt: str, prefetch: int, window: int | None) -> None:
     for name, found, expected in (
         ("split", split, ("train", "validation")),
         ("labels", labels, ("shifted", "unshifted")),
         ("dtype", dtype.name, ("int64", "int32")),
+        ("on_corrupt", on_corrupt, ("raise", "replace")),
     ):
         if found not in expected:
             raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")

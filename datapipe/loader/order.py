@@ -84,23 +84,23 @@ class SampleOrder:
             out[here] = self._locate_in(number, samples[here], attempt)
         return out
 
-    def locate_without(self, samples: np.ndarray, shards: Mapping[int, int]) -> np.ndarray:
+    def locate_without(self, samples: np.ndarray, shards: Mapping[int, int], attempt: int = 0) -> np.ndarray:
         """`locate`, with rows of left-out shards replaced by others of the same source and epoch.
 
         Args:
             shards: number of a shard -> the sample from which on it is left out.
         """
-        addresses = self.locate(samples)
+        addresses = self.locate(samples, attempt)
         if not shards or self.split == "validation":
             return addresses
         since = np.full(len(self.layout.shards), np.iinfo(np.int64).max)
         since[list(shards)] = list(shards.values())
         hit = np.zeros(0, np.int64)
-        for attempt in range(1, MAX_WALKS + 1):
+        for further in range(attempt + 1, attempt + MAX_WALKS + 1):
             hit = np.flatnonzero(since[self.layout.find(addresses)[0]] <= samples)
             if len(hit) == 0:
                 return addresses
-            addresses[hit] = self.locate(samples[hit], attempt)
+            addresses[hit] = self.locate(samples[hit], further)
         source = self.layout.sources[int(self.layout.source_of(addresses[hit[:1]])[0])]
         raise SnapshotError(
             f"source '{source}': nearly all of its shards are left out, so that no row takes the place of theirs. "

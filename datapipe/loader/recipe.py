@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
+from math import gcd, lcm
 from typing import Any, Literal
 
 import xxhash
@@ -128,4 +128,6 @@ def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
     if any(weight < 0 for weight in exact.values()) or not any(exact.values()):
         raise UserError(f"mixture: {dict(weights)}: expected weights of at least 0, and at least one above 0.")
     scale = lcm(*(weight.denominator for weight in exact.values()))
-    return {name: int(weight * scale) for name, weight in exact.items()}
+    whole = {name: int(weight * scale) for name, weight in exact.items()}
+    common = gcd(*whole.values())
+    return {name: weight // common for name, weight in whole.items()}

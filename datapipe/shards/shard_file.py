@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,13 +39,19 @@ def identity(sequence_length: int, tokenizer_fingerprint: str, piece_length: int
     return known if piece_length is None else {**known, PIECE_KEY: str(piece_length).encode()}
 
 
-def open_shard(root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str) -> Shard:
-    """Opens a shard and checks all but its rows. Raises SnapshotError for other data, CorruptionError for damage."""
-    size = root.size(entry.path)
+def open_shard(
+    root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str, local: Path | None = None
+) -> Shard:
+    """Opens a shard and checks all but its rows. Raises SnapshotError for other data, CorruptionError for damage.
+
+    Args:
+        local: a whole copy of the file, opened in its place.
+    """
+    size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
         found = "no such file" if size is None else f"{size} bytes"
         raise CorruptionError(f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it")
-    shard = Shard(root, entry)
+    shard = Shard(root, entry, local)
     try:
         shard.check(sequence_length, tokenizer_fingerprint)
     except BaseException:
@@ -61,11 +68,12 @@ class Shard:
         schema: with the file's metadata.
     """
 
-    def __init__(self, root: Root, entry: ShardEntry) -> None:
-        self._root, self._entry = root, entry
-        self._stream = root.open_input(entry.path)
+    def __init__(self, root: Root, entry: ShardEntry, local: Path | None = None) -> None:
+        self._entry = entry
+        self._is_local = root.local is not None or local is not None
+        self._stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
         is_parquet = entry.path.endswith(".parquet")
-        self.mapped = self._stream.read_buffer() if root.local is not None and not is_parquet else None
+        self.mapped = self._stream.read_buffer() if self._is_local and not is_parquet else None
         try:
             with self._damage_named():
                 if is_parquet:
@@ -143,7 +151,7 @@ class Shard:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and (self._root.local is None or error.errno is not None):
+            if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # the disk or the network, not the content
             raise CorruptionError(
                 f"{self._entry.path}: {what}cannot be read: {error}. Run the mixture again to restore it"

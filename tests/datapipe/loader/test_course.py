@@ -79,7 +79,7 @@ def test_other_weights_without_migrate_are_refused_with_what_differs(output: Pat
     other = resumed(loader, output, mixture={"code": 1, "web": 1}, migrate=True)
     with pytest.raises(SnapshotError, match="another mixture"):
         resumed(other, output)  # as it was opened at first: the run is another now
-    assert resumed(other, output, mixture={"code": 2, "web": 2}).step == 1
+    assert resumed(other, output, mixture={"code": 0.5, "web": "0.5"}).step == 1
 
 
 def test_sources_that_come_and_go_keep_their_place(tmp_path: Path, output: Path) -> None:
@@ -96,7 +96,7 @@ def test_sources_that_come_and_go_keep_their_place(tmp_path: Path, output: Path)
             rows.setdefault(source, []).extend(found)
     for source, size in {**SIZES, "zeta": 20}.items():
         assert_full_epochs(rows[source], size)
-    with pytest.raises(SnapshotError, match="source 'web' was other data, or none of this snapshot's, before step 20"):
+    with pytest.raises(SnapshotError, match=r"source 'web' was other data, or none of this snapshot's, before step 10"):
         resumed(loaders[2], narrower).batch(0)
     with pytest.raises(SnapshotError, match="source 'zeta' is new"):
         resumed(loaders[0], wider)
@@ -136,7 +136,7 @@ def test_more_tokens_extend_a_run_without_repeating(tmp_path: Path) -> None:
 
 def test_skipped_steps_are_left_out_and_the_rest_is_as_it_was(output: Path) -> None:
     plain = Loader(output, global_batch_size=5, fields=("input_ids", "step"), prefetch=0)
-    expected = {batch["step"]: batch["input_ids"] for batch in islice(plain, 40)}
+    expected = {batch["step"]: batch["input_ids"] for batch in islice(plain, 50)}
     early = Loader(output, global_batch_size=5, fields=("input_ids", "step"))
     seen = [batch["step"] for batch in islice(early, 12)]
     loader = resumed(early, output, fields=("input_ids", "step"), skip=[(20, 25), (8, 14), (24, 27)])
@@ -158,6 +158,7 @@ def test_skipped_shards_are_replaced_by_rows_of_their_source(output: Path, world
     first, stop = (
         next(int(at) for at in np.flatnonzero([s.path == p for s in start.course.layout.shards])) for p in (gone[0], gone[-1])
     )
+    parts: list[Loader] = []
     for step in range(60):
         parts = (
             [

@@ -1,0 +1,179 @@
+"""Blocks in memory: where the columns of a record batch lie, and rows gathered out of any number of them.
+
+    record batch, or rows copied  ──▶  Block: five addresses, the number of pieces  ──▶  gather(blocks, rows)  ──▶  SequenceRows
+
+An address is made only of memory that holds what the columns need, so that kernels may follow it without looking. What it
+points to is read anew each time and believed nothing: see `kernels/gather.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import KEY_BYTES
+from datapipe.errors import CorruptionError
+from datapipe.kernels import gather as kernels
+
+LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
+TOKENS, OFFSETS = "tokens", "offsets"
+EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
+
+_ALIGNMENT = 8
+"""Arrow aligns every buffer to that, and compiled loops count on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceRows:
+    """Rows in the order they were asked for; a column that was not asked for is empty.
+
+    Attributes:
+        tokens: (n, S) uint16 or uint32, or as was asked for; padded with the end-of-text id.
+        piece_lengths: (num_pieces,) int32, tokens of each piece of a document.
+        piece_offsets: (n + 1,) int64; row i holds the pieces `piece_offsets[i]` to `piece_offsets[i + 1]`.
+        keys: (num_pieces, 16) uint8, the document of each piece.
+        starts: (num_pieces,) int64, where the piece starts in its document.
+    """
+
+    tokens: np.ndarray
+    piece_lengths: np.ndarray
+    piece_offsets: np.ndarray
+    keys: np.ndarray
+    starts: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One record batch in memory.
+
+    Attributes:
+        entry: (BLOCK_WIDTH,) int64, what kernels know of it.
+        kept: what holds its memory.
+        num_bytes: of its columns.
+    """
+
+    entry: np.ndarray
+    kept: Any
+    num_bytes: int
+
+
+def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | None:
+    """The block that a record batch of `schemas.sequences` is, or None if its columns are not where they can be read.
+
+    Args:
+        batch: as `shard_file.Shard` gives it: whole, with lists of one and the same number of pieces.
+        within: the mapped file that must hold all of it, and holds its memory; else the batch does.
+    """
+    tokens, lengths, keys, starts = (batch.column(name) for name in (TOKENS, LENGTHS, KEYS, STARTS))
+    num_pieces = len(lengths.values)
+    id_bytes = tokens.type.value_type.bit_width // 8
+    wanted = (
+        (tokens.values, 1, batch.num_rows * tokens.type.list_size * id_bytes),
+        (lengths, 1, 4 * (batch.num_rows + 1) if batch.num_rows else 0),
+        (lengths.values, 1, 4 * num_pieces),
+        (keys.values, 1, KEY_BYTES * num_pieces),
+        (starts.values, 1, 8 * num_pieces),
+    )
+    places: list[int] = []
+    for array, number, num_bytes in wanted:
+        buffer = array.buffers()[number]
+        place = 0 if buffer is None else buffer.address
+        sound = array.offset == 0 and place % _ALIGNMENT == 0 and (0 if buffer is None else buffer.size) >= num_bytes
+        if num_bytes and within is not None:
+            sound = sound and within.address <= place and place + num_bytes <= within.address + within.size
+        if not sound or (num_bytes and place == 0):
+            return None
+        places.append(place)
+    return Block(
+        np.array([*places, num_pieces], np.int64),
+        kept=batch if within is None else within,
+        num_bytes=sum(num_bytes for _, _, num_bytes in wanted),
+    )
+
+
+def block_of_rows(rows: SequenceRows) -> Block:
+    """Rows that were copied, as a block of their own; of the columns that they have."""
+    offsets = rows.piece_offsets.astype(np.int32)
+    columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
+    entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths)], np.int64)
+    entry[kernels.NUM_PIECES] = rows.piece_offsets[-1] if len(rows.piece_offsets) else 0
+    return Block(entry, kept=(rows, offsets), num_bytes=sum(column.nbytes for column in columns))
+
+
+def gather(
+    blocks: np.ndarray,
+    rows: np.ndarray,
+    *,
+    sequence_length: int,
+    stored: np.dtype,
+    wanted: Set[str] = EVERY_COLUMN,
+    dtype: np.dtype | None = None,
+    name: Callable[[int], str],
+) -> SequenceRows:
+    """Copies rows out of blocks. Raises CorruptionError for one that points outside its block.
+
+    Args:
+        blocks: (n,) int64, addresses of entries of blocks that the caller keeps.
+        rows: (n,) int64, the row in each block.
+        stored: type of the ids in the blocks.
+        wanted: the columns to read; of the pieces, nothing is touched that these do not need.
+        dtype: of `tokens`: `stored` by default, int32 or int64.
+        name: the shard of row i of these, for the message.
+    """
+    num_rows = len(rows) if TOKENS in wanted else 0
+    tokens = np.empty((num_rows, sequence_length), dtype or stored)
+    if num_rows:
+        _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
+    if not wanted - {TOKENS}:
+        return _rows_of(tokens, np.zeros(0, np.int64), None, None, None)
+    firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+    _check(kernels.count_pieces(blocks, rows, firsts, offsets), name)
+    num_pieces = int(offsets[-1])
+    lengths = keys = starts = None
+    if LENGTHS in wanted:
+        lengths = np.empty(num_pieces, np.int32)
+        _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
+    if KEYS in wanted:
+        keys = np.empty((num_pieces, 2), np.uint64)
+        kernels.gather_keys(blocks, firsts, offsets, keys)
+    if STARTS in wanted:
+        starts = np.empty(num_pieces, np.int64)
+        kernels.gather_starts(blocks, firsts, offsets, starts)
+    return _rows_of(tokens, offsets, lengths, keys, starts)
+
+
+def _rows_of(
+    tokens: np.ndarray, offsets: np.ndarray, lengths: np.ndarray | None, keys: np.ndarray | None, starts: np.ndarray | None
+) -> SequenceRows:
+    return SequenceRows(
+        tokens=tokens,
+        piece_offsets=offsets,
+        piece_lengths=np.zeros(0, np.int32) if lengths is None else lengths,
+        keys=np.zeros((0, KEY_BYTES), np.uint8) if keys is None else keys.view(np.uint8),
+        starts=np.zeros(0, np.int64) if starts is None else starts,
+    )
+
+
+def _check(bad_row: int, name: Callable[[int], str]) -> None:
+    if bad_row >= 0:
+        raise CorruptionError(
+            f"{name(bad_row)}: a row points outside its record batch. `datapipe verify` checks all shards; "
+            f"run the mixture again to restore it"
+        )
+
+
+_COPIES = {
+    (np.dtype(stored).str, np.dtype(wide).str): copy
+    for stored, wide, copy in (
+        (np.uint16, np.uint16, kernels.copy_16),
+        (np.uint16, np.int32, kernels.copy_16_to_int32),
+        (np.uint16, np.int64, kernels.copy_16_to_int64),
+        (np.uint32, np.uint32, kernels.copy_32),
+        (np.uint32, np.int32, kernels.copy_32_to_int32),
+        (np.uint32, np.int64, kernels.copy_32_to_int64),
+    )
+}

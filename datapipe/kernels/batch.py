@@ -21,17 +21,33 @@ IGNORED = -100
 
 
 @inline
+def _fill(out: Any, value: Any) -> None:
+    for t in range(out.shape[0]):
+        out[t] = value
+
+
+@inline
+def _count_up(out: Any) -> None:
+    for t in range(out.shape[0]):
+        out[t] = t
+
+
+@inline
+def _copy(source: Any, out: Any) -> None:
+    for t in range(out.shape[0]):
+        out[t] = source[t]
+
+
+@inline
 def _shifted_labels(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
     for row in range(tokens.shape[0]):
         at = 0
         for piece in range(piece_offsets[row], piece_offsets[row + 1]):
             last = at + piece_lengths[piece] - 1
-            for t in range(at, last):
-                out[row, t] = tokens[row, t + 1]
+            _copy(tokens[row, at + 1 : last + 1], out[row, at:last])
             out[row, last] = IGNORED
             at = last + 1
-        for t in range(at, tokens.shape[1]):
-            out[row, t] = IGNORED
+        _fill(out[row, at:], IGNORED)
 
 
 @kernel("void(int64[:, ::1], int64[::1], int32[::1], int64[:, ::1])")
@@ -59,10 +75,8 @@ def _unshifted_labels(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: 
         used = 0
         for piece in range(piece_offsets[row], piece_offsets[row + 1]):
             used += piece_lengths[piece]
-        for t in range(used):
-            out[row, t] = tokens[row, t]
-        for t in range(used, tokens.shape[1]):
-            out[row, t] = IGNORED
+        _copy(tokens[row, :used], out[row, :used])
+        _fill(out[row, used:], IGNORED)
 
 
 @kernel("void(int64[:, ::1], int64[::1], int32[::1], int64[:, ::1])")
@@ -85,11 +99,9 @@ def _positions(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
     for row in range(out.shape[0]):
         at = 0
         for piece in range(piece_offsets[row], piece_offsets[row + 1]):
-            for t in range(piece_lengths[piece]):
-                out[row, at + t] = t
+            _count_up(out[row, at : at + piece_lengths[piece]])
             at += piece_lengths[piece]
-        for t in range(at, out.shape[1]):
-            out[row, t] = t - at
+        _count_up(out[row, at:])
 
 
 @kernel("void(int64[::1], int32[::1], int64[:, ::1])")
@@ -115,11 +127,9 @@ def _segments(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
     for row in range(out.shape[0]):
         at = 0
         for piece in range(piece_offsets[row], piece_offsets[row + 1]):
-            for t in range(at, at + piece_lengths[piece]):
-                out[row, t] = piece - piece_offsets[row] + 1
+            _fill(out[row, at : at + piece_lengths[piece]], piece - piece_offsets[row] + 1)
             at += piece_lengths[piece]
-        for t in range(at, out.shape[1]):
-            out[row, t] = 0
+        _fill(out[row, at:], 0)
 
 
 @kernel("void(int64[::1], int32[::1], int64[:, ::1])")

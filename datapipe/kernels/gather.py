@@ -2,7 +2,7 @@
 
     addresses (n,) ── find_rows ──▶ block, row in it (n,) ── copy_* ──▶ tokens (n, S)
                                                           ── count_pieces ──▶ first piece (n,), piece_offsets (n + 1,)
-                                                                               ── gather_lengths, _starts, _keys ──▶ (num_pieces,)
+                                                                             ── gather_* ──▶ lengths, starts, keys (num_pieces,)
 
 A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its columns and how many pieces it has. What a file
 says (offsets, lengths) is held against those numbers before it becomes an address or a place in an output, so that a damaged

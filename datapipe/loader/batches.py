@@ -35,6 +35,7 @@ import numpy as np
 
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.kernels import batch as kernels
+from datapipe.loader.buffers import BufferPool
 from datapipe.loader.course import Course
 from datapipe.loader.epochs import MAX_WALKS
 from datapipe.loader.reading import RowReader
@@ -59,6 +60,7 @@ class Chunk:
         hidden: (n, 3) int64, row, first token and the one after the last, of what is left out.
         columns: the tokens of each row that this rank gets; None for all.
         sequence_length, dtype: of the fields per token.
+        pool: memory for those.
         labels: which kind.
     """
 
@@ -71,6 +73,7 @@ class Chunk:
     columns: np.ndarray | None
     sequence_length: int
     dtype: np.dtype
+    pool: BufferPool
     labels: Labels
 
     def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
@@ -91,7 +94,7 @@ class Chunk:
 
     def per_token(self) -> np.ndarray:
         """Room for a field: (num_rows, S)."""
-        return np.empty((self.borders[-1], self.sequence_length), self.dtype)
+        return self.pool.empty((self.borders[-1], self.sequence_length), self.dtype)
 
 
 class BatchBuilder:
@@ -115,6 +118,7 @@ class BatchBuilder:
         self.dtype = np.dtype(dtype)
         self.on_corrupt: OnCorrupt = on_corrupt
         self.damaged_shards: set[str] = set()
+        self._pool = BufferPool()
         for field in self.fields:
             if field not in FIELDS:
                 raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected some of {', '.join(FIELDS)}.")
@@ -150,6 +154,7 @@ class BatchBuilder:
             columns=self._tokens,
             sequence_length=self.course.supply.snapshot.sequence_length,
             dtype=self.dtype,
+            pool=self._pool,
             labels=self.labels,
         )
         values = [FIELDS[field].make(chunk) for field in self.fields]
@@ -168,7 +173,7 @@ class BatchBuilder:
         return addresses, self._rows(addresses)
 
     def _rows(self, addresses: np.ndarray) -> SequenceRows:
-        return self.reader.read(addresses, self._columns, self.dtype)
+        return self.reader.read(addresses, self._columns, self.dtype, self._pool.empty)
 
     def _sound(self, sample: int, address: int) -> int:
         """`address`, or where it is damaged one of the same source and epoch that is not: the same for every rank that asks."""

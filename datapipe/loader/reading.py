@@ -64,7 +64,7 @@ class RowReader:
 
     Args:
         check: whether each block is held against its checksum when it is first used, and again when its shard was closed.
-        local_copy: asked for shards that are not on a local disk, before they are opened and at every call that reads from them.
+        local_copy: asked for shards that are not on a local disk, before they are opened and at every call that reads them.
     """
 
     def __init__(
@@ -84,12 +84,19 @@ class RowReader:
         self._last_used = np.zeros(len(layout.shards), np.int64)
         self._calls = 0
 
-    def read(self, addresses: np.ndarray, wanted: Set[str] = EVERY_COLUMN, dtype: np.dtype | None = None) -> SequenceRows:
+    def read(
+        self,
+        addresses: np.ndarray,
+        wanted: Set[str] = EVERY_COLUMN,
+        dtype: np.dtype | None = None,
+        allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
+    ) -> SequenceRows:
         """The rows at `addresses` (n,) int64, in that order; an address may come up twice.
 
         Args:
             wanted: which columns, of `shards.blocks.EVERY_COLUMN`.
             dtype: of the tokens: int32, int64, or as they are stored.
+            allocate: makes the array of the tokens.
         """
         addresses = np.ascontiguousarray(addresses, np.int64)
         if len(addresses) and (int(addresses.min()) < 0 or int(addresses.max()) >= self.layout.num_sequences):
@@ -111,6 +118,7 @@ class RowReader:
             stored=self._stored,
             wanted=wanted,
             dtype=dtype,
+            allocate=allocate,
             name=lambda row: self.layout.shards[shards[row]].path,
         )
         del kept  # until here: what `blocks` points to

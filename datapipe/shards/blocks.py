@@ -112,6 +112,7 @@ def gather(
     stored: np.dtype,
     wanted: Set[str] = EVERY_COLUMN,
     dtype: np.dtype | None = None,
+    allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     name: Callable[[int], str],
 ) -> SequenceRows:
     """Copies rows out of blocks. Raises CorruptionError for one that points outside its block.
@@ -122,10 +123,11 @@ def gather(
         stored: type of the ids in the blocks.
         wanted: the columns to read; of the pieces, nothing is touched that these do not need.
         dtype: of `tokens`: `stored` by default, int32 or int64.
+        allocate: makes the array of `tokens`.
         name: the shard of row i of these, for the message.
     """
     num_rows = len(rows) if TOKENS in wanted else 0
-    tokens = np.empty((num_rows, sequence_length), dtype or stored)
+    tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:
         _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
     if not wanted - {TOKENS}:

@@ -7,16 +7,27 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from datapipe.errors import CorruptionError
-from datapipe.loader import Loader
+from datapipe.loader import Loader, prefetch
 from datapipe.loader.prefetch import Prefetcher
 from tests.snapshots import make_snapshot
+
+
+def every(stride: int = 1, stop: int = 1 << 40) -> Callable[[int], int | None]:
+    return lambda step: step + stride if step + stride < stop else None
+
+
+def each(build: Callable[[int], Any]) -> Callable[[Sequence[int]], list[Any]]:
+    return lambda steps: [build(step) for step in steps]
 
 
 def prefetch_threads() -> set[threading.Thread]:
@@ -25,7 +36,7 @@ def prefetch_threads() -> set[threading.Thread]:
 
 @pytest.mark.parametrize(("depth", "num_threads", "stride"), [(0, 1, 1), (1, 1, 1), (2, 1, 3), (5, 4, 2), (40, 40, 1)])
 def test_take_any_depth_gives_each_step_in_order(depth: int, num_threads: int, stride: int) -> None:
-    ahead = Prefetcher(lambda step: step * 10, depth, num_threads=num_threads, stride=stride, stop=100)
+    ahead = Prefetcher(each(lambda step: step * 10), depth, num_threads=num_threads, successor=every(stride, 100))
     steps = range(2, 100, stride)
     assert [ahead.take(step) for step in steps] == [step * 10 for step in steps]
     ahead.close()
@@ -39,7 +50,7 @@ def test_take_never_builds_past_the_stop_or_further_than_its_depth() -> None:
         built.append(step)
         return step
 
-    ahead = Prefetcher(build, 3, stop=7)
+    ahead = Prefetcher(each(build), 3, successor=every(stop=7))
     assert ahead.take(0) == 0
     ahead.close()
     assert max(built) <= 3
@@ -49,8 +60,96 @@ def test_take_never_builds_past_the_stop_or_further_than_its_depth() -> None:
 
 
 def test_take_unexpected_step_starts_there() -> None:
-    ahead = Prefetcher(lambda step: step, 4, num_threads=2)
+    ahead = Prefetcher(each(lambda step: step), 4, num_threads=2, successor=every())
     assert [ahead.take(step) for step in (0, 1, 50, 51, 3, 3)] == [0, 1, 50, 51, 3, 3]
+    ahead.close()
+
+
+def test_take_steps_that_are_skipped_are_never_built() -> None:
+    after = {0: 1, 1: 7, 7: 8, 8: 20, 20: 21}
+    built: list[int] = []
+    ahead = Prefetcher(each(lambda step: built.append(step) or step), 16, successor=after.get)
+    assert [ahead.take(step) for step in (0, 1, 7, 8, 20, 21)] == [0, 1, 7, 8, 20, 21]
+    assert sorted(built) == [0, 1, 7, 8, 20, 21]
+    ahead.close()
+
+
+def test_chunks_begin_with_one_step_and_grow_to_half_of_the_depth_or_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes(num_bytes: int) -> list[int]:
+        found: list[int] = []
+
+        def build_many(steps: Sequence[int]) -> list[Any]:
+            found.append(len(steps))
+            return [{"x": np.zeros(num_bytes, np.uint8), "step": step} for step in steps]
+
+        ahead = Prefetcher(build_many, 32, successor=every(stop=200))
+        assert [ahead.take(step)["step"] for step in range(200)] == list(range(200))
+        ahead.close()
+        assert sum(found) == 200
+        return found
+
+    monkeypatch.setattr(prefetch, "CHUNK_BYTES", 10_000)
+    small, large = sizes(10), sizes(2_000)
+    assert small[0] == large[0] == 1
+    assert (max(small), max(large)) == (16, 5)
+
+
+def test_take_never_holds_more_than_its_depth() -> None:
+    taken = [0]
+    most: list[int] = []
+
+    def build_many(steps: Sequence[int]) -> list[int]:
+        most.append(steps[-1] + 1 - taken[0])
+        return list(steps)
+
+    ahead = Prefetcher(build_many, 10, successor=every(stop=500))
+    for step in range(500):
+        ahead.take(step)
+        taken[0] = step + 1
+    ahead.close()
+    assert max(most) <= 11  # the step that is being taken has not been counted yet
+
+
+def test_take_error_within_a_chunk_comes_in_its_turn() -> None:
+    def build(step: int) -> int:
+        if step == 21:
+            raise OSError("the disk is broken")
+        return step
+
+    ahead = Prefetcher(each(build), 16, successor=every())
+    assert [ahead.take(step) for step in range(21)] == list(range(21))
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk is broken"):
+            ahead.take(21)
+    assert ahead.take(22) == 22
+    ahead.close()
+
+
+@pytest.mark.parametrize("depth", [0, 8])
+def test_counts_tell_batches_bytes_and_seconds(depth: int) -> None:
+    gate = threading.Event()
+
+    def build_many(steps: Sequence[int]) -> list[Any]:
+        gate.wait(0.02)
+        return [{"x": np.zeros(5, np.int64), "step": step} for step in steps]
+
+    ahead = Prefetcher(build_many, depth, successor=every(stop=30))
+    for step in range(30):
+        ahead.take(step)
+    counts = ahead.counts
+    ahead.close()
+    assert (counts.batches, counts.bytes) == (30, 30 * 40)
+    assert counts.build_s >= 0.1
+    assert counts.wait_s > 0.02
+    assert (counts.ready_sum > 0) == (depth > 0)
+
+
+def test_what_was_taken_is_not_kept() -> None:
+    ahead = Prefetcher(each(lambda step: np.zeros(step + 1)), 8, successor=every())
+    for step in range(40):
+        taken = weakref.ref(ahead.take(step))
+        gc.collect()
+        assert taken() is None
     ahead.close()
 
 
@@ -63,7 +162,7 @@ def test_take_error_is_raised_and_taking_again_builds_again() -> None:
                 raise error
         return step
 
-    ahead = Prefetcher(build, 2)
+    ahead = Prefetcher(each(build), 2, successor=every())
     assert [ahead.take(0), ahead.take(1)] == [0, 1]
     with pytest.raises(OSError, match="the disk stalled"):
         ahead.take(2)
@@ -93,7 +192,7 @@ def test_threads_end_when_the_data_does_or_the_loop_breaks(tmp_path: Path) -> No
 
 
 def test_threads_of_a_forgotten_prefetcher_end() -> None:
-    ahead = Prefetcher(np.zeros, 8, num_threads=8)
+    ahead = Prefetcher(each(np.zeros), 8, num_threads=8, successor=every())
     ahead.take(3)
     del ahead
     gc.collect()

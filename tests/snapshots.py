@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,8 @@ def make_snapshot(
     shard_format: ShardFormat = "arrow",
     vocab_size: int = 1 << 20,
     seed: int = 17,
+    exhausted: Any = "stop",
+    window_shards: int = 0,
 ) -> Path:
     """Writes a snapshot of `sources` (name -> training sequences) and returns its folder.
 
@@ -80,11 +83,21 @@ def make_snapshot(
         sources={name: SourceEntry(weight=own_weights[name], max_epochs=(max_epochs or {}).get(name)) for name in sources},
         phases=tuple(Phase(until_tokens=until, weights=dict(shares)) for until, shares in phases or [(None, own_weights)]),
         total_tokens=total_tokens,
+        exhausted=exhausted,
+        window_shards=window_shards,
         files=_write_files(root, tuple(sources)),
         shards=tuple(shards),
     )
     root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
     return folder
+
+
+def upload(folder: Path, url: str) -> str:
+    """Copies a snapshot to `url`, and returns it."""
+    target = Root(url)
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        target.write_atomic(path.relative_to(folder).as_posix(), path.read_bytes())
+    return url
 
 
 def source_path(name: str) -> str:

@@ -77,7 +77,7 @@ class Chunk:
     labels: Labels
 
     def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
-        """`values` (num_rows, S) cut into those of each batch, this rank's tokens of them, `hidden` where documents are left out."""
+        """`values` (num_rows, S) cut into those of each batch, this rank's tokens; `hidden` where documents are left out."""
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden

@@ -9,14 +9,14 @@ samples that reach a node whose children weigh a and b, the left child gets floo
 a sample of its share, and exactly a of the first a + b.
 
 The bound. A child passes on its parent's error scaled by its share of the parent, and adds half a sample at most. Two levels
-of a Huffman tree at least halve a weight: let v be a child of p, p a child of g, and u the sibling of p. When v was joined
-it was among the two lightest, and u, or a part of which u was made later, was there and no lighter; so g weighs at least v + u,
-at least twice v. On the way down the errors thus add up to less than (1 + 1 + 1/2 + 1/2 + 1/4 + ...) / 2 = 2. A segment starts and
-ends within one sample of the exact shares, and between two borders the line from one to the other is no farther from them.
-So **every source is within three samples of its exact share after every prefix of the run**, for any weights and any number
-of phases, and within two in a run of one phase (measured: 1.0 over 1,000 tiny weights). A sample is a row of S tokens, so the
-same holds in tokens, times S. No source starves and none runs ahead, where block-wise integer counts round small weights
-away and random draws stray by the square root of n.
+of a Huffman tree at least halve a weight: let v be a child of p, p a child of g, and u the sibling of p. When v was joined it
+was among the two lightest, and u, or a part of which u was made later, was there and no lighter; so g weighs at least v + u,
+at least twice v. On the way down the errors thus add up to less than (1 + 1 + 1/2 + 1/2 + 1/4 + ...) / 2 = 2. A segment
+starts and ends within one sample of the exact shares, and between two borders the line from one to the other is no farther
+from them. So **every source is within three samples of its exact share after every prefix of the run**, for any weights and
+any number of phases, and within two in a run of one phase (measured: 1.0 over 1,000 tiny weights). A sample is a row of S
+tokens, so the same holds in tokens, times S. No source starves and none runs ahead, where block-wise integer counts round
+small weights away and random draws stray by the square root of n.
 
 A source's ordinals run on from segment to segment, so a change of weights repeats nothing. All numbers are integers: nothing
 here rounds but as said.

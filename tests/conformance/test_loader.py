@@ -1,0 +1,108 @@
+"""The loader's one promise, over every combination: restored at any step, in a world of any size, it goes on exactly there.
+
+Mixtures (one phase, steps, a staircase with caps that give their place away), skips, windows and world sizes 1 to 9, from a
+local folder and from an S3 server on loopback, with its cache and without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.loader import Loader
+from tests.object_store import object_store
+from tests.snapshots import make_snapshot, upload
+
+S = 16
+SIZES = {"code": 31, "web": 83, "zeta": 10}
+NUM_STEPS = 22
+GLOBAL_BATCH = 7
+FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources", "step")
+PER_ROW = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a snapshot says of its mixture."""
+
+    phases: Sequence[tuple[int | None, Mapping[str, int]]]
+    exhausted: str = "stop"
+    max_epochs: Mapping[str, float] | None = None
+
+
+CASES = {
+    "one-phase": Case(phases=[(None, {"code": 1, "web": 3, "zeta": 1})]),
+    "phases": Case(phases=[(S * 40, {"web": 1}), (S * 75, {"code": 2, "zeta": 1}), (None, {"code": 1, "web": 1})]),
+    "stairs-and-caps": Case(
+        phases=[*((S * 9 * stair, {"code": stair, "web": 8 - stair, "zeta": 1}) for stair in range(1, 8)), (None, {"web": 1})],
+        exhausted="redistribute",
+        max_epochs={"zeta": 0.5, "code": 1},
+    ),
+}
+SKIPS: dict[str, list[tuple[int, int]]] = {"none": [], "ranges": [(3, 5), (9, 10), (14, 30)]}
+WINDOWS = (0, 1, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], str]]:
+    """The snapshot of each case, by place: a folder and a URL."""
+    found: dict[tuple[str, str], str] = {}
+    with ExitStack() as stack:
+        query = stack.enter_context(object_store("snapshots"))
+        for name, case in CASES.items():
+            folder = make_snapshot(
+                tmp_path_factory.mktemp(name),
+                SIZES,
+                phases=case.phases,
+                exhausted=case.exhausted,
+                max_epochs=case.max_epochs,
+            )
+            found[name, "local"] = str(folder)
+            found[name, "remote"] = found[name, "cached"] = upload(folder, f"s3://snapshots/{name}{query}")
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["local", "remote", "cached"])
+@pytest.mark.parametrize(("case", "skip", "window"), list(product(CASES, SKIPS, WINDOWS)))
+def test_restored_at_every_step_in_any_world_it_goes_on_exactly(
+    outputs: dict[tuple[str, str], str], tmp_path: Path, place: str, case: str, skip: str, window: int
+) -> None:
+    options: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "window": window, "skip": SKIPS[skip]}
+    if place != "local":
+        options |= {"cache_bytes": 0} if place == "remote" else {"cache_bytes": 1 << 20, "cache_folder": tmp_path}
+    reference = Loader(outputs[case, "local"], global_batch_size=GLOBAL_BATCH, fields=FIELDS, window=window, skip=SKIPS[skip])
+    states, batches = [reference.state_dict()], []
+    for batch in islice(reference, NUM_STEPS):
+        states.append(json.loads(json.dumps(reference.state_dict())))
+        batches.append(batch)
+    for world_size in range(1, 10):
+        ranks = [
+            Loader(outputs[case, place], rank=rank, world_size=world_size, prefetch=0, **options) for rank in range(world_size)
+        ]
+        for at, expected in enumerate(batches):
+            for rank in ranks:
+                rank.load_state_dict(states[at])
+            parts = [next(iter(rank)) for rank in ranks]
+            assert {part["step"] for part in parts} == {expected["step"]}
+            for field in PER_ROW:
+                np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), expected[field])
+            assert {rank.state_dict()["step"] for rank in ranks} == {states[at + 1]["step"]}
+        for rank in ranks:
+            rank.close()
+
+
+def test_states_do_not_depend_on_the_rank_that_saved_them(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path, SIZES)
+    ranks = [Loader(folder, global_batch_size=7, rank=rank, world_size=4) for rank in range(4)]
+    for rank in ranks:
+        list(islice(rank, 3))
+    assert len({json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks}) == 1

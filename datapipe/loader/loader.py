@@ -99,18 +99,18 @@ class Loader:
         prefetch: int = 2,
     ) -> None:
         _check_choices(split, labels, np.dtype(dtype), on_corrupt, prefetch, window)
-        self._mesh = _plan_mesh(mesh, rank, world_size)
-        size = _plan_batch(global_batch_size, batch_size, self._mesh)
+        self.mesh = _plan_mesh(mesh, rank, world_size)
+        size = _plan_batch(global_batch_size, batch_size, self.mesh)
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root)
-        self._mesh.check(self.snapshot.sequence_length)
+        self.mesh.check(self.snapshot.sequence_length)
         seed = self.snapshot.seed if seed is None else seed
         supply = Supply(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, frozenset(restart)
         self._reader = RowReader(root, self.snapshot, supply.layout, check=check)
-        self._builder = BatchBuilder(self._fresh, self._reader, self._mesh, fields, labels, np.dtype(dtype), on_corrupt)
+        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt)
         self._prefetch = prefetch
         self._is_local = root.local is not None
         self._step = self._fresh.steps.next(0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from datapipe.loader import Loader
+from datapipe.loader.share import Mesh
 from tests.oracles import batch as oracle
 from tests.snapshots import make_snapshot, source_hash
 
@@ -80,3 +82,24 @@ def test_rank_without_rows_gets_empty_arrays(output: Path) -> None:
     assert batch["input_ids"].shape == batch["labels"].shape == batch["position_ids"].shape == (0, S)
     assert batch["cu_seqlens"].tolist() == batch["piece_offsets"].tolist() == [0]
     assert batch["document_keys"].shape == (0, 16)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_ranks_of_a_context_group_share_the_tokens_of_identical_rows(output: Path, layout: Any) -> None:
+    fields = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys")
+    whole = Loader(output, global_batch_size=9, rank=1, world_size=2, fields=fields).batch(3)
+    parts = [
+        Loader(
+            output,
+            global_batch_size=9,
+            mesh=Mesh(data_rank=1, data_size=2, context_rank=rank, context_size=2, layout=layout),
+            fields=fields,
+        )
+        for rank in range(2)
+    ]
+    for field in fields[:-1]:
+        joined = np.empty_like(whole[field])
+        for part in parts:
+            joined[:, part.mesh.columns(16)] = part.batch(3)[field]
+        np.testing.assert_array_equal(joined, whole[field])
+    assert all((part.batch(3)["document_keys"] == whole["document_keys"]).all() for part in parts)

@@ -29,14 +29,23 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
-def compiled_encoder(settings: Mapping[str, Any]) -> tuple[CompiledEncoder | None, str]:
-    """The encoder of a parsed tokenizer.json that `tokenizers` has loaded; or None and why kernels cannot stand in."""
+def compiled_encoder(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> tuple[CompiledEncoder | None, str]:
+    """The encoder of a parsed tokenizer.json that `tokenizers` has loaded; or None and why kernels cannot stand in.
+
+    Args:
+        vocabulary: the ids that `tokenizers` has given, added tokens among them.
+    """
     recognised, reason = recognise(settings)
     if recognised is None:
         return None, reason or ""
     model = settings["model"]
+    if len({token.content for token in recognised.added}) < len(recognised.added):
+        return None, "added_tokens: a token that is there twice"
     looked_for = [token for token in recognised.added if not token.special and token.content]
     for token in looked_for:
+        number = vocabulary[token.content]
+        if number != token.id:  # it numbers added tokens itself: by the model, or on from the last one
+            return None, f"added_tokens: {token.content!r} has id {token.id} in the file, and {number} in `tokenizers`"
         if token.single_word or token.lstrip or token.rstrip:
             return None, f"added_tokens: {token.content!r} takes what is around it into account"
         if recognised.normalizer and token.normalized and not token.content.isascii():
@@ -53,7 +62,8 @@ class CompiledEncoder:
         self._byte_ids = np.zeros(256, np.int32)
         for letter, byte in letters.items():
             self._byte_ids[byte] = vocabulary.get(letter, 0)  # bytes that UTF-8 never has may be no tokens
-        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        lines = [merge for merge in model["merges"] if not (isinstance(merge, str) and merge.startswith("#version"))]
+        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in lines]
         ids = np.array([(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in merges], np.int64).reshape(-1, 3)
         self._merges = bpe.merge_table(*(np.ascontiguousarray(column) for column in ids.T))
         self._whole = _token_table(vocabulary, letters) if recognised.ignore_merges else _token_table({}, letters)

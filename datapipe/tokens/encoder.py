@@ -61,9 +61,9 @@ class Encoder:
         settings = _settings(name, content)
         self._json = _canonical(settings)
         self._tokenizer = _load(name, self._json)
-        self._compiled, self.unusual = compiled_encoder(settings)
-        self._may_cut = _splits_between_words(settings, self._tokenizer)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._compiled, self.unusual = compiled_encoder(settings, vocabulary)
+        self._may_cut = _splits_between_words(settings, self._tokenizer)
         self.eos_token = _end_of_text(name, settings, vocabulary, eos)
         self.eos_id = vocabulary[self.eos_token]
         self.vocab_size = max(vocabulary.values()) + 1

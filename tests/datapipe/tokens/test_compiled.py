@@ -109,6 +109,35 @@ def test_compiled_ignore_merges_takes_whole_pieces() -> None:
     assert assert_equal_ids(json.dumps(settings_).encode(), [*SAMPLE, "the people peoples"]).unusual == ""
 
 
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([{"id": 9000, "content": "people"}], "9000 in the file, and 420"),
+        ([{"id": 3, "content": "people"}], "3 in the file"),
+        ([{"id": 9000, "content": "the"}], "9000 in the file"),
+        ([{"id": 421, "content": "people"}, {"id": 420, "content": "town"}], "421 in the file"),
+        ([{"id": 420, "content": "people", "special": True}, {"id": 421, "content": "people"}], "twice"),
+        ([{"id": 0, "content": "<|endoftext|>"}], "twice"),
+        ([{"id": 9000, "content": "people", "special": True}], ""),
+    ],
+)
+def test_compiled_added_tokens_that_tokenizers_numbers_otherwise_are_left_to_it(
+    tokens: list[dict[str, object]], reason: str
+) -> None:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    content = json.loads(_trained("gpt2"))
+    content["added_tokens"] += [flags | token for token in tokens]
+    encoder = assert_equal_ids(json.dumps(content).encode(), [*SAMPLE, "people<|endoftext|>the town"])
+    assert reason in encoder.unusual
+    assert bool(reason) == bool(encoder.unusual)
+
+
+def test_compiled_version_line_among_merges_is_passed_over() -> None:
+    content = json.loads(_trained("gpt2"))
+    content["model"]["merges"] = ["#version: 0.2", *(" ".join(pair) for pair in content["model"]["merges"])]
+    assert assert_equal_ids(json.dumps(content).encode(), SAMPLE).unusual == ""
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox-olmo"])
 @pytest.mark.parametrize("corpus", ["prose/dj_stack_exchange", "lang/udhr", "prose/rust_book", "code/codexglue_concode_dev"])

@@ -34,6 +34,9 @@ PIECE_BYTES = 1 << 20
 SLICE_BYTES = 2 << 20
 """Text given to `tokenizers` in one call."""
 
+LARGEST_VOCABULARY = 1 << 24
+"""Ids are below it. Tables by id take memory in every worker; published vocabularies have less than 2^19 ids (2026-11)."""
+
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Names under which special tokens are known to end a text, the first found counts."""
 
@@ -62,13 +65,15 @@ class Encoder:
         self._json = _canonical(settings)
         self._tokenizer = _load(name, self._json)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        self._compiled, self.unusual = compiled_encoder(settings, vocabulary)
-        self._may_cut = _splits_between_words(settings, self._tokenizer)
         self.eos_token = _end_of_text(name, settings, vocabulary, eos)
         self.eos_id = vocabulary[self.eos_token]
-        self.vocab_size = max(vocabulary.values()) + 1
+        self.vocab_size = _vocabulary_size(name, vocabulary)
+        self._compiled, self.unusual = compiled_encoder(settings, vocabulary)
+        self._may_cut = _splits_between_words(settings, self._tokenizer)
         self.id_type = token_type(self.vocab_size)
         self.fingerprint = bytes_checksum(self._json)
+        spelled = [self.eos_token, self._tokenizer.decode([self.eos_id], skip_special_tokens=False)]
+        self._without_end_of_text(self._encode_by_library(pa.array(spelled), np.dtype(np.uint32))[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder, (self._json, self.eos_token)
@@ -97,7 +102,16 @@ class Encoder:
             ids.append(found)
             lengths.append(num_tokens)
         piece_offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-        return np.concatenate(ids), piece_offsets[first_piece]
+        return self._without_end_of_text(np.concatenate(ids)), piece_offsets[first_piece]
+
+    def _without_end_of_text(self, ids: np.ndarray) -> np.ndarray:
+        """The ids, held against the promise that data cannot end a document: shards are taken apart by it."""
+        if np.any(ids == self.eos_id):
+            raise UserError(
+                f"eos: there is text that the tokenizer encodes to {self.eos_token!r}, so that a document could end anywhere. "
+                f"Expected a special token that no text is encoded to"
+            )
+        return ids
 
     def _encode_slice(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a slice, and how many each text has. Texts that the kernels must not see are spliced in."""
@@ -119,7 +133,10 @@ class Encoder:
         return ids, lengths
 
     def _encode_by_library(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
-        encodings = self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
+        except Exception as error:  # `tokenizers` raises nothing more particular
+            raise UserError(f"the tokenizer cannot encode a text: {error}. Expected one with tokens for every text") from error
         num_tokens = np.fromiter(map(len, encodings), np.int64, len(encodings))
         return np.fromiter(chain.from_iterable(one.ids for one in encodings), dtype, int(num_tokens.sum())), num_tokens
 
@@ -163,10 +180,19 @@ def _canonical(settings: dict[str, Any]) -> bytes:
 def _load(name: str, content: bytes) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(content)
-    except ValueError as error:
+    except BaseException as error:
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":  # which is no Exception
+            raise
         raise UserError(f"{name}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _vocabulary_size(name: str, vocabulary: dict[str, int]) -> int:
+    token = max(vocabulary, key=vocabulary.__getitem__)
+    if vocabulary[token] >= LARGEST_VOCABULARY:
+        raise UserError(f"{name}: {token!r} has id {vocabulary[token]}, expected ids below {LARGEST_VOCABULARY}")
+    return vocabulary[token] + 1
 
 
 def _end_of_text(name: str, settings: dict[str, Any], vocabulary: dict[str, int], eos: str | None) -> str:

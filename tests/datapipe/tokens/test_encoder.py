@@ -196,6 +196,42 @@ def test_encoder_eos_not_in_vocabulary_suggests_one(tokenizer_json):
         Encoder(tokenizer_json, eos="<endoftext>")
 
 
+@pytest.mark.parametrize("eos", ["the", "Ġthe", "a"])
+def test_encoder_eos_that_text_spells_is_refused(tokenizer_json, eos):
+    with pytest.raises(UserError, match="eos: there is text"):
+        Encoder(tokenizer_json, eos=eos)
+
+
+def test_encode_text_that_becomes_end_of_text_is_refused(tokenizer_json):
+    settings = json.loads(tokenizer_json)
+    vocabulary = {token: number for token, number in settings["model"]["vocab"].items() if "z" not in token}
+    settings["model"] |= {"unk_token": "<|endoftext|>", "vocab": vocabulary, "merges": []}
+    encoder = Encoder(json.dumps(settings).encode())
+    with pytest.raises(UserError, match="eos: there is text"):
+        encoder.encode(column("a z"))
+
+
+def test_encode_text_without_a_token_is_a_user_error(tokenizer_json):
+    model = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "none"}
+    with pytest.raises(UserError, match="cannot encode a text"):
+        Encoder(changed(tokenizer_json, model=model)).encode(column("b"))
+
+
+def test_encoder_huge_id_is_a_user_error(tokenizer_json):
+    settings = json.loads(tokenizer_json)
+    settings["model"]["vocab"]["far"] = (1 << 32) - 1
+    with pytest.raises(UserError, match="'far' has id 4294967295"):
+        Encoder(json.dumps(settings).encode())
+
+
+def test_encoder_content_that_tokenizers_panics_on_is_a_user_error(tokenizer_json):
+    settings = json.loads(tokenizer_json)
+    settings["model"] |= {"continuing_subword_prefix": "##", "merges": [["a", ""]]}
+    settings["model"]["vocab"][""] = 400
+    with pytest.raises(UserError, match=r"Expected a tokenizer\.json"):
+        Encoder(json.dumps(settings).encode())
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"model": {"type": "NoSuch"}}'])
 def test_encoder_bad_content_is_a_user_error(content):
     with pytest.raises(UserError, match=r"Expected a tokenizer\.json"):

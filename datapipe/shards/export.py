@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -88,12 +89,15 @@ def export_snapshot(
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
     for source, split in parts:
-        batches = _batches(root, snapshot, snapshot.shards_of(source, split), progress or (lambda path: None))
+        entries, tell = snapshot.shards_of(source, split), progress or (lambda path: None)
         if wanted.format == "megatron":
+            batches = _batches(root, snapshot, entries, tell)
             exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
         else:
-            written = _write_shards(target, snapshot, wanted, source, split, batches)
-            shards += [_entry(shard, source, split) for shard in written]
+            written: list[ShardEntry] = []
+            for number, group in enumerate(_alike(entries)):
+                written += _write_shards(target, snapshot, wanted, number, group, _batches(root, snapshot, group, tell))
+            shards += written
             files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
             exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
     _sync(target)
@@ -143,6 +147,12 @@ def _check_target(root: Root, target: Root) -> None:
         )
 
 
+def _alike(entries: tuple[ShardEntry, ...]) -> list[tuple[ShardEntry, ...]]:
+    """Neighbours that may become one shard: of pieces of one length, or of any, and of one stratum. Their order stays."""
+    groups = groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))
+    return [tuple(group) for _, group in groups]
+
+
 def _batches(
     root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], tell: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
@@ -184,32 +194,42 @@ def _write_megatron(
 
 
 def _write_shards(
-    target: Root, snapshot: Snapshot, wanted: Wanted, source: str, split: Split, batches: Iterator[pa.RecordBatch]
-) -> tuple[WrittenShard, ...]:
+    target: Root,
+    snapshot: Snapshot,
+    wanted: Wanted,
+    number: int,
+    entries: tuple[ShardEntry, ...],
+    batches: Iterator[pa.RecordBatch],
+) -> list[ShardEntry]:
+    """Group `number` of the shards of one source and split, which are alike."""
     assert wanted.format != "megatron"
+    source, split, piece_length = entries[0].source, entries[0].split, entries[0].piece_length
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
-    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, source)
-    prefix = f"shards/{source}/{'part' if split == 'train' else 'validation'}-00000"
+    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, source, piece_length)
+    prefix = f"shards/{source}/{'part' if split == 'train' else 'validation'}-{number:05d}"
     writer = ShardWriter(target, prefix, wanted.format, schema, wanted.target_bytes or SHARD_BYTES)
     try:
         for batch in batches:
             writer.append(batch)
-        return writer.finish()
+        return [_entry(shard, entries[0]) for shard in writer.finish()]
     except BaseException:
         writer.abort()
         raise
 
 
-def _entry(shard: WrittenShard, source: str, split: Split) -> ShardEntry:
+def _entry(shard: WrittenShard, of: ShardEntry) -> ShardEntry:
+    """The line of a written shard: what holds of all of its group is as it was, the rest is its own."""
     return ShardEntry(
         path=shard.path,
-        source=source,
-        split=split,
+        source=of.source,
+        split=of.split,
         sequences=shard.sequences,
         tokens=shard.tokens,
         documents=shard.documents,
         bytes=shard.bytes,
         checksum=shard.checksum,
+        piece_length=of.piece_length,
+        stratum=of.stratum,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +15,11 @@ from datapipe.shards.export import Wanted, export_snapshot
 from datapipe.shards.manifest import SNAPSHOT, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
+from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
 from tests import snapshots
 from tests.megatron import read_pair
-from tests.packed import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, make_snapshot, packed_batch
+from tests.packed import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, entry_of, make_snapshot, packed_batch
 
 LENGTH = 16
 
@@ -120,6 +122,33 @@ def test_export_of_a_whole_snapshot_streams_the_same_batches(two_sources, tmp_pa
             assert np.array_equal(one.batch(step)["input_ids"], other.batch(step)["input_ids"])
         one.close()
         other.close()
+
+
+@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+def test_export_of_buckets_keeps_shards_of_one_piece_length_and_strata_apart(tmp_path, shard_format):
+    batch = packed_batch(60, LENGTH, method="buckets")
+    of_row = np.array([lengths[0] for lengths in batch.column("lengths").to_pylist()])
+    entries = []
+    for number, piece in enumerate((16, 8, 8, 4, 2, 1)):
+        schema = shard_schema(pa.uint16(), LENGTH, FINGERPRINT, "web", piece)
+        rows = batch.filter(pa.array(of_row == piece)).replace_schema_metadata(schema.metadata)
+        writer = ShardWriter(Root(str(tmp_path / "out")), f"shards/web/part-{number}", "arrow", schema, 1 << 20)
+        writer.append(rows.slice(number == 2, 1) if piece == 8 else rows)
+        entries += [
+            entry_of(shard).model_copy(update={"piece_length": piece, "stratum": int(number == 2)}) for shard in writer.finish()
+        ]
+    whole = make_snapshot(tmp_path / "whole", batch)
+    for name in ("tokenizer.json", "files.parquet"):
+        (tmp_path / "out" / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    snapshot = whole.model_copy(update={"shards": tuple(entries)}).sealed()
+    root, target = Root(str(tmp_path / "out")), Root(str(tmp_path / "new"))
+    assert verify_snapshot(root, snapshot) == []
+    export_snapshot(root, snapshot, target, Wanted(format=shard_format))
+    there = read_snapshot(target)
+    assert verify_snapshot(target, there) == []
+    assert [(one.piece_length, one.stratum, one.sequences) for one in there.shards_of("web", "train")] == [
+        (one.piece_length, one.stratum, one.sequences) for one in entries
+    ]
 
 
 def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path):

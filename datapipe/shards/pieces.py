@@ -32,6 +32,7 @@ class DocumentJoiner:
     def __init__(self, eos_id: int) -> None:
         self._eos_id = eos_id
         self._open: dict[bytes, dict[int, np.ndarray]] = {}  # by key: pieces by where they start
+        self._found: dict[bytes, int] = {}  # by key: tokens of those pieces, kept since a document may have any number of them
         self._totals: dict[bytes, int] = {}  # by key, once the last piece is there
 
     def add(self, rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +62,8 @@ class DocumentJoiner:
             key = next(iter(self._open)).hex()
             raise CorruptionError(
                 f"document {key}: some of its pieces are in no row, and {len(self._open) - 1} more are like it. "
-                f"`datapipe verify` checks all shards; `--rows` exports the rows as they are"
+                f"Where `min_piece` has left them out, or as they are in any case, `--rows` exports the rows; "
+                f"`datapipe verify` checks all shards"
             )
 
     def _join(self, key: bytes, start: int, ids: np.ndarray, is_last: bool) -> list[np.ndarray]:
@@ -70,9 +72,10 @@ class DocumentJoiner:
         pieces[start] = ids.copy()  # the record batch need not live as long
         if is_last:
             self._totals[key] = start + len(ids)
-        if sum(map(len, pieces.values())) != self._totals.get(key, -1):
+        self._found[key] = self._found.get(key, 0) + len(ids)
+        if self._found[key] != self._totals.get(key, -1):
             return []
-        del self._open[key], self._totals[key]
+        del self._open[key], self._found[key], self._totals[key]
         return [pieces[start] for start in sorted(pieces)]
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 
 app = typer.Typer(
     name="datapipe",
@@ -222,10 +222,14 @@ def report(output: OutputFolder) -> None:
     from datapipe.storage import Root
 
     try:
-        content = json.loads(Root(output).read_bytes(REPORT))
-    except (FileNotFoundError, NotADirectoryError) as error:
+        print_funnel(json.loads(Root(output).read_bytes(REPORT)), wide_console())
+    except FileNotFoundError as error:
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
-    print_funnel(content, wide_console())
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{output}/{REPORT}: not a report that this version can read ({type(error).__name__}: {error}). "
+            f"Run the mixture again: what is done is not done again, and the report is written anew"
+        ) from error
 
 
 @app.command()
@@ -295,7 +299,13 @@ def verify(output: OutputFolder) -> None:
     further = [root.within(folder) for folder in length_folders(root)]
     problems: list[str] = []
     for place in (root, *(one for one in further if one.exists(SNAPSHOT))):
-        snapshot = read_snapshot(place)
+        try:
+            snapshot = read_snapshot(place)
+        except SnapshotError as error:
+            if place is root:
+                raise
+            problems.append(str(error))
+            continue
         found = [f"{place.url}: {problem}" if place is not root else problem for problem in verify_snapshot(place, snapshot)]
         if not found:
             tokens = sum(shard.tokens for shard in snapshot.shards)

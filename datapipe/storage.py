@@ -107,9 +107,12 @@ class Root:
         return self.filesystem.open_output_stream(self.path(relative), compression=None)
 
     def read_bytes(self, relative: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Raises FileNotFoundError, also where this root is a file."""
         if self.local is not None:
-            return Path(self.path(relative)).read_bytes()
+            try:
+                return Path(self.path(relative)).read_bytes()
+            except NotADirectoryError as error:
+                raise FileNotFoundError(*error.args) from error
         with self.filesystem.open_input_stream(self.path(relative), compression=None) as stream:
             return stream.read()
 
@@ -173,7 +176,9 @@ class Root:
         return info.size if info.type == pafs.FileType.File else None
 
     def folders(self) -> list[str]:
-        """Names of the folders right below this root, sorted."""
+        """Names of the folders right below this root, sorted; none where it is a file."""
+        if self.local is not None and not self.local.is_dir():
+            return []
         selector = pafs.FileSelector(self.path(), allow_not_found=True)
         infos = self.filesystem.get_file_info(selector)
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)

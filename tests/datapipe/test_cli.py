@@ -182,6 +182,42 @@ def test_cli_export_says_what_it_wrote_and_refuses_a_full_folder(finished, tmp_p
     assert datapipe(["verify", str(output)]).returncode == 0
 
 
+@pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no tokenizer"])
+def test_cli_report_of_another_version_is_a_plain_line(finished, tmp_path, content):
+    _, output, _ = finished
+    if content == "no tokenizer":
+        report = json.loads((output / "report.json").read_bytes())
+        del report["tokenizer"]
+        content = json.dumps(report)
+    (tmp_path / "report.json").write_text(content)
+    done = datapipe(["report", str(tmp_path)])
+    assert done.returncode == 2
+    assert f"{tmp_path}/report.json: not a report that this version can read" in done.stderr
+    assert "Run the mixture again" in done.stderr
+
+
+def test_cli_verify_of_a_torn_further_snapshot_tells_the_other_problems_too(finished, tmp_path):
+    _, output, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    (copy / "length-32").mkdir()
+    (copy / "length-32/snapshot.json").write_text("{")
+    shard = next((copy / "shards").rglob("*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert shard.name in done.stderr
+    assert f"{copy}/length-32/snapshot.json: not a snapshot" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["verify"], ["export", "--format", "arrow", "--to", "new"], ["report"]])
+def test_cli_output_that_is_a_file_is_a_plain_line(tmp_path, command):
+    (tmp_path / "file").write_text("text")
+    done = datapipe([*command, "file"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "file: no " in done.stderr
+
+
 def test_cli_trace_names_the_documents_of_a_batch(finished):
     _, output, _ = finished
     done = datapipe(["trace", str(output), "--step", "3", "--global-batch-size", "4"])

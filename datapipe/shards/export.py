@@ -14,9 +14,11 @@ The snapshot is only read. What marks an export as finished is written last: sna
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -139,12 +141,30 @@ def _check_target(root: Root, target: Root) -> None:
         raise UserError(f"--to {target.url} is inside the snapshot, which an export leaves as it is. Give a folder outside")
     if target.local is not None and target.local.is_file():
         raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that is not there yet")
+    if target.local is not None:
+        _check_folder(target.url, target.local)
     there = target.list_files("")
     if there:
         raise UserError(
             f"--to {target.url}: not empty: {there[0][0]} and {len(there) - 1} more files are there. "
             f"Expected an empty folder, or one that is not there yet; delete what an export that was stopped has left"
         )
+
+
+def _check_folder(url: str, folder: Path) -> None:
+    """Refuses a folder below another snapshot, also by way of links, and makes it, so that it is known that it can be."""
+    resolved = folder.resolve()
+    for above in (resolved, *resolved.parents):
+        if (above / SNAPSHOT).is_file() and above != resolved:
+            raise UserError(
+                f"--to {url} is inside the snapshot {above}, which an export leaves as it is. Give a folder outside"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a folder that can") from error
 
 
 def _alike(entries: tuple[ShardEntry, ...]) -> list[tuple[ShardEntry, ...]]:

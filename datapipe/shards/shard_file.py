@@ -150,7 +150,7 @@ class Shard:
         """Turns what Arrow raises for broken content into a CorruptionError that names the file, and `what` of it."""
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # the disk or the network, not the content
             raise CorruptionError(

@@ -188,11 +188,15 @@ def test_export_into_what_is_there_is_refused(two_sources, tmp_path):
     root, snapshot = two_sources
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
     for folder, message in (
         ("full", "not empty: mine.txt"),
         ("full/mine.txt", "a file"),
         ("out/m", "inside"),
         ("out", "inside"),
+        ("link/m", "inside"),
+        ("full/mine.txt/m", "cannot be written: Not a directory"),
+        ("/proc/m", "cannot be written"),
     ):
         with pytest.raises(UserError, match=message):
             export_snapshot(root, snapshot, Root(str(tmp_path / folder)), Wanted(format="parquet"))
@@ -219,6 +223,21 @@ def test_export_of_a_snapshot_far_away_equals_that_of_a_near_one(tmp_path):
     for ending in ("bin", "idx"):
         near, far = (tmp_path / kind / f"web/train.{ending}" for kind in ("Root", "RemoteRoot"))
         assert near.read_bytes() == far.read_bytes()
+
+
+def test_export_beside_a_snapshot_within_another_is_refused(two_sources, tmp_path):
+    root, snapshot = two_sources
+    further = Root(str(tmp_path / "out/length-32"))
+    with pytest.raises(UserError, match="inside the snapshot"):
+        export_snapshot(further, snapshot, root.within("new"), Wanted(format="arrow"))
+
+
+def test_export_of_a_shard_whose_column_names_are_damaged_is_refused(tmp_path):
+    snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH), "parquet")
+    path = tmp_path / "out" / snapshot.shards[0].path
+    path.write_bytes(path.read_bytes().replace(b"starts", b"st\xe1rts"))
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format="arrow"))
 
 
 def test_export_of_documents_whose_pieces_are_lost_is_refused(tmp_path):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from datapipe.errors import UserError
+from datapipe.tokens.encoder import LARGEST_VOCABULARY
 from datapipe.tokens.patterns import splitter
 
 _FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
@@ -90,6 +91,8 @@ def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[
     for token, number in special.items():
         if len(words.pre_tokenize_str(token)) < 2:  # a whole word that is in the vocabulary would be found in the text
             raise UserError(f"special_tokens: {token!r} is a word that text may hold; expected one in brackets, as '<|end|>'")
+        if not 0 <= number < LARGEST_VOCABULARY:
+            raise UserError(f"special_tokens: {token!r} has id {number}, expected 0 to {LARGEST_VOCABULARY - 1}")
         if number in ranks.values() or list(special.values()).count(number) > 1:
             raise UserError(f"special_tokens: {token!r} has id {number}, which another token has. Expected one of its own")
     names = {token: "".join(map(_BYTE_CHARACTERS.__getitem__, token)) for token in ranks}
@@ -108,10 +111,14 @@ def _ranks(content: bytes) -> dict[bytes, int]:
         if not line:
             continue
         try:
-            token, rank = line.split()
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
+            word, digits = line.split()
+            token, rank = base64.b64decode(word, validate=True), int(digits)
         except (ValueError, binascii.Error):
             raise UserError(f"line {number}: {line[:40]!r} is no token in base64 with its rank. Is the file whole?") from None
+        if not 0 <= rank < LARGEST_VOCABULARY or token in ranks:
+            found = f"has rank {ranks[token]} too" if token in ranks else f"expected ranks of 0 to {LARGEST_VOCABULARY - 1}"
+            raise UserError(f"line {number}: {line[:40]!r}: {found}. Expected a file as tiktoken reads it")
+        ranks[token] = rank
     if len(set(ranks.values())) != len(ranks):
         raise UserError("two tokens have one rank. Expected a file as tiktoken reads it")
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]

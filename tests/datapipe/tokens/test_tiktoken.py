@@ -82,6 +82,11 @@ def test_known_rank_file_needs_no_more(monkeypatch):
         (rank_file(RANKS) + b"%%% 3\n", {"pattern": "gpt2", "special_tokens": SPECIAL}, "line 270"),
         (rank_file(RANKS)[:900], {"pattern": "gpt2", "special_tokens": SPECIAL}, "Is the file whole"),
         (rank_file({**RANKS, b"two": 256}), {"pattern": "gpt2", "special_tokens": SPECIAL}, "two tokens have one rank"),
+        (rank_file(RANKS), {"pattern": "gpt2", "special_tokens": {"<|a|>": -3}}, "has id -3, expected 0 to"),
+        (rank_file(RANKS), {"pattern": "gpt2", "special_tokens": {"<|a|>": 1 << 40}}, "expected 0 to"),
+        (rank_file(RANKS) + b"YWFh -5\n", {"pattern": "gpt2", "special_tokens": SPECIAL}, "line 270: .*expected ranks of 0"),
+        (rank_file(RANKS) + b"YWFh 99999999999\n", {"pattern": "gpt2", "special_tokens": SPECIAL}, "expected ranks of 0"),
+        (rank_file(RANKS) + b"YQ== 400\n", {"pattern": "gpt2", "special_tokens": SPECIAL}, "line 270: .*has rank 158 too"),
     ],
 )
 def test_convert_refuses_what_it_cannot_know(content, options, message):

@@ -83,11 +83,7 @@ def export_snapshot(
     """
     parts = _parts(snapshot, wanted)
     _check_target(root, target)
-    tokenizer = root.read_bytes(snapshot.tokenizer.path)
-    if bytes_checksum(tokenizer) != snapshot.tokenizer.fingerprint:
-        raise CorruptionError(
-            f"{snapshot.tokenizer.path}: not the tokenizer of the snapshot. Run the mixture again to restore it"
-        )
+    tokenizer = _committed(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
     for source, split in parts:
@@ -149,6 +145,17 @@ def _check_target(root: Root, target: Root) -> None:
             f"--to {target.url}: not empty: {there[0][0]} and {len(there) - 1} more files are there. "
             f"Expected an empty folder, or one that is not there yet; delete what an export that was stopped has left"
         )
+
+
+def _committed(root: Root, path: str, checksum: str) -> bytes:
+    """A file beside the shards, held against its checksum."""
+    try:
+        content = root.read_bytes(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it") from error
+    if bytes_checksum(content) != checksum:
+        raise CorruptionError(f"{path}: not what was committed. Run the mixture again to restore it")
+    return content
 
 
 def _check_folder(url: str, folder: Path) -> None:
@@ -267,10 +274,7 @@ def _write_manifest(
     assert wanted.format != "megatron"
     target.write_atomic(snapshot.tokenizer.path, tokenizer)
     if snapshot.files is not None:
-        files = root.read_bytes(snapshot.files.path)
-        if bytes_checksum(files) != snapshot.files.checksum:
-            raise CorruptionError(f"{snapshot.files.path}: not what was committed. Run the mixture again to restore it")
-        target.write_atomic(snapshot.files.path, files)
+        target.write_atomic(snapshot.files.path, _committed(root, snapshot.files.path, snapshot.files.checksum))
     content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}

@@ -232,6 +232,14 @@ def test_export_beside_a_snapshot_within_another_is_refused(two_sources, tmp_pat
         export_snapshot(further, snapshot, root.within("new"), Wanted(format="arrow"))
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet"])
+def test_export_of_a_snapshot_without_a_file_beside_its_shards_is_refused(tmp_path, name):
+    snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH))
+    (tmp_path / "out" / name).unlink()
+    with pytest.raises(CorruptionError, match=f"{name}: no such file"):
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format="arrow"))
+
+
 def test_export_of_a_shard_whose_column_names_are_damaged_is_refused(tmp_path):
     snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH), "parquet")
     path = tmp_path / "out" / snapshot.shards[0].path

@@ -71,6 +71,8 @@ def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> li
         found, found_bytes = file_checksum(root, path)
     except FileNotFoundError:
         return [f"{path}: no such file, expected one with checksum {checksum}"]
+    except OSError as error:  # a folder, or a disk that fails; the other files are read all the same
+        return [f"{path}: cannot be read: {error}; expected a file with checksum {checksum}"]
     if size is not None and found_bytes != size:
         return [f"{path}: {found_bytes} bytes, expected {size}"]
     return [] if found == checksum else [f"{path}: checksum {found}, expected {checksum}"]

@@ -129,6 +129,18 @@ def test_verify_missing_truncated_and_foreign_files_are_named(output, tmp_path):
     assert f"{second.bytes - 1} bytes, expected {second.bytes}" in problems[2]
 
 
+def test_verify_folder_in_the_place_of_a_file_is_named_and_the_others_are_read(output, tmp_path):
+    root, snapshot = output
+    first, second = snapshot.shards[0], snapshot.shards[1]
+    for path in ("tokenizer.json", first.path):
+        (tmp_path / path).unlink()
+        (tmp_path / path).mkdir()
+    (tmp_path / second.path).unlink()
+    problems = verify_snapshot(root, snapshot)
+    assert [problem.split(":")[0] for problem in problems] == ["tokenizer.json", first.path, second.path]
+    assert "cannot be read" in problems[0]
+
+
 @pytest.mark.parametrize("field", ["tokens", "documents", "sequences"])
 def test_verify_wrong_count_in_manifest_is_found(output, field):
     root, snapshot = output

@@ -189,6 +189,11 @@ def tokenizer_train(
     if output.exists() or not output.parent.is_dir():
         found = "exists already, and is not overwritten" if output.exists() else "its folder does not exist"
         raise UserError(f"--output {output}: {found}. Give another name")
+    try:
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:  # known before the work, not after it
+        raise UserError(f"--output {output}: its folder cannot be written: {error.strerror}. Give another name") from error
     sample_bytes, console = _size("--sample", sample), wide_console()
     with console.status("") as status:
         trained = train_from_files(

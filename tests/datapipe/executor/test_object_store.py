@@ -9,6 +9,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.executor.lock import exclusive
 from datapipe.loader import Loader
+from datapipe.shards.export import Wanted, export_snapshot
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
@@ -81,3 +82,18 @@ def test_run_of_several_lengths_publishes_each_on_the_object_store_and_clears_it
     assert Loader(place.url, batch_size=2).batch(0)["input_ids"].shape == (2, 32)
     assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
     assert output.list_files("length-32") == []
+
+
+@pytest.mark.parametrize("format", ["arrow", "parquet", "megatron"])
+def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_path, format):
+    _, remote, _ = finished
+    root, far, near = Root(remote.mixture.output), Root(f"s3://corpus/{format}{store}"), Root(str(tmp_path / "near"))
+    for target in (far, near):
+        export_snapshot(root, remote.snapshot, target, Wanted(format=format))
+    assert far.list_files("") == near.list_files("")
+    assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
+    if format != "megatron":
+        assert verify_snapshot(far, read_snapshot(far)) == []
+    for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
+        with pytest.raises(UserError, match=message):
+            export_snapshot(root, remote.snapshot, taken, Wanted(format=format))

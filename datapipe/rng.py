@@ -2,6 +2,7 @@
 
 seed_for(17, "loader", "web", 3)  ->  one uint64, the same on every machine
 keyed_hash(keys, seed)            ->  one uint64 per document, a pure function of (seed, key)
+shuffle_hash(keys, 17)            ->  the one that spreads documents over shards
 """
 
 from __future__ import annotations
@@ -48,6 +49,20 @@ def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
     file_hash, place = halves
     with np.errstate(over="ignore"):
         return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + _GOLDEN + place) ^ np.uint64(seed))
+
+
+def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
+    """Where each document lies in the shuffle of its source: (num_docs,) uint64.
+
+    A document's rows are in the shards of its source and split whose `ShardEntry.hashes` range holds this number, start
+    included, stop not. So the manifest's `seed` and the document's key are enough to find them; which source a key belongs to is
+    in files.parquet, by its first half. The source is no part of the hash: keys of different sources differ already.
+
+    Args:
+        halves: `columns.key_halves` of the keys.
+        seed: of the mixture, which is `Snapshot.seed`.
+    """
+    return keyed_hash(halves, seed_for(seed, "shuffle"))
 
 
 def below_fraction(hashes: np.ndarray, fraction: float) -> np.ndarray:

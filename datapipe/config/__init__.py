@@ -1,17 +1,15 @@
 """mixture.yaml to frozen models, strictly: every error names the file, the line, what was found and what was expected."""
 
+from datapipe.config.drawing import MixtureSpec, PhaseSpec, StrataSpec, WeightPhase
 from datapipe.config.load import load_mixture
 from datapipe.config.mixture import (
     ExecutionSpec,
     Mixture,
-    MixtureSpec,
     PackSpec,
-    PhaseSpec,
     ShardsSpec,
     Source,
     TokenizerSpec,
     TokenizerTraining,
-    WeightPhase,
 )
 from datapipe.config.stage_use import StageUse
 from datapipe.config.starter import starter_mixture
@@ -26,6 +24,7 @@ __all__ = [
     "ShardsSpec",
     "Source",
     "StageUse",
+    "StrataSpec",
     "TokenizerSpec",
     "TokenizerTraining",
     "WeightPhase",

@@ -3,7 +3,7 @@
     Mixture ── sources: {name: Source}      where documents come from, and how much each counts
             ── stages: [StageUse]           what is done to them, in order
             ── tokenizer, pack, shards      how they become rows of tokens on disk
-            ── mixture                      how much is drawn, and from which source when
+            ── mixture                      how much is drawn, and from which source when (`drawing.py`)
             ── execution                    how the work is cut; never what comes out
 
 `load.py` makes one of a file. Numbers are exact and text is never taken for a number. Equality ignores where things were
@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 from ruamel.yaml import YAML
 
-from datapipe.config.fields import ByteSize, Count, ExactShare, Globs, Lengths, Paths, Record, Share, Texts, Weight
+from datapipe.config.drawing import MixtureSpec, StrataSpec, WeightPhase, linear_problems, stretches
+from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
 from datapipe.config.interpolation import escaped
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
-from datapipe.config.units import plain_number
-from datapipe.config.weights import integer_weights
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
 
@@ -83,6 +80,9 @@ class Source(Record):
     )
     max_epochs: float | None = Field(
         default=None, gt=0, description="How often the source may be repeated at most; no limit by default."
+    )
+    strata: StrataSpec | None = Field(
+        default=None, description="Parts of the source by a number of each document: how often and in which order they come up."
     )
     license: str | None = Field(default=None, description="License of the corpus, noted in the snapshot.")
     synthetic: bool = Field(default=False, description="Whether a model wrote it, noted in the snapshot.")
@@ -182,40 +182,6 @@ class ShardsSpec(Record):
     target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Size at which a shard is closed.")
 
 
-class PhaseSpec(Record):
-    """Weights for one part of the training run."""
-
-    until: ExactShare = Field(description="Where the phase ends, as a part of all tokens: 80%. The last one ends at 100%.")
-    weights: dict[str, Weight] = Field(description="Weight of each source in this phase; sources that are left out have 0.")
-
-
-class MixtureSpec(Record):
-    """How much is drawn from the sources, and when."""
-
-    tokens: Count | None = Field(
-        default=None, description="Tokens to train on: 100B. The loader stops there; without it, it never does."
-    )
-    phases: Annotated[tuple[PhaseSpec, ...], Field(strict=False)] = Field(
-        default=(), description="Weights that change on the way, in order; by default the sources' own throughout."
-    )
-
-    @model_validator(mode="after")
-    def _phases_in_order(self) -> MixtureSpec:
-        problems: list[tuple[KeyPath, str]] = []
-        if self.phases and self.tokens is None:
-            problems.append((("tokens",), "missing. Expected: the tokens to train on, since phases are parts of them"))
-        ends = [Fraction(0), *(phase.until for phase in self.phases)]
-        for index, (start, end) in enumerate(pairwise(ends)):
-            if end <= start:
-                problems.append((("phases", index, "until"), f"found {_percent(end)}, expected more than {_percent(start)}"))
-        if self.phases and self.phases[-1].until != 1:
-            last = ("phases", len(self.phases) - 1, "until")
-            problems.append((last, f"found {_percent(ends[-1])}, expected 100% for the last phase"))
-        if problems:
-            raise ProblemsError(problems)
-        return self
-
-
 class Resources(Record):
     """What a task asks of a Ray node while a stage runs in it. The local engine gives every task one core."""
 
@@ -248,14 +214,6 @@ class ExecutionSpec(Record):
         memory = max(one.memory or 0 for one in asked)
         most = {"num_cpus": max(one.num_cpus for one in asked), "num_gpus": max(one.num_gpus for one in asked)}
         return tuple({**most, **({"memory": float(memory)} if memory else {})}.items())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightPhase:
-    """Exact integer weights, in their smallest form, until token `until_tokens` of the run (None: to the end)."""
-
-    until_tokens: int | None
-    weights: dict[str, int]
 
 
 class Mixture(Record):
@@ -309,9 +267,31 @@ class Mixture(Record):
                 problems.append((path, "every weight is 0. Expected at least one above 0"))
         if not self.mixture.phases and not any(source.weight for source in self.sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
+        problems += [(("mixture", *path), text) for path, text in linear_problems(self.mixture, self._own_weights())]
+        problems += [*self._weighting_problems(), *self._strata_problems()]
         if problems:
             raise ProblemsError(problems)
         return self
+
+    def _strata_problems(self) -> Iterator[tuple[KeyPath, str]]:
+        for name, source in self.sources.items() if self.pack.method == "buckets" else ():
+            if source.strata is not None:
+                text = "cannot be combined with pack.method: buckets, whose shards are parts of their own. Leave one out"
+                yield ("sources", name, "strata"), text
+
+    def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
+        weighting = self.mixture.weighting
+        for name, source in self.sources.items() if weighting != "given" else ():
+            if source.weight not in (0, 1):
+                yield (
+                    ("sources", name, "weight"),
+                    f"goes with weighting: given; {weighting} makes the weights. Leave it out, or write 0 to draw nothing",
+                )
+            if weighting == "unimax" and source.weight and self.max_epochs_of(name) is None:
+                yield (
+                    ("sources", name, "max_epochs"),
+                    "missing, and mixture.max_epochs too. Expected: how often it may be repeated, for weighting: unimax",
+                )
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if isinstance(other, Mixture) else NotImplemented
@@ -324,30 +304,28 @@ class Mixture(Record):
         return self.stages if own is None else own
 
     def weight_phases(self) -> tuple[WeightPhase, ...]:
-        """The weights over the run, every source named in each phase; one phase where the mixture has none."""
-        phases = self.mixture.phases
-        if not phases:
-            own = {name: source.weight for name, source in self.sources.items()}
-            return (WeightPhase(until_tokens=None, weights=integer_weights(own)),)
-        ends = [int(phase.until * (self.mixture.tokens or 0)) for phase in phases[:-1]]
-        return tuple(
-            WeightPhase(
-                until_tokens=end,
-                weights=integer_weights({name: phase.weights.get(name, Fraction(0)) for name in self.sources}),
-            )
-            for end, phase in zip([*ends, None], phases, strict=True)
-        )
+        """The weights over the run as they were given, every source named in each stretch; one where nothing changes."""
+        return stretches(self.mixture, self._own_weights())
 
     def average_shares(self) -> dict[str, Fraction]:
-        """The part of all tokens that comes from each source, over all phases."""
+        """The part of all tokens that comes from each source, over all phases, by the weights as they were given."""
         total, start = self.mixture.tokens, 0
         shares = dict.fromkeys(self.sources, Fraction(0))
         for phase in self.weight_phases():
-            part = Fraction(1) if total is None else Fraction((phase.until_tokens or total) - start, total)
+            stop = total if phase.until_tokens is None else phase.until_tokens
+            part = Fraction(1) if total is None or stop is None else Fraction(stop - start, total)
             for name, weight in phase.weights.items():
                 shares[name] += part * Fraction(weight, sum(phase.weights.values()))
-            start = phase.until_tokens or 0
+            start = stop or 0
         return shares
+
+    def max_epochs_of(self, source: str) -> float | None:
+        """How often a source may be repeated at most: what it says itself, or else the mixture."""
+        own = self.sources[source].max_epochs
+        return self.mixture.max_epochs if own is None else own
+
+    def _own_weights(self) -> dict[str, Fraction]:
+        return {name: source.weight for name, source in self.sources.items()}
 
     def where(self, *path: str | int) -> str:
         """File, line and path for an error message: `mixture.where("sources", "web", "path")`."""
@@ -386,7 +364,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
     return escaped(data) if isinstance(data, str) else data
-
-
-def _percent(share: Fraction) -> str:
-    return f"{plain_number(share * 100)}%"

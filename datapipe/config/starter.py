@@ -35,6 +35,9 @@ sources:
     # keep: [url, date]             # other input fields to carry along
     weight: 0.7                     # share of the training tokens, relative to the others: 0.7, 70%, 1/3
     # max_epochs: 4                 # how often it may be repeated at most; default: no limit
+    # strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: shuffled}     # parts of the source in shards of their own,
+                                    # by a number of each document (one of keep, or added by a stage): below 2, to below 10,
+                                    # the rest; how often each comes up in an epoch; mixed, or ascending
     license: PSF-2.0                # noted in the snapshot
     # synthetic: false              # whether a model wrote it; noted in the snapshot
     # fingerprint: stat             # a changed file is noticed by size and time; content: by reading it
@@ -82,7 +85,12 @@ mixture:
   # tokens: 100B                    # the loader stops there; without it, it never does
   # phases:                         # weights that change on the way; default: the sources' own throughout; needs tokens
   #   - {until: 80%, weights: {modules: 0.8, packages: 0.2}}
-  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}}
+  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}, schedule: linear, stairs: 64}     # in a straight line from the
+                                    # weights before, made of 64 equal steps; schedule: step has these throughout
+  # weighting: given                # or by how much there is: unimax; or temperature, with temperature: 2.0 (tokens^(1/2))
+  # max_epochs: 4                   # of every source that does not say so itself; default: no limit
+  # exhausted: stop                 # where a source would pass its max_epochs; or refuse to begin, or redistribute
+  # window: 8                       # shards of a source that are mixed at a time; 0: all
 
 execution:                          # how the work is cut; the documents that are kept do not depend on it
   # split_bytes: 32MiB              # input text per task

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import gcd, lcm
 
+MAX_WEIGHT_SUM = 1 << 62
+"""Weights in their smallest form add up to less: the loader's quotas are exact up to there."""
+
 
 def integer_weights(weights: Mapping[str, Fraction]) -> dict[str, int]:
     """The smallest integers in exactly these proportions.

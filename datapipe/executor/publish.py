@@ -158,6 +158,7 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, OutputRe
                     bytes=output.bytes,
                     checksum=output.checksum,
                     piece_length=int(facts["piece_length"]) if "piece_length" in facts else None,
+                    hashes=(task.start, task.stop),
                 )
                 found.append((entry, output))
     return sorted(found, key=lambda one: one[0].path)
@@ -201,7 +202,7 @@ def make_snapshot(
         sources={
             name: SourceEntry(
                 weight=0 if name in empty else own[name],
-                max_epochs=source.max_epochs,
+                max_epochs=mixture.max_epochs_of(name),
                 license=source.license,
                 synthetic=source.synthetic,
             )
@@ -209,6 +210,8 @@ def make_snapshot(
         },
         phases=phases,
         total_tokens=mixture.mixture.tokens,
+        exhausted=mixture.mixture.exhausted,
+        window_shards=mixture.mixture.window,
         files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
         shards=tuple(shards),
     )

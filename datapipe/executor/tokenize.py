@@ -24,7 +24,7 @@ from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.partitions import TableWriter, committed_bytes, read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.tasks import OutputRef, SampleTask, TokenizeTask, TrainTask
-from datapipe.rng import below_fraction, keyed_hash, seed_for
+from datapipe.rng import below_fraction, keyed_hash, seed_for, shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
@@ -139,7 +139,7 @@ def _token_rows(batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int
     is_end[ends] = True
     flat[ends] = eos_id
     flat[~is_end] = ids
-    hashes = keyed_hash(key_halves(batch.keys), seed_for(seed, "shuffle"))
+    hashes = shuffle_hash(key_halves(batch.keys), seed)
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
     return pa.record_batch(
         [pa.array(hashes), batch.keys, tokens.cast(schemas.tokens(id_type).field("tokens").type)],

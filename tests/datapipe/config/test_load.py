@@ -43,7 +43,7 @@ mixture:
     - {until: 80%, weights: {web: 0.8, code: 0.2}}
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
-SOURCE_KEYS = "path, exclude, format, text, id, keep, weight, max_epochs, license, synthetic, stages, fingerprint"
+SOURCE_KEYS = "path, exclude, format, text, id, keep, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
 TOP_KEYS = "name, seed, output, max_quarantined, validation, sources, stages, tokenizer, pack, shards, mixture, execution"
 
 
@@ -329,6 +329,43 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "mixture.yaml:32: mixture.phases[0].weights: every weight is 0. Expected at least one above 0.",
         ),
         (
+            "code: 0.2}}",
+            "code: 0.2}, stairs: 8}",
+            "mixture.yaml:32: mixture.phases[0].stairs: goes with schedule: linear; a step has none.",
+        ),
+        (
+            "tokens: 100B",
+            "weighting: unimax",
+            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, since phases are parts of them; "
+            "missing. Expected: the tokens to train on, which weighting: unimax shares among the sources.",
+        ),
+        (
+            "tokens: 100B",
+            "tokens: 100B\n  weighting: unimax",
+            "mixture.yaml:32: mixture.phases: cannot be combined with weighting: unimax, which is for the whole run. "
+            "Leave one out.",
+        ),
+        (
+            "max_epochs: 4",
+            "strata: {by: score, bounds: [10, 2], repeat: [1, 2]}",
+            "mixture.yaml:11: sources.web.strata.bounds: found [10.0, 2.0], expected numbers in ascending order.",
+        ),
+        (
+            "max_epochs: 4",
+            "strata: {by: score, bounds: [2, 10], repeat: [1, 2]}",
+            "mixture.yaml:11: sources.web.strata.repeat: found 2 numbers, expected 3: one for each stratum that 2 bounds make.",
+        ),
+        (
+            "max_epochs: 4",
+            "strata: {by: score, bounds: [1], repeat: [1, 0]}",
+            "mixture.yaml:11: sources.web.strata.repeat[1]: found 0, expected at least 1.",
+        ),
+        (
+            "max_epochs: 4",
+            "strata: {by: text, bounds: []}",
+            "mixture.yaml:11: sources.web.strata.bounds: found an empty list, expected at least 1 of them.",
+        ),
+        (
             "- dedup.minhash",
             "- filter.language",
             "mixture.yaml:23: stages[2]: 'filter.language' is also the name of item 1 of this list. "
@@ -428,3 +465,60 @@ def test_wrong_output_option_is_refused_in_one_line(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         load_mixture(written(tmp_path, GOOD), output="")
     assert str(caught.value) == "--output: output: found '', expected text of at least 1 characters."
+
+
+DRAWING = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: {by: score, bounds: [1]}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "tokens: 100B",
+            "exhausted: refuse",
+            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, "
+            "since exhausted: refuse reckons with them.",
+        ),
+        (
+            "tokens: 100B",
+            "weighting: temperature",
+            "mixture.yaml:29: mixture.temperature: missing. Expected: a number of at least 1, such as 2.0, "
+            "for weighting: temperature.",
+        ),
+        (
+            "tokens: 100B",
+            "tokens: 100B\n  weighting: unimax",
+            "mixture.yaml:10: sources.web.weight: goes with weighting: given; unimax makes the weights. "
+            "Leave it out, or write 0 to draw nothing.\n"
+            "mixture.yaml:16: sources.code.weight: goes with weighting: given; unimax makes the weights. "
+            "Leave it out, or write 0 to draw nothing.\n"
+            "mixture.yaml:13: sources.code.max_epochs: missing, and mixture.max_epochs too. "
+            "Expected: how often it may be repeated, for weighting: unimax.",
+        ),
+        (
+            "tokens: 100B",
+            "temperature: 0.5",
+            "mixture.yaml:30: mixture.temperature: found 0.5, expected a number of at least 1: 1 draws in proportion to the "
+            "tokens, more evens the sources out.",
+        ),
+        (
+            "tokens: 100B",
+            "temperature: 2",
+            "mixture.yaml:30: mixture.temperature: goes with weighting: temperature, not given.",
+        ),
+        (
+            "tokens: 100B",
+            "exhausted: no",
+            "mixture.yaml:30: mixture.exhausted: found 'no', expected one of: stop, refuse, redistribute.",
+        ),
+        ("tokens: 100B", "window: -1", "mixture.yaml:30: mixture.window: found -1, expected at least 0."),
+        (
+            "method: best_fit}",
+            "method: buckets}",
+            "mixture.yaml:12: sources.web.strata: cannot be combined with pack.method: buckets, whose shards are parts of "
+            "their own. Leave one out.",
+        ),
+    ],
+)
+def test_wrong_drawing_is_refused_with_its_line(tmp_path: Path, old: str, new: str, expected: str):
+    assert refusal(tmp_path, DRAWING.replace(old, new)) == expected

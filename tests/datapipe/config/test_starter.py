@@ -13,13 +13,9 @@ def test_starter_is_a_mixture_over_files_that_are_there(tmp_path: Path):
 
 
 def test_starter_shows_every_option_with_a_comment():
-    shown = set(re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE)) | {
-        "until",
-        "weights",
-        "num_cpus",
-        "num_gpus",
-        "memory",
-    }
+    within = "until weights schedule stairs temperature by bounds repeat order num_cpus num_gpus memory"
+    assert all(f"{name}: " in starter_mixture() for name in within.split())
+    shown = {*re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE), *within.split()}
     schema = Mixture.model_json_schema()
     options = {name for model in (schema, *schema["$defs"].values()) for name in model["properties"]}
     sections = {"sources", "pack", "shards", "mixture", "tokenizer"}
@@ -36,7 +32,8 @@ def test_starter_with_its_commented_options_switched_on_is_a_mixture_too(tmp_pat
     path.write_text(text)
     mixture = load_mixture(path)
     assert mixture.mixture.tokens == 100 * 10**9
-    assert len(mixture.mixture.phases) == 2
+    assert [phase.schedule for phase in mixture.mixture.phases] == ["step", "linear"]
+    assert mixture.sources["modules"].strata.repeats == (1, 2, 3)
     assert len(mixture.stages) > 5
     assert mixture.sources["modules"].keep == ("url", "date")
     assert mixture.sources["modules"].exclude == ("**/test/**",)

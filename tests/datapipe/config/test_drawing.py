@@ -1,0 +1,93 @@
+"""Linear schedules as staircases, and what else says how much is drawn from the sources, and when."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from datapipe.config import Mixture
+
+Share = st.integers(0, 12)
+
+
+def mixture_of(own: dict[str, Any], tokens: int, phases: list[dict[str, Any]]) -> Mixture:
+    sources = {name: {"path": "a", "weight": weight} for name, weight in own.items()}
+    return Mixture.model_validate(
+        {"name": "m", "output": "o", "sources": sources, "mixture": {"tokens": tokens, "phases": phases}}
+    )
+
+
+def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
+    phases = [
+        {"until": "50%", "weights": {"web": 3, "code": 1}},
+        {"until": 1, "weights": {"code": 10}, "schedule": "linear", "stairs": 3},
+    ]
+    found = mixture_of({"web": 1, "code": 1}, 1200, phases).weight_phases()
+    assert [phase.until_tokens for phase in found] == [600, 800, 1000, None]
+    # web goes from 3/4 to 0: the stairs are at 1/6, 3/6 and 5/6 of the way
+    assert [phase.weights for phase in found] == [
+        {"web": 3, "code": 1},
+        {"web": 5, "code": 3},
+        {"web": 3, "code": 5},
+        {"web": 1, "code": 7},
+    ]
+
+
+def test_linear_first_phase_begins_at_the_weights_of_the_sources():
+    phases = [{"until": 1, "weights": {"code": 1}, "schedule": "linear"}]
+    found = mixture_of({"web": 5, "code": 0}, 64_000, phases).weight_phases()
+    assert len(found) == 64
+    assert found[0].weights == {"web": 127, "code": 1}
+    assert found[0].until_tokens == 1000
+    assert found[-1].weights == {"web": 1, "code": 127}
+
+
+@given(own=st.tuples(Share, Share), end=st.tuples(Share, Share), stairs=st.integers(2, 40))
+@settings(deadline=None, max_examples=40)
+def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
+    if not any(own) or not any(end):
+        return
+    length = 1000 * stairs
+    phases = [{"until": 1, "weights": dict(zip("ab", end)), "schedule": "linear", "stairs": stairs}]
+    mixture = mixture_of(dict(zip("ab", own)), length, phases)
+    first, last = Fraction(own[0], sum(own)), Fraction(end[0], sum(end))
+    drawn, start, furthest = Fraction(0), 0, Fraction(0)
+    for phase in mixture.weight_phases():
+        assert gcd(*phase.weights.values()) == 1
+        stop = phase.until_tokens or length
+        share = Fraction(phase.weights["a"], sum(phase.weights.values()))
+        for at in (start, (start + stop) // 2, stop):
+            line = first * at + (last - first) * Fraction(at * at, 2 * length)
+            furthest = max(furthest, abs(drawn + share * (at - start) - line))
+        drawn, start = drawn + share * (stop - start), stop
+    assert furthest == abs(last - first) * length / (8 * stairs**2)
+    assert mixture.average_shares()["a"] == drawn / length == (first + last) / 2
+
+
+def test_linear_phases_that_cannot_be_made_are_refused():
+    linear = {"until": 1, "weights": {"a": "999999937/1000000000", "b": 1}, "schedule": "linear"}
+    with pytest.raises(ValidationError, match="cannot be counted exactly"):
+        mixture_of({"a": "1/999999937", "b": "0.999999733"}, 100, [linear])
+    with pytest.raises(ValidationError, match="linear has no weights to begin with"):
+        mixture_of({"a": 0, "b": 0}, 100, [linear])
+
+
+def test_max_epochs_of_a_source_is_its_own_or_the_mixtures():
+    sources = {"web": {"path": "a", "max_epochs": 2}, "code": {"path": "b"}}
+    mixture = Mixture.model_validate({"name": "m", "output": "o", "sources": sources, "mixture": {"max_epochs": 4}})
+    assert (mixture.max_epochs_of("web"), mixture.max_epochs_of("code")) == (2, 4)
+
+
+def test_strata_come_up_once_each_where_nothing_is_said():
+    strata = {"by": "score", "bounds": [0.5, 2]}
+    source = Mixture.model_validate({"name": "m", "output": "o", "sources": {"web": {"path": "a", "strata": strata}}}).sources[
+        "web"
+    ]
+    assert source.strata is not None
+    assert (source.strata.bounds, source.strata.repeats, source.strata.order) == ((0.5, 2.0), (1, 1, 1), "shuffled")

@@ -85,7 +85,8 @@ def run(
     if running.plan is not None:
         status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
         tokenizer = tokenizer_report(running.root, running.plan)
-        report = summarize(mixture.name, running.plan, mixture.sources, status, str(problem) if problem else None, tokenizer)
+        told = str(problem) if problem else None
+        report = summarize(mixture.name, running.plan, mixture.sources, status, told, tokenizer, running.snapshot)
         write_report(running.root, report)
         if report["total"]["documents"]["read"]:
             print_funnel(report | {"problem": None}, console)

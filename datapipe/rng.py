@@ -55,7 +55,7 @@ def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray
     """Where each document lies in the shuffle of its source: (num_docs,) uint64.
 
     A document's rows are in the shards of its source and split whose `ShardEntry.hashes` range holds this number, start
-    included, stop not. So the manifest's `seed` and the document's key are enough to find them; which source a key belongs to is
+    included, stop not. So the manifest's `seed` and the document's key are enough to find them; which source a key is of stands
     in files.parquet, by its first half. The source is no part of the hash: keys of different sources differ already.
 
     Args:

@@ -93,7 +93,7 @@ class Finished:
 
     @property
     def report(self) -> dict[str, Any]:
-        return summarize(self.mixture.name, self.plan, self.mixture.sources, "done")
+        return summarize(self.mixture.name, self.plan, self.mixture.sources, "done", snapshot=self.snapshot)
 
     @property
     def checksums(self) -> dict[str, str]:

@@ -17,11 +17,13 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe.config.mixture import Mixture, WeightPhase
+from datapipe.config.drawing import WeightPhase
+from datapipe.config.mixture import Mixture
 from datapipe.config.weights import integer_weights
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.executor.exchange import damaged
 from datapipe.executor.partitions import committed_bytes
+from datapipe.plan import weighting
 from datapipe.plan.compile import Plan, Request
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import OutputRef, PackTask
@@ -33,6 +35,7 @@ from datapipe.shards.manifest import (
     ShardEntry,
     Snapshot,
     SourceEntry,
+    Strata,
     TokenizerEntry,
     length_folders,
     read_snapshot,
@@ -45,20 +48,25 @@ MIXTURE = "mixture.yaml"
 
 _SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
 
+_SPARE_ROWS = 2
+"""The loader's quotas are within two rows of a weight (`loader/mixing.py`)."""
+
 
 def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
     """Publishes the snapshots of a committed plan. Returns that of the output itself, and what the user should hear."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer"))
     files, spec = _files(request), request.mixture.pack
     small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
-    warnings = _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
-    snapshots: list[Snapshot] = []
-    for length in spec.sequence_length:
-        shards = _shards(plan, length)
-        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, [entry for entry, _ in shards], files)
-        warnings += warned + _publish_one(root, spec.folder(length), snapshot, shards, small)
-        snapshots.append(snapshot)
-    return snapshots[0], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+    shards = {length: _shards(plan, length) for length in spec.sequence_length}
+    snapshots, warnings = {}, []
+    for length, listed in shards.items():  # all of them before anything is changed, since they may be refused
+        entries = [entry for entry, _ in listed]
+        snapshots[length], warned = make_snapshot(request.mixture, length, tokenizer, entries, files)
+        warnings += warned
+    warnings += _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
+    for length, snapshot in snapshots.items():
+        warnings += _publish_one(root, spec.folder(length), snapshot, shards[length], small)
+    return snapshots[spec.sequence_length[0]], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
 
 
 def _slowly_encoded(tokenizer: OutputRef) -> list[str]:
@@ -183,11 +191,12 @@ def make_snapshot(
     mixture: Mixture, sequence_length: int, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes
 ) -> tuple[Snapshot, list[str]]:
     """The manifest, and warnings. Raises DatapipeError where nothing is left to train on."""
-    filled = {entry.source for entry in shards if entry.split == "train"}
-    empty = [name for name in mixture.sources if name not in filled]
-    phases = tuple(_phase(mixture, phase, empty) for phase in mixture.weight_phases())
+    sources = {name: _source(mixture, name) for name in mixture.sources}
+    sizes = weighting.epoch_tokens(sources, shards, sequence_length)
+    empty = [name for name, size in sizes.items() if not size]
+    phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
     facts = tokenizer.facts or {}
-    own = integer_weights({name: source.weight for name, source in mixture.sources.items()})
+    own = _own_weights(mixture, phases)
     snapshot = Snapshot(
         name=mixture.name,
         seed=mixture.seed,
@@ -200,15 +209,9 @@ def make_snapshot(
             eos_id=int(facts["eos_id"]),
         ),
         sources={
-            name: SourceEntry(
-                weight=0 if name in empty else own[name],
-                max_epochs=mixture.max_epochs_of(name),
-                license=source.license,
-                synthetic=source.synthetic,
-            )
-            for name, source in mixture.sources.items()
+            name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()
         },
-        phases=phases,
+        phases=tuple(Phase(until_tokens=phase.until_tokens, weights=phase.weights) for phase in phases),
         total_tokens=mixture.mixture.tokens,
         exhausted=mixture.mixture.exhausted,
         window_shards=mixture.mixture.window,
@@ -216,14 +219,32 @@ def make_snapshot(
         shards=tuple(shards),
     )
     warned = [f"source '{name}' kept no document to train on: its weight goes to the others" for name in empty]
-    return snapshot.sealed(), warned
-
-
-def _phase(mixture: Mixture, phase: WeightPhase, empty: list[str]) -> Phase:
-    weights: Mapping[str, int] = {name: 0 if name in empty else weight for name, weight in phase.weights.items()}
-    if not any(weights.values()):
+    short = [] if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
+    if short and snapshot.exhausted == "refuse":
         raise DatapipeError(
-            f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
-            f"The funnel shows where they went; loosen the stage that dropped them, or check the text field."
+            f"{short[0]}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or mixture.tokens, add "
+            f"text to it, or write exhausted: redistribute. What is packed stays; the same command publishes it then."
         )
-    return Phase(until_tokens=phase.until_tokens, weights=dict(weights))
+    return snapshot.sealed(), [*warned, *(f"{one}: training ends there (mixture.exhausted: stop)" for one in short)]
+
+
+def _source(mixture: Mixture, name: str) -> SourceEntry:
+    """What the manifest says of a source, its weight apart."""
+    source = mixture.sources[name]
+    strata = source.strata
+    return SourceEntry(
+        weight=0,
+        max_epochs=mixture.max_epochs_of(name),
+        license=source.license,
+        synthetic=source.synthetic,
+        strata=None
+        if strata is None
+        else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
+    )
+
+
+def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
+    """The weights of the sources themselves: as given, or as made of what there is."""
+    if mixture.mixture.weighting != "given":
+        return phases[0].weights
+    return integer_weights({name: source.weight for name, source in mixture.sources.items()})

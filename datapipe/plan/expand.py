@@ -31,6 +31,7 @@ from datapipe.plan.tasks import (
     TrainTask,
     Verdicts,
 )
+from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.stage import FieldNames, Split
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Expander:
     def sample_fractions(self, kept_bytes: Mapping[str, int]) -> dict[str, float]:
         train = self.mixture.tokenizer.train
         assert train is not None
-        shares = self.mixture.average_shares()
+        shares = shares_of(self.mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept_bytes.items()})
         return sample_fractions(kept_bytes, shares, train.sample_bytes, self.mixture.validation)
 
     def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], fraction: float) -> Sequence[Task]:

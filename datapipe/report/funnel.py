@@ -9,13 +9,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from datapipe.report.drawing import drawing_table
+
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source, those with most text; report.json has all."""
 
 
 def funnel(report: Mapping[str, Any]) -> RenderableType:
-    """Tables of a report: documents, steps, and what the tokenizer made of the texts."""
-    return Group(_documents(report), _steps(report), *tokenizer_tables(report["tokenizer"]))
+    """Tables of a report: documents, what is drawn of them, steps, and what the tokenizer made of the texts."""
+    mixture = [drawing_table(report["mixture"])] if report["mixture"] else []
+    return Group(_documents(report), *mixture, _steps(report), *tokenizer_tables(report["tokenizer"]))
 
 
 def _documents(report: Mapping[str, Any]) -> Table:

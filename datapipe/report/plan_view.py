@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
-from datapipe.plan.books import source_books
+from datapipe.plan.books import SourceBooks, source_books
 from datapipe.plan.compile import Plan, Request, Step
 from datapipe.plan.fingerprint import short
+from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.funnel import size
 from datapipe.report.progress import committed_size
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
     """The step tree and the mixture table."""
-    return Group(_tree(mixture, request, plan), "", _mixture_table(mixture, plan))
+    return Group(_tree(mixture, request, plan), "", _mixture_table(mixture, request, plan))
 
 
 def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
@@ -46,15 +51,17 @@ def _state(step: Step) -> str:
     return f"[cyan]would run[/cyan] {len(step.pending())} of {len(step.tasks)} tasks{fingerprints}"
 
 
-def _mixture_table(mixture: Mixture, plan: Plan) -> Table:
+def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:
     table = Table(title="mixture", title_justify="left", title_style="bold")
-    for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs"):
+    for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs", "at most"):
         table.add_column(name, justify="left" if name == "source" else "right")
     total = mixture.mixture.tokens
-    shares = mixture.average_shares()
-    for name in mixture.sources:
-        found = source_books(plan, name)
-        share = shares[name]
+    books = {name: source_books(plan, name) for name in mixture.sources}
+    shares, known_by = _shares(mixture, request, books)
+    if known_by:
+        table.caption, table.caption_justify = f"weights by {mixture.mixture.weighting} of {known_by}", "left"
+    for name, found in books.items():
+        share, at_most = shares[name], mixture.max_epochs_of(name)
         drawn = None if total is None else int(share * total)
         epochs = "" if not drawn or not found.is_complete or not found.tokens else f"{drawn / found.tokens:,.2f}"
         table.add_row(
@@ -64,5 +71,17 @@ def _mixture_table(mixture: Mixture, plan: Plan) -> Table:
             f"{float(share):.2%}",
             "endless" if drawn is None else f"{drawn:,}",
             epochs or ("endless" if drawn is None else "?"),
+            "" if at_most is None else f"{at_most:g}",
         )
     return table
+
+
+def _shares(mixture: Mixture, request: Request, books: Mapping[str, SourceBooks]) -> tuple[dict[str, Fraction], str]:
+    """The part of the run that comes from each source; and what it was reckoned from, where weights are not given."""
+    if mixture.mixture.weighting == "given":
+        return mixture.average_shares(), ""
+    if all(found.is_complete for found in books.values()):
+        return shares_of(mixture, {name: found.tokens for name, found in books.items()}), "the tokens, held-out ones included"
+    files = {name: sum(file.num_bytes for file in one.files.values()) for name, one in request.sources.items()}
+    guessed = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in files.items()}
+    return shares_of(mixture, guessed), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"

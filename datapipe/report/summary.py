@@ -7,6 +7,7 @@ sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
            .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same, and the steps that serve several sources
+mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/drawing.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
 
@@ -19,6 +20,8 @@ from typing import Any
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
 from datapipe.plan.books import SourceBooks, shared_work, source_books
 from datapipe.plan.compile import Plan
+from datapipe.report.drawing import drawing
+from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
 REPORT = "report.json"
@@ -31,6 +34,7 @@ def summarize(
     status: str,
     problem: str | None = None,
     tokenizer: Mapping[str, Any] | None = None,
+    snapshot: Snapshot | None = None,
 ) -> dict[str, Any]:
     """The report as plain data.
 
@@ -38,6 +42,7 @@ def summarize(
         status: "done", "failed" or "stopped".
         problem: why, where it is not "done".
         tokenizer: what it made of the texts, once there is one.
+        snapshot: of the first sequence length, once it is published.
     """
     books = {source: source_books(plan, source) for source in sources}
     total = SourceBooks(
@@ -54,6 +59,7 @@ def summarize(
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(one) for source, one in books.items()},
+        "mixture": None if snapshot is None else drawing(snapshot),
         "tokenizer": tokenizer,
         "tasks": {
             step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}

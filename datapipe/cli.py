@@ -331,7 +331,7 @@ def export(
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
     split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
     target_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Size of a file: 256MiB by default, for megatron without a limit.")
+        str | None, typer.Option(metavar="SIZE", help="Size of a file; else one for each shard, or for megatron.")
     ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Of megatron: packed rows as sequences, instead of documents.")] = False,
 ) -> None:

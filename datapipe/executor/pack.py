@@ -4,7 +4,8 @@
 
 The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
 order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go
-to shards of their own, named and marked with the length of their pieces. Memory: one range, about `target_bytes`, and a few
+to shards of their own, named and marked with the length of their pieces; those of a stratum are a task of its own, and its
+shards are named and marked with its number. Memory: one range, about `target_bytes`, and a few
 MiB of rows for every shard that is open.
 """
 
@@ -22,7 +23,7 @@ from datapipe.metrics import Packing, TaskMetrics
 from datapipe.plan.tasks import OutputRef, PackTask
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.writer import BATCH_BYTES, ShardWriter, WrittenShard, shard_schema
+from datapipe.shards.writer import BATCH_BYTES, ShardWriter, WrittenShard, shard_name, shard_schema
 from datapipe.storage import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
@@ -84,7 +85,8 @@ def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[i
     if task.method == "concat":
         yield None, rows
     elif task.method == "best_fit":
-        yield None, _keyed(rows, seed_for(task.seed, "pack", task.source, task.split, task.start, number))
+        stratum = () if task.stratum is None else ("stratum", task.stratum)
+        yield None, _keyed(rows, seed_for(task.seed, "pack", task.source, task.split, *stratum, task.start, number))
     else:
         bucket = packed.piece_length[packed.row_offsets[:-1]]  # (num_rows,) the length of a row's pieces
         for piece_length in np.unique(bucket)[::-1].tolist():
@@ -108,9 +110,10 @@ class _Writers:
         if piece_length not in self._open:
             task = self._task
             id_type = schemas.token_type(task.vocab_size)
-            schema = shard_schema(id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, piece_length)
-            name = f"{'part' if task.split == 'train' else 'validation'}-{task.bucket:05d}"
-            prefix = f"{self._folder}/{name}" + ("" if piece_length is None else f"-pieces-{piece_length:05d}")
+            schema = shard_schema(
+                id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, piece_length, task.stratum
+            )
+            prefix = f"{self._folder}/{shard_name(task.split, task.bucket, piece_length, task.stratum)}"
             self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
         return self._open[piece_length]
 

@@ -46,7 +46,7 @@ FILES = "files.parquet"
 TOKENIZER = "tokenizer.json"
 MIXTURE = "mixture.yaml"
 
-_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
+_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
 
 _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/mixing.py`)."""
@@ -166,6 +166,7 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, OutputRe
                     bytes=output.bytes,
                     checksum=output.checksum,
                     piece_length=int(facts["piece_length"]) if "piece_length" in facts else None,
+                    stratum=task.stratum,
                     hashes=(task.start, task.stop),
                 )
                 found.append((entry, output))

@@ -1,7 +1,8 @@
 """From cleaned text to token rows: sample, train, tokenize.
 
     documents ─▶ sample ─▶ train ─▶ tokenizer.json
-    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own
+    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own,
+                                              │   and training documents of each stratum, where the source has any
                                               └▶ tokens and words by language, and which ids were used at all
 
 The hash of a row is a keyed hash of the document's key: its place in the global shuffle of its source. Which documents are
@@ -22,8 +23,9 @@ from datapipe.columns import key_halves
 from datapipe.documents import DocumentBatch
 from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.partitions import TableWriter, committed_bytes, read_documents, read_table
+from datapipe.executor.strata import strata_of
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.tasks import OutputRef, SampleTask, TokenizeTask, TrainTask
+from datapipe.plan.tasks import OutputRef, SampleTask, TokenizeTask, TrainTask, train_rows
 from datapipe.rng import below_fraction, keyed_hash, seed_for, shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
@@ -88,12 +90,13 @@ def _train(task: TrainTask, root: Root) -> bytes:
 
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Encodes documents into two exchange files. Memory: one batch, and one run of rows for each file."""
+    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for each file."""
     metrics = TaskMetrics()
     encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos)
     id_type = schemas.token_type(encoder.vocab_size)
     schema = schemas.tokens(id_type)
-    writers = {split: ExchangeWriter(root, f"{folder}/{split}.exchange", schema) for split in ("train", "validation")}
+    train = [train_rows(one) for one in ([None] if task.strata is None else range(len(task.strata[1]) + 1))]
+    writers = {part: ExchangeWriter(root, f"{folder}/{part}.exchange", schema) for part in (*train, "validation")}
     counts = dict.fromkeys(writers, 0)
     meter = Meter(encoder.vocab_size)
     for batch in read_documents(root, task.documents, metrics):
@@ -108,15 +111,18 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
         metrics.spent("count tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
         started = perf_counter()
         held_out = is_validation(batch.keys, task.seed, task.validation)
-        for split, mask in (("train", ~held_out), ("validation", held_out)):
+        # place: (num_docs,) which of the writers a document goes to; the last one's are held out
+        place = np.where(held_out, len(train), 0 if task.strata is None else strata_of(batch, task.source, *task.strata))
+        for number, name in enumerate(writers):
+            mask = place == number
             part = rows if mask.all() else rows.filter(pa.array(mask))
-            counts[split] += _num_tokens(part)
-            writers[split].add(part)
+            counts[name] += _num_tokens(part)
+            writers[name].add(part)
         metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
     metrics.books.kept, metrics.books.kept_bytes = metrics.books.read, metrics.books.read_bytes
     metrics.tokens, metrics.fertility = sum(counts.values()), meter.fertility
     width, started = id_type.bit_width // 8, perf_counter()
-    outputs = {split: (writer.finish(weight=counts[split] * width),) for split, writer in writers.items()}
+    outputs = {name: (writer.finish(weight=counts[name] * width),) for name, writer in writers.items()}
     outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),)
     metrics.spent("write tokens", perf_counter() - started)
     return outputs, metrics

@@ -16,7 +16,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
-from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts
+from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts, train_rows
 from datapipe.stage import InputFile, Reader, Split
 
 LookUp = Callable[[str], Record | None]
@@ -221,6 +221,11 @@ class _Compilation:
         step_id = f"{tokenized.source}/pack" + ("" if is_first else f"-{sequence_length}")
         tasks = None
         if tokenizer is not None and tokenized.is_committed:
-            by_split = {split: tokenized.outputs(split) for split in ("train", "validation")}
-            tasks = self.expander.pack_tasks(step_id, tokenized.source, by_split, tokenizer, sequence_length)
+            strata = self.request.mixture.sources[tokenized.source].strata
+            numbers = [None] if strata is None else list(range(strata.count))
+            rows: dict[expand.Part, Sequence[OutputRef]] = {
+                ("train", one): tokenized.outputs(train_rows(one)) for one in numbers
+            }
+            rows["validation", None] = tokenized.outputs("validation")
+            tasks = self.expander.pack_tasks(step_id, tokenized.source, rows, tokenizer, sequence_length)
         return self.add(step_id, "pack", f"pack into rows of {sequence_length}", tokenized.source, tasks)

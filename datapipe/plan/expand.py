@@ -37,6 +37,9 @@ from datapipe.stage import FieldNames, Split
 if TYPE_CHECKING:
     from datapipe.plan.compile import PlannedSource
 
+Part = tuple[Literal["train", "validation"], int | None]
+"""Split and stratum: rows that are packed together."""
+
 
 def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
     """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
@@ -182,7 +185,9 @@ class Expander:
         return [TrainTask(**self.common(step, "", "train", [], content=digest, eos=eos), content=content, eos=eos)]
 
     def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: OutputRef) -> Sequence[Task]:
-        options: dict[str, Any] = {"validation": self.mixture.validation}
+        strata = self.mixture.sources[name].strata
+        cut = None if strata is None else (strata.by, strata.bounds)
+        options: dict[str, Any] = {"validation": self.mixture.validation, "strata": cut}
         eos = cast("str | None", (tokenizer.facts or {}).get("eos_token"))
         known: dict[str, Any] = {**options, "tokenizer": tokenizer.checksum}
         return [
@@ -197,9 +202,9 @@ class Expander:
         ]
 
     def pack_tasks(
-        self, step: str, name: str, by_split: Mapping[str, Sequence[OutputRef]], tokenizer: OutputRef, sequence_length: int
+        self, step: str, name: str, rows: Mapping[Part, Sequence[OutputRef]], tokenizer: OutputRef, sequence_length: int
     ) -> Sequence[Task]:
-        """One task per range of hashes; a range is about one shard of `target_bytes`."""
+        """One task per range of hashes of each part; a range is about one shard of `target_bytes`."""
         mixture, facts = self.mixture, tokenizer.facts or {}
         options: dict[str, Any] = {
             "tokenizer_fingerprint": str(facts["fingerprint"]),
@@ -213,17 +218,20 @@ class Expander:
             "target_bytes": mixture.shards.target_bytes,
         }
         tasks: list[PackTask] = []
-        for split, outputs in by_split.items():
+        for (split, stratum), outputs in rows.items():
             files, inputs = tuple(outputs), _checksums(outputs)
             ranges = hash_ranges(sum(output.weight for output in files), mixture.shards.target_bytes)
             tasks += [
                 PackTask(
-                    **self.common(step, name, "pack", ["pack"], files=inputs, range=[start, stop], split=split, **options),
+                    **self.common(
+                        step, name, "pack", ["pack"], files=inputs, range=[start, stop], split=split, stratum=stratum, **options
+                    ),
                     files=files,
                     start=start,
                     stop=stop,
                     bucket=bucket,
-                    split=cast(Literal["train", "validation"], split),
+                    split=split,
+                    stratum=stratum,
                     **options,
                 )
                 for bucket, (start, stop) in enumerate(ranges)

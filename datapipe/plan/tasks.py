@@ -5,7 +5,7 @@
     cluster    all edges                                         ->  verdicts
     sample     documents                                         ->  a deterministic part of their text
     train      samples                                           ->  tokenizer.json
-    tokenize   documents                                         ->  token rows to exchange, training and validation apart
+    tokenize   documents                                         ->  token rows to exchange: of each stratum, and held out
     pack       a range of hashes of the token rows               ->  shards
 
 Every task is picklable, names its inputs by content, and writes only under a folder of its own.
@@ -21,6 +21,11 @@ from datapipe.metrics import TaskMetrics
 from datapipe.stage import FieldNames, Filter, Global, Map, Reader, Split
 
 HASH_SPACE = 1 << 64
+
+
+def train_rows(stratum: int | None) -> str:
+    """The kind of output that token rows to train on are, of one stratum or of a source without any."""
+    return "train" if stratum is None else f"train-stratum-{stratum:02d}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,23 +133,29 @@ class TrainTask(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeTask(Task):
-    """Encodes documents and spreads them by keyed hash."""
+    """Encodes documents and spreads them by keyed hash.
+
+    Attributes:
+        strata: the column and the bounds by which training documents go to files of their own.
+    """
 
     documents: tuple[OutputRef, ...]
     tokenizer: OutputRef
     eos: str | None
     validation: float
+    strata: tuple[str, tuple[float, ...]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackTask(Task):
-    """Packs one hash range of a source's token rows into shards."""
+    """Packs one hash range of a source's token rows into shards; of one stratum, where it has any."""
 
     files: tuple[OutputRef, ...]
     start: int
     stop: int
     bucket: int
     split: Literal["train", "validation"]
+    stratum: int | None
     tokenizer_fingerprint: str
     vocab_size: int
     eos_id: int

@@ -5,9 +5,11 @@
                                         └▶ rows as sequences ───────▶ MegatronWriter    (`rows`)
 
 Arrow and Parquet exports are snapshots: the loader streams them, and of one that was exported whole it gives the very batches
-of the original. A Megatron export has documents as sequences, each ended by the end-of-text token, in the order of the
-snapshot: shards by path, rows, pieces; one that was cut comes where its last piece is found. With `rows`, a sequence is a row
-of exactly S tokens, padding included, so that row i is sequence i.
+of the original. Where no size is asked for, each shard becomes one, since an order in windows goes by shards; with a size, rows
+keep their order and their stratum, so the batches are the same as long as one window holds all shards. A Megatron export has
+documents as sequences, each ended by the end-of-text token, in the order of the snapshot: shards by path, rows, pieces; one
+that was cut comes where its last piece is found. With `rows`, a sequence is a row of exactly S tokens, padding included: row
+i is sequence i.
 
 The snapshot is only read. What marks an export as finished is written last: snapshot.json, or for Megatron tokenizer.json.
 """
@@ -32,15 +34,13 @@ from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.pieces import DocumentJoiner
 from datapipe.shards.shard_file import open_shard
-from datapipe.shards.writer import ShardWriter, WrittenShard, shard_schema
+from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
 from datapipe.storage import Root, sync_file
 
 ExportFormat = Literal["megatron", "parquet", "arrow"]
 Split = Literal["train", "validation"]
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
-SHARD_BYTES = 256 << 20
-"""Size of an exported shard where none is given: that of a run."""
 _MOST_FILES = 100_000  # five digits in a shard's name, which are its place in the order
 
 
@@ -50,7 +50,7 @@ class Wanted:
 
     Attributes:
         source, split: only these; None: all.
-        target_bytes: size of a file; None: 256 MiB, or for Megatron no limit.
+        target_bytes: size of a file; None: a file for each shard, or for Megatron no limit.
         rows: of Megatron, packed rows as sequences instead of documents.
     """
 
@@ -93,11 +93,11 @@ def export_snapshot(
             exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
         else:
             written: list[ShardEntry] = []
-            for number, group in enumerate(_alike(entries)):
+            for number, group in enumerate(_groups(entries, wanted)):
                 written += _write_shards(target, snapshot, wanted, number, group, _batches(root, snapshot, group, tell))
-            shards += written
             files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
             exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
+            shards += written
     _sync(target)
     if wanted.format == "megatron":
         target.write_atomic("tokenizer.json", tokenizer)
@@ -174,12 +174,6 @@ def _check_folder(url: str, folder: Path) -> None:
         raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a folder that can") from error
 
 
-def _alike(entries: tuple[ShardEntry, ...]) -> list[tuple[ShardEntry, ...]]:
-    """Neighbours that may become one shard: of pieces of one length, or of any, and of one stratum. Their order stays."""
-    groups = groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))
-    return [tuple(group) for _, group in groups]
-
-
 def _batches(
     root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], tell: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
@@ -220,31 +214,44 @@ def _write_megatron(
     )
 
 
+def _groups(entries: tuple[ShardEntry, ...], wanted: Wanted) -> list[tuple[ShardEntry, ...]]:
+    """Shards of one source and split that are written as one run of rows: each alone, or neighbours that are alike."""
+    if wanted.target_bytes is None:
+        return [(entry,) for entry in entries]
+    return [tuple(group) for _, group in groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))]
+
+
 def _write_shards(
     target: Root,
     snapshot: Snapshot,
     wanted: Wanted,
     number: int,
-    entries: tuple[ShardEntry, ...],
+    group: tuple[ShardEntry, ...],
     batches: Iterator[pa.RecordBatch],
 ) -> list[ShardEntry]:
-    """Group `number` of the shards of one source and split, which are alike."""
+    """Writes group `number`, and returns the manifest's lines of it; a shard that is written alone keeps its name."""
     assert wanted.format != "megatron"
-    source, split, piece_length = entries[0].source, entries[0].split, entries[0].piece_length
-    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
-    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, source, piece_length)
-    prefix = f"shards/{source}/{'part' if split == 'train' else 'validation'}-{number:05d}"
-    writer = ShardWriter(target, prefix, wanted.format, schema, wanted.target_bytes or SHARD_BYTES)
+    one, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
+    schema = shard_schema(
+        id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, one.source, one.piece_length, one.stratum
+    )
+    if wanted.target_bytes is None:
+        prefix, _, first = one.path.rpartition(".")[0].rpartition("-")
+        target_bytes, hashes = one.sequences * snapshot.sequence_length * id_type.bit_width // 8, one.hashes
+    else:
+        prefix, first = f"shards/{one.source}/{shard_name(one.split, number, one.piece_length, one.stratum)}", 0
+        target_bytes, hashes = wanted.target_bytes, None
+    writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first))
     try:
         for batch in batches:
             writer.append(batch)
-        return [_entry(shard, entries[0]) for shard in writer.finish()]
+        return [_entry(shard, one, hashes) for shard in writer.finish()]
     except BaseException:
         writer.abort()
         raise
 
 
-def _entry(shard: WrittenShard, of: ShardEntry) -> ShardEntry:
+def _entry(shard: WrittenShard, of: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:
     """The line of a written shard: what holds of all of its group is as it was, the rest is its own."""
     return ShardEntry(
         path=shard.path,
@@ -257,6 +264,7 @@ def _entry(shard: WrittenShard, of: ShardEntry) -> ShardEntry:
         checksum=shard.checksum,
         piece_length=of.piece_length,
         stratum=of.stratum,
+        hashes=hashes,
     )
 
 

@@ -25,18 +25,22 @@ from datapipe.storage import Root
 FORMAT_VERSION = "2"
 VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokenizer", b"datapipe.sequence_length"
 SOURCE_KEY, ROWS_KEY, PIECE_KEY = b"datapipe.source", b"datapipe.rows_per_batch", b"datapipe.piece_length"
+STRATUM_KEY = b"datapipe.stratum"
 CHECKSUM_KEY = b"datapipe.checksum"
 """Of a record batch its checksum; of a Parquet file those of its row groups, with spaces between."""
 
 
-def identity(sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None) -> dict[bytes, bytes]:
-    """What the metadata of a shard must say; the length of its pieces only where all are of one."""
+def identity(
+    sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None, stratum: int | None = None
+) -> dict[bytes, bytes]:
+    """What the metadata of a shard must say; the length of its pieces only where all are of one, its stratum if it has one."""
     known = {
         VERSION_KEY: FORMAT_VERSION.encode(),
         TOKENIZER_KEY: tokenizer_fingerprint.encode(),
         LENGTH_KEY: str(sequence_length).encode(),
     }
-    return known if piece_length is None else {**known, PIECE_KEY: str(piece_length).encode()}
+    numbers = {PIECE_KEY: piece_length, STRATUM_KEY: stratum}
+    return known | {key: str(number).encode() for key, number in numbers.items() if number is not None}
 
 
 def open_shard(
@@ -100,16 +104,17 @@ class Shard:
     def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
         """Holds what the file says of itself against the snapshot."""
         metadata, path = self.schema.metadata or {}, self._entry.path
-        for name, value in identity(sequence_length, tokenizer_fingerprint, self._entry.piece_length).items():
+        expected = identity(sequence_length, tokenizer_fingerprint, self._entry.piece_length, self._entry.stratum)
+        for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
                 raise SnapshotError(f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot")
         known = [schemas.sequences(id_type, sequence_length) for id_type in (pa.uint16(), pa.uint32())]
         if not any(self.schema.equals(schema) for schema in known) or not metadata.get(ROWS_KEY, b"").isdigit():
             raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
-        expected = -(-self._entry.sequences // max(1, self.rows_per_batch))
-        if self.num_batches != expected:
-            raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {expected}")
+        num_batches = -(-self._entry.sequences // max(1, self.rows_per_batch))
+        if self.num_batches != num_batches:
+            raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {num_batches}")
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Record batch or row group `number`, with its buffers checked to be as long as its rows need; see `checked_batch`."""

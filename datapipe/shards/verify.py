@@ -1,7 +1,8 @@
 """Reading a snapshot again from its first byte to its last: is every file what was committed, and does it say what it should?
 
     every shard       size, checksum; where that is wrong, which blocks of rows are damaged
-                      then counts, ids, end-of-text and padding, and that each document's file is in files.parquet
+                      then counts, ids, end-of-text and padding, that each document's file is in files.parquet, and
+                      that its keyed hash is in the shard's range
     every split       the pieces of documents that were cut fit together
     tokenizer.json    against its fingerprint
     files.parquet     size, checksum
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError
-from datapipe.rng import keyed_hash
+from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.shards.pieces import piece_stops
@@ -128,7 +129,7 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
                 problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length)
-                problem = problem or _unknown_file(batch, files)
+                problem = problem or _unknown_file(batch, files) or _misplaced(batch, entry, snapshot.seed)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
                 starts = columns.numbers(batch.column("starts").values)
@@ -202,6 +203,18 @@ def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None
     return (
         f"document {hashes[unknown[0]]:016x}{places[unknown[0]]:016x}, whose file is not among this source's in files.parquet"
     )
+
+
+def _misplaced(batch: pa.RecordBatch, entry: ShardEntry, seed: int) -> str | None:
+    if entry.hashes is None:
+        return None
+    halves = columns.key_halves(batch.column("keys").values)
+    hashes, (start, stop) = shuffle_hash(halves, seed), entry.hashes
+    outside = np.flatnonzero((hashes < np.uint64(start)) | (hashes > np.uint64(stop - 1)))
+    if len(outside) == 0:
+        return None
+    document = f"{halves[0][outside[0]]:016x}{halves[1][outside[0]]:016x}"
+    return f"document {document}, whose keyed hash is not in the range of this shard, {start:#x} to {stop:#x}"
 
 
 def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:

@@ -43,15 +43,31 @@ class WrittenShard:
 
 
 def shard_schema(
-    id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str, piece_length: int | None = None
+    id_type: pa.DataType,
+    sequence_length: int,
+    tokenizer_fingerprint: str,
+    source: str,
+    piece_length: int | None = None,
+    stratum: int | None = None,
 ) -> pa.Schema:
     """`schemas.sequences` with what a shard says of itself: no path and no time, so equal rows are equal bytes.
 
     Args:
         piece_length: tokens of every piece, where all are of one length.
+        stratum: of the source, where it is cut into strata.
     """
-    metadata = {**identity(sequence_length, tokenizer_fingerprint, piece_length), SOURCE_KEY: source.encode()}
+    metadata = {**identity(sequence_length, tokenizer_fingerprint, piece_length, stratum), SOURCE_KEY: source.encode()}
     return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
+
+
+def shard_name(
+    split: Literal["train", "validation"], bucket: int, piece_length: int | None = None, stratum: int | None = None
+) -> str:
+    """The prefix of a shard's name. Sorted by name, the shards of a stratum stand together."""
+    part = "part" if split == "train" else "validation"
+    within = "" if stratum is None else f"-stratum-{stratum:02d}"
+    pieces = "" if piece_length is None else f"-pieces-{piece_length:05d}"
+    return f"{part}{within}-{bucket:05d}{pieces}"
 
 
 class ShardWriter:
@@ -61,12 +77,15 @@ class ShardWriter:
         prefix: an attempt path nobody reads: files appear under their names while they are written.
         schema: from `shard_schema`.
         target_bytes: token bytes of a file, padding included; a file holds at least one row.
+        first: the number of the first file.
     """
 
-    def __init__(self, root: Root, prefix: str, format: ShardFormat, schema: pa.Schema, target_bytes: int) -> None:
+    def __init__(
+        self, root: Root, prefix: str, format: ShardFormat, schema: pa.Schema, target_bytes: int, first: int = 0
+    ) -> None:
         row_type = schema.field("tokens").type
         row_bytes = row_type.list_size * row_type.value_type.bit_width // 8
-        self._root, self._prefix = root, prefix
+        self._root, self._prefix, self._first = root, prefix, first
         self._format: ShardFormat = format
         self._rows_per_file = max(1, target_bytes // row_bytes)
         self._rows_per_batch = min(self._rows_per_file, max(1, BATCH_BYTES // row_bytes))
@@ -107,7 +126,7 @@ class ShardWriter:
         batch = self._take(num_rows)
         try:
             if self._file is None:
-                path = f"{self._prefix}-{len(self._written):05d}.{self._format}"
+                path = f"{self._prefix}-{self._first + len(self._written):05d}.{self._format}"
                 self._file = _OpenShard(self._root, path, self._format, self._schema)
             self._file.write(batch)
         except BaseException:

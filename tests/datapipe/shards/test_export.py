@@ -157,7 +157,10 @@ def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path
     (part,) = export_snapshot(root, snapshot, target, Wanted(format="arrow", source="web", split="train"))
     assert (part.source, part.split, part.sequences) == ("web", "train", 31)
     there = read_snapshot(target)
-    assert [shard.path for shard in there.shards] == ["shards/web/part-00000-00000.arrow"]
+    assert [shard.path for shard in there.shards] == [f"shards/web/train-0000-0000{number}.arrow" for number in range(5)]
+    one_file = Root(str(tmp_path / "one"))
+    export_snapshot(root, snapshot, one_file, Wanted(format="arrow", source="web", split="train", target_bytes=1 << 20))
+    assert [shard.path for shard in read_snapshot(one_file).shards] == ["shards/web/part-00000-00000.arrow"]
     loader = Loader(target.url, global_batch_size=31, prefetch=0)
     assert sorted((loader.batch(0)["input_ids"][:, 0] - 1) // 16) == list(range(12, 43))
     loader.close()

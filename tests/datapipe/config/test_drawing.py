@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from datapipe.config import Mixture
+from datapipe.config import Mixture, load_mixture
 
 Share = st.integers(0, 12)
 
@@ -76,6 +77,15 @@ def test_linear_phases_that_cannot_be_made_are_refused():
         mixture_of({"a": "1/999999937", "b": "0.999999733"}, 100, [linear])
     with pytest.raises(ValidationError, match="linear has no weights to begin with"):
         mixture_of({"a": 0, "b": 0}, 100, [linear])
+
+
+def test_example_of_the_readme_is_a_mixture(tmp_path: Path):
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("## What is drawn when")[2].split("```")[1].removeprefix("yaml\n")
+    (tmp_path / "m.yaml").write_text("name: m\noutput: o\n" + example.replace("mixture:", "  code: {path: b}\nmixture:"))
+    mixture = load_mixture(tmp_path / "m.yaml")
+    assert len(mixture.weight_phases()) == 65
+    assert mixture.average_shares()["web"] == Fraction(8, 10) * Fraction(8, 10) + Fraction(2, 10) * Fraction(6, 10)
 
 
 def test_max_epochs_of_a_source_is_its_own_or_the_mixtures():

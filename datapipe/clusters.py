@@ -92,6 +92,19 @@ def cluster_verdicts(edges: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=VERDICT_SCHEMA)
 
 
+def cluster_sizes(verdicts: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
+    """The survivors of clusters, in the order of their keys, and how many documents each cluster holds: (num_clusters,) int64.
+
+    Args:
+        verdicts: `VERDICT_SCHEMA`, all of every cluster.
+    """
+    survivors = columns.key_matrix(verdicts.column("survivor"))
+    if len(survivors) == 0:
+        return columns.keys_from(survivors), np.zeros(0, np.int64)
+    order, starts, _ = _number_keys(survivors)
+    return columns.keys_from(survivors[order[starts]]), np.diff(starts, append=len(survivors)) + 1
+
+
 def _number_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers the distinct keys of (n, 16) uint8 in their order.
 

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
@@ -214,6 +214,20 @@ class Global(Stage):
         default="run",
         description="run: compare documents across all sources that name this stage. source: within each source only.",
     )
+
+    size_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column to add to the documents that stay: how many their cluster held, themselves included; 1 for one "
+        "that was alone. A source's `strata` may go by it: documents that had many duplicates may come up more often.",
+    )
+
+    @field_validator("size_column")
+    @classmethod
+    def _not_own(cls, name: str | None) -> str | None:
+        if name in ("id", "key", "text"):
+            raise ValueError("expected a name of its own: every document has a column of that name already")
+        return name
 
     rule: ClassVar[str] = "duplicate"
     """The reason of a drop, after the stage's name."""

@@ -156,7 +156,7 @@ class StrataSpec(Record):
     repeat: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_tuple)] = Field(
         default=(),
         description="How often the documents of each stratum come up in one epoch of the source, lowest first: [1, 2, 3]; by "
-        "default once. By the size of the cluster a document survived from, this is FineWeb's rehydration.",
+        "default once. By the `size_column` of a dedup stage, this is FineWeb's rehydration.",
     )
     order: Literal["shuffled", "ascending", "descending"] = Field(
         default="shuffled",

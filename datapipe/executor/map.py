@@ -23,7 +23,7 @@ from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.guard import Culprit, guarded
 from datapipe.executor.partitions import TableWriter, documents_writer, read_documents
 from datapipe.executor.results import checked_filter, checked_map
-from datapipe.executor.verdicts import VerdictReader
+from datapipe.executor.verdicts import SizeReader, VerdictReader
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, MapTask, OutputRef
@@ -54,6 +54,7 @@ class _Mapper:
         self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
         self.verdicts = VerdictReader(root, task.verdicts.files) if task.verdicts else None
+        self.sizes = SizeReader(root, task.verdicts.sizes) if task.verdicts and task.verdicts.size_column else None
         self.exchange: ExchangeWriter | None = None
         if task.emit is not None:
             stage = task.emit.stage
@@ -247,6 +248,8 @@ class _Mapper:
                 )
             )
         kept = batch.filter(~found.dropped)
+        if self.sizes is not None and self.task.verdicts.size_column is not None:
+            kept = kept.with_columns({self.task.verdicts.size_column: pa.array(self.sizes.of(kept.keys))})
         name = f"{self.task.verdicts.name}: verdicts"
         self.metrics.spent(name, perf_counter() - started, batch.text_bytes, batch.num_docs)
         return kept

@@ -1,4 +1,4 @@
-"""Looking up the verdicts of a global stage for the documents of a batch.
+"""Looking up the verdicts of a global stage for the documents of a batch, and the sizes of clusters for those that stay.
 
 Verdict files are exchange files whose hash is the first half of the document's key, so they are sorted by key. Few verdicts
 are held whole; many are fetched by input file, and those of the file last seen are kept, since batches come in file order.
@@ -30,8 +30,8 @@ class Found:
     value: np.ndarray
 
 
-class VerdictReader:
-    """Verdicts by key."""
+class _ByKey:
+    """Rows of exchange files by the keys of documents."""
 
     def __init__(self, root: Root, files: Sequence[OutputRef]) -> None:
         self.root, self.files = root, [output for output in files if output.rows]
@@ -39,25 +39,17 @@ class VerdictReader:
         self._range = (0, 0)  # of file hashes, half-open; nothing fetched yet
         self._rows: pa.RecordBatch | None = None
 
-    def of(self, keys: pa.Array) -> Found:
-        """The verdicts of a batch's keys."""
-        found = Found(
-            dropped=np.zeros(len(keys), np.bool_),
-            survivor=np.zeros((len(keys), KEY_BYTES), np.uint8),
-            value=np.full(len(keys), np.nan),
-        )
+    def hits(self, keys: pa.Array) -> Iterator[tuple[np.ndarray, np.ndarray, pa.RecordBatch]]:
+        """Documents that have a row, the places of these rows, and the rows; every document at most once."""
         wanted = _sortable(keys)
         for documents, rows in self._candidates(keys):
-            judged = _sortable(rows.column("key"))
-            at = np.minimum(np.searchsorted(judged, wanted[documents]), len(judged) - 1)
-            hit = judged[at] == wanted[documents]
-            found.dropped[documents[hit]] = True
-            found.survivor[documents[hit]] = key_matrix(rows.column("survivor"))[at[hit]]
-            found.value[documents[hit]] = numbers(rows.column("value"))[at[hit]]
-        return found
+            there = _sortable(rows.column("key"))
+            at = np.minimum(np.searchsorted(there, wanted[documents]), len(there) - 1)
+            hit = there[at] == wanted[documents]
+            yield documents[hit], at[hit], rows
 
     def _candidates(self, keys: pa.Array) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-        """Document rows, and the sorted verdicts to look for them in."""
+        """Documents, and the sorted rows to look for them in."""
         if not self.files:
             return
         if self.resident:
@@ -77,6 +69,40 @@ class VerdictReader:
             self._rows = rows if rows is not None and rows.num_rows else None
             self._range = (start, stop)
         return self._rows
+
+
+class VerdictReader:
+    """Verdicts by key."""
+
+    def __init__(self, root: Root, files: Sequence[OutputRef]) -> None:
+        self._rows = _ByKey(root, files)
+
+    def of(self, keys: pa.Array) -> Found:
+        """The verdicts of a batch's keys."""
+        found = Found(
+            dropped=np.zeros(len(keys), np.bool_),
+            survivor=np.zeros((len(keys), KEY_BYTES), np.uint8),
+            value=np.full(len(keys), np.nan),
+        )
+        for documents, at, rows in self._rows.hits(keys):
+            found.dropped[documents] = True
+            found.survivor[documents] = key_matrix(rows.column("survivor"))[at]
+            found.value[documents] = numbers(rows.column("value"))[at]
+        return found
+
+
+class SizeReader:
+    """Sizes of clusters by the key of their survivor."""
+
+    def __init__(self, root: Root, files: Sequence[OutputRef]) -> None:
+        self._rows = _ByKey(root, files)
+
+    def of(self, keys: pa.Array) -> np.ndarray:
+        """How many documents the cluster of each held: (num_docs,) int64, 1 where it was alone."""
+        sizes = np.ones(len(keys), np.int64)
+        for documents, at, rows in self._rows.hits(keys):
+            sizes[documents] = numbers(rows.column("size"))[at]
+        return sizes
 
 
 def _sortable(keys: pa.Array) -> np.ndarray:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
 from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts, train_rows
-from datapipe.stage import InputFile, Reader, Split
+from datapipe.stage import Global, InputFile, Reader, Split
 
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
@@ -176,7 +177,14 @@ class _Compilation:
         cluster = self.known.get(f"{meeting.id}/cluster") or self.cluster(meeting, emitting)
         if not cluster.is_committed:
             return None
-        return Verdicts(name=meeting.id, rule=meeting.rule, files=cluster.outputs("verdicts"))
+        column = cast(Global, meeting.stage.stage).size_column
+        return Verdicts(
+            name=meeting.id,
+            rule=meeting.rule,
+            files=cluster.outputs("verdicts"),
+            size_column=column,
+            sizes=() if column is None else cluster.outputs("sizes"),
+        )
 
     def cluster(self, meeting: Meeting, emitting: Sequence[Step]) -> Step:
         ready = all(step.is_committed for step in emitting)

@@ -111,7 +111,9 @@ class Expander:
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
     ) -> Sequence[Task]:
-        judged = {"name": verdicts.name, "rule": verdicts.rule, "files": _checksums(verdicts.files)}
+        judged: dict[str, Any] = {"name": verdicts.name, "rule": verdicts.rule, "files": _checksums(verdicts.files)}
+        if verdicts.size_column is not None:
+            judged["sizes"] = [verdicts.size_column, _checksums(verdicts.sizes)]
         options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit)
         return [
             MapTask(

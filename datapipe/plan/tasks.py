@@ -2,7 +2,7 @@
 
     map        splits of input, or documents of the step before  ->  documents, drops, quarantine, rows to exchange
     reduce     a range of hashes of the exchanged rows           ->  edges between documents found alike
-    cluster    all edges                                         ->  verdicts
+    cluster    all edges                                         ->  verdicts, sizes of clusters
     sample     documents                                         ->  a deterministic part of their text
     train      samples                                           ->  tokenizer.json
     tokenize   documents                                         ->  token rows to exchange: of each stratum, and held out
@@ -58,11 +58,18 @@ class BoundStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
-    """The verdicts of a global stage, and the reason they give."""
+    """The verdicts of a global stage, and the reason they give.
+
+    Attributes:
+        size_column: where the sizes of clusters go, if anywhere.
+        sizes: files of them.
+    """
 
     name: str
     rule: str
     files: tuple[OutputRef, ...]
+    size_column: str | None = None
+    sizes: tuple[OutputRef, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

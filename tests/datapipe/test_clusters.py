@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from datapipe import columns
-from datapipe.clusters import cluster_verdicts
+from datapipe.clusters import cluster_sizes, cluster_verdicts
 from datapipe.stage import EDGE_SCHEMA, VERDICT_SCHEMA
 from tests.oracles import components as oracle
 
@@ -78,3 +80,12 @@ def test_cluster_verdicts_long_chain_has_one_survivor() -> None:
     verdicts = cluster_verdicts(edges)
     assert verdicts.column("key").equals(keys.slice(1))
     assert verdicts.column("survivor").unique().to_pylist() == [keys[0].as_py()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cluster_sizes_count_survivors_and_all_they_stand_for(seed: int) -> None:
+    verdicts = cluster_verdicts(_table(_random_edges(seed)))
+    survivors, sizes = cluster_sizes(verdicts)
+    counts = Counter(verdicts.column("survivor").to_pylist())
+    assert list(zip(survivors.to_pylist(), sizes.tolist(), strict=True)) == [(key, n + 1) for key, n in sorted(counts.items())]
+    assert len(cluster_sizes(verdicts.slice(0, 0))[0]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,29 @@ def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, tmp_
 def test_strata_by_a_column_that_is_not_there_say_what_to_keep(mixture, tmp_path):
     with pytest.raises(UserError, match=r"sources\.web\.strata\.by: documents have no column 'score'.*name it under `keep`"):
         runs.run_mixture(mixture, output=tmp_path / "none", overrides=["sources.web.keep=[]"], make_engine=runs.InProcess)
+
+
+def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_often(tmp_path):
+    texts = [corpora.prose(random.Random(seed)) for seed in range(6)]
+    rows = [{"text": text} for number, text in enumerate(texts) for _ in range([1, 1, 2, 3, 3, 8][number])]
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", rows)
+    source = (
+        f"  web:\n    path: {tmp_path}/web/*.jsonl\n    strata: {{by: copies, bounds: [2, 4], repeat: [1, 2, 3]}}\n"
+        "    stages:\n      - dedup.exact: {size_column: copies}\n"
+    )
+    done = run(runs.write_mixture(tmp_path, source, stages="", tail=TAIL.replace("validation: 10%", "")))
+    web = done.report["mixture"]["sources"]["web"]
+    assert [(one["documents"], one["repeat"]) for one in web["strata"]] == [(2, 1), (3, 2), (1, 3)]
+    without = run(tmp_path / "mixture.yaml", "sources.web.stages=[dedup.exact]", "sources.web.strata=null")
+    assert {entry.stratum for entry in without.snapshot.shards} == {None}
+    (step,) = [step for step in without.plan.of_kind("map", "web") if step.id == "web/clean-1"]
+    batches = read_documents(Root(without.mixture.output), step.outputs("documents"), TaskMetrics())
+    assert {name for batch in batches for name in batch.record.schema.names} == {"key", "id", "text"}
+
+
+def test_size_column_cannot_take_the_place_of_a_column_that_is_there(mixture):
+    with pytest.raises(UserError, match="every document has a column of that name already"):
+        run(mixture, "stages=[dedup.exact: {size_column: text}]")
 
 
 def batch_of(values: pa.Array) -> DocumentBatch:

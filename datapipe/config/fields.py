@@ -75,7 +75,7 @@ def _texts(value: Any) -> Any:
 
 
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}
-_LENGTH = {"type": "integer", "minimum": 2}
+_LENGTH = {"type": "integer", "minimum": 2, "maximum": 1 << 24}
 _UNIT_INTERVAL = {"type": "number", "minimum": 0, "maximum": 1}
 
 ByteSize = Annotated[
@@ -108,7 +108,7 @@ Globs = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Lengths = Annotated[
-    tuple[Annotated[int, Field(ge=2)], ...],
+    tuple[Annotated[int, Field(ge=2, le=1 << 24)], ...],
     BeforeValidator(_lengths),
     AfterValidator(_some_each_once),
     PlainSerializer(_one_or_list),

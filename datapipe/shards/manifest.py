@@ -14,10 +14,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from datapipe.errors import SnapshotError
 from datapipe.storage import Root
@@ -26,6 +34,23 @@ SNAPSHOT = "snapshot.json"
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
 VERSION = 2
+
+
+def _inside(path: str) -> str:
+    """A path that stays inside the output: what is read of a stranger's manifest is never a way out of it."""
+    if path.startswith("/") or "\\" in path or "\0" in path or not all(part not in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"the path '{path}' does not lie inside the output")
+    return path
+
+
+def _source_name(name: str) -> str:
+    if "/" in _inside(name):
+        raise ValueError(f"'{name}' is no name of a source")
+    return name
+
+
+InsidePath = Annotated[str, AfterValidator(_inside)]
+SourceName = Annotated[str, AfterValidator(_source_name)]
 
 
 class _Record(BaseModel):
@@ -44,8 +69,8 @@ class ShardEntry(_Record):
             document is looked for in few shards; not written where it is not known.
     """
 
-    path: str
-    source: str
+    path: InsidePath
+    source: SourceName
     split: Literal["train", "validation"]
     sequences: int
     tokens: int
@@ -95,14 +120,14 @@ class Phase(_Record):
 
 
 class TokenizerEntry(_Record):
-    path: str
+    path: InsidePath
     fingerprint: str
     vocab_size: int
     eos_id: int
 
 
 class FileEntry(_Record):
-    path: str
+    path: InsidePath
     bytes: int
     checksum: str
 
@@ -123,7 +148,7 @@ class Snapshot(_Record):
     sequence_length: int
     shard_format: Literal["arrow", "parquet"]
     tokenizer: TokenizerEntry
-    sources: dict[str, SourceEntry]
+    sources: dict[SourceName, SourceEntry]
     phases: tuple[Phase, ...]
     total_tokens: int | None = None
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
@@ -131,6 +156,16 @@ class Snapshot(_Record):
     files: FileEntry | None = None
     shards: tuple[ShardEntry, ...]
     fingerprint: str = ""
+
+    @model_validator(mode="after")
+    def _shards_once(self) -> Snapshot:
+        paths = {shard.path for shard in self.shards}
+        if len(paths) < len(self.shards):
+            raise ValueError("a shard is listed twice")
+        strangers = {shard.source for shard in self.shards} - set(self.sources)
+        if strangers:
+            raise ValueError(f"shards of '{min(strangers)}', which is no source")
+        return self
 
     def sealed(self) -> Snapshot:
         """This snapshot with its fingerprint filled in."""

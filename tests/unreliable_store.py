@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 Kind = Literal["cut", "stall", "status", "reset", "flip"]
 _PIECE_BYTES = 1 << 16
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 0.5  # so that idle connections notice the end
     server: _Server
 
-    def do_GET(self) -> None:  # noqa: N802 (the name that http.server calls)
+    def do_GET(self) -> None:
         fault = self.server.store.fault_of(self.path)
         if fault is not None and fault.kind == "status":
             self.send_response(fault.status)
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._pass_on(fault)
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._pass_on(None)
 
     def handle_one_request(self) -> None:
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
     def _pass_on(self, fault: Fault | None) -> None:
@@ -189,8 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def unreliable(query: str) -> Iterator[UnreliableStore]:
     """A proxy before the store whose URLs end with `query`, for the time of a `with`."""
-    endpoint = query.split("endpoint_override=")[1].split("&")[0]
-    store = UnreliableStore(urlsplit(endpoint).netloc)
+    store = UnreliableStore(urlsplit(dict(parse_qsl(query.removeprefix("?")))["endpoint_override"]).netloc)
     try:
         yield store
     finally:

@@ -97,6 +97,7 @@ class CacheFolder:
             is needed sooner, or by another process.
         """
         final = self.file(entry)
+        own_rank = rank(final.name)  # None where it was expected, and is not any more
         with self._locked():
             if final.exists():
                 return "found"
@@ -105,7 +106,7 @@ class CacheFolder:
             if descriptor is None:
                 return "busy"
             try:
-                if not self._make_room(entry.bytes, part.name, rank(final.name), rank):
+                if own_rank is None or not self._make_room(entry.bytes, part.name, own_rank, rank):
                     part.unlink()
                     os.close(descriptor)
                     return "no room"
@@ -144,11 +145,15 @@ class CacheFolder:
             return False
         return True
 
+    def names(self) -> set[str]:
+        """Of all files in the folder."""
+        return set(self._sizes()) if self.path.is_dir() else set()
+
     def resident_bytes(self) -> int:
         """Of all files in the folder, those being fetched at their full size."""
         return sum(self._sizes().values()) if self.path.is_dir() else 0
 
-    def _make_room(self, wanted: int, part: str, own_rank: int | None, rank: Rank) -> bool:
+    def _make_room(self, wanted: int, part: str, own_rank: int, rank: Rank) -> bool:
         sizes = self._sizes()
         free = self.budget_bytes - sum(size for name, size in sizes.items() if name != part) - wanted
         evictable: list[tuple[float, str]] = []
@@ -156,9 +161,11 @@ class CacheFolder:
             if _NAME.fullmatch(name) is None or name.endswith(".part"):
                 continue
             their_rank = rank(name)
-            if their_rank is None and not self._is_claimed(name):
+            if self._is_claimed(name):
+                continue
+            if their_rank is None:
                 evictable.append((float("inf"), name))
-            elif their_rank is not None and own_rank is not None and their_rank > own_rank:
+            elif their_rank > own_rank:
                 evictable.append((their_rank, name))
         if free + sum(sizes[name] for _, name in evictable) < 0:
             return False

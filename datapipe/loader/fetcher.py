@@ -54,7 +54,7 @@ class CacheCounts:
 
 
 class Fetcher:
-    """The state behind a `ShardCache`. Threads hold this, never the cache. `_changed` guards what changes, but the counts of `found`."""
+    """The state behind a `ShardCache`. Threads hold this, never the cache. `_changed` guards all but the counts of `found`."""
 
     def __init__(self, root: Root, shards: tuple[ShardEntry, ...], folder: Path, budget_bytes: int, patience_s: float) -> None:
         self.process = os.getpid()
@@ -74,6 +74,7 @@ class Fetcher:
         self._fetches: dict[int, Fetch] = {}
         self._not_before: dict[int, float] = {}
         self._no_room_until = 0.0
+        self._present: set[str] = set()  # names seen in the folder lately
         self._stamp_at = 0.0
         self._fetched_bytes = self._files = self._reused = self._refetches = self._failures = 0
 
@@ -139,8 +140,8 @@ class Fetcher:
             again = max(self._not_before.get(shard, 0.0), self.failed[shard][1] if shard in self.failed else 0.0)
             if again > now:
                 wake = min(wake, again)
-            elif self._no_room_until > now:
-                return None, min(wake, self._no_room_until) - now
+            elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
+                wake = min(wake, self._no_room_until)  # nothing later may take the room; what is here needs none
             else:
                 fetch = Fetch(root=self._root, entry=self._shards[shard], patience_s=self._patience_s, in_flight=1)
                 self._fetches[shard] = fetch
@@ -151,6 +152,7 @@ class Fetcher:
         """Tells other processes what is still expected here, and sees what they deleted."""
         with self._changed:
             held = [(shard, self.ready[shard]) for shard in self._expected if shard in self.ready]
+        self._present = self._folder.names()
         for shard, path in held:
             if not self._folder.stamp(path.name):
                 self.lost(shard)
@@ -178,7 +180,11 @@ class Fetcher:
                 self._not_before[shard] = float("inf")
                 self._advise_more(fetch.entry)
             else:
-                self._no_room_until = time.monotonic() + _NO_ROOM_S
+                present = self._folder.names()
+                with self._changed:
+                    self._present = present
+                    if shard in self._expected:
+                        self._no_room_until = time.monotonic() + _NO_ROOM_S
 
     def _accept(self, shard: int, entry: ShardEntry) -> None:
         """Takes a copy from earlier if it is right, else deletes it, so that it is fetched."""
@@ -262,6 +268,7 @@ class Fetcher:
         fetch.close()
         if fetch.reservation is not None:
             self._folder.give_up(fetch.reservation)
+            self._no_room_until = 0.0
 
     def counts(self) -> CacheCounts:
         with self._changed:

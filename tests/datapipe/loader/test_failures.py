@@ -1,0 +1,294 @@
+"""What a store or a network may do to a shard, and how each of it ends: with the right batch, or with an error that names it.
+
+A real S3 server on loopback, behind a proxy that fails as it is told. Every failure is met in two ways: by a Loader that reads
+blocks from the store, and by a ShardCache that fetches whole shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.loader import Loader
+from datapipe.loader.cache import ShardCache
+from datapipe.loader.fetch import FetchError
+from datapipe.shards.manifest import ShardEntry, read_snapshot
+from datapipe.storage import Root
+from tests.object_store import object_store
+from tests.processes import wait_until
+from tests.snapshots import make_snapshot
+from tests.unreliable_store import UnreliableStore, unreliable
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+S = 16
+PASSING = {
+    "cut": {"kind": "cut", "after": 200},
+    "reset": {"kind": "reset", "after": 200},
+    "refused": {"kind": "reset", "after": 0},
+    "500": {"kind": "status", "status": 500},
+    "503": {"kind": "status", "status": 503},
+    "stall": {"kind": "stall", "after": 200},
+}
+"""What waiting helps against. A stall takes about 7 s to be noticed: libcurl looks at the mean speed of some seconds."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One snapshot, here and behind the proxy."""
+
+    local: Path
+    store: UnreliableStore
+    direct: pafs.FileSystem
+
+    def url(self, **limits: float) -> str:
+        return f"s3://snapshots/out{self.store.query}" + "".join(f"&{name}={value}" for name, value in limits.items())
+
+    @property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        return read_snapshot(Root(str(self.local))).shards
+
+    @contextlib.contextmanager
+    def replaced(self, shard: ShardEntry, content: bytes | None) -> Iterator[None]:
+        """Another content of a shard in the store, or none, for a while."""
+        path = f"snapshots/out/{shard.path}"
+        try:
+            self._put(path, content)
+            yield
+        finally:
+            self._put(path, (self.local / shard.path).read_bytes())
+
+    def _put(self, path: str, content: bytes | None) -> None:
+        if content is None:
+            self.direct.delete_file(path)
+        else:
+            with self.direct.open_output_stream(path, compression=None) as stream:
+                stream.write(content)
+
+
+@pytest.fixture(scope="module")
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    local = make_snapshot(tmp_path_factory.mktemp("failures"), {"web": 60}, sequence_length=S, rows_per_shard=20)
+    with object_store("snapshots") as query, unreliable(query) as store:
+        direct, _ = pafs.FileSystem.from_uri(f"s3://snapshots/{query}")
+        pafs.copy_files(str(local), "snapshots/out", source_filesystem=pafs.LocalFileSystem(), destination_filesystem=direct)
+        yield Place(local, store, direct)
+
+
+@pytest.fixture
+def place(shared_place: Place) -> Iterator[Place]:
+    yield shared_place
+    shared_place.store.heal()
+
+
+def batches(output: Any, steps: int = 5) -> list[np.ndarray]:
+    """The first steps of a loader: 60 rows in shuffled order, from all three shards."""
+    loader = Loader(output, global_batch_size=12, prefetch=0)
+    try:
+        return [loader.batch(step)["input_ids"] for step in range(steps)]
+    finally:
+        loader.close()
+
+
+def error_of(output: Any) -> Exception:
+    with pytest.raises((DatapipeError, OSError)) as caught:
+        batches(output)
+    return caught.value
+
+
+def everything_said(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_loader_failure_that_passes_gives_the_right_batches(place: Place, fault: str) -> None:
+    failing = place.store.fail(path="/shards/", times=2, **PASSING[fault])
+    np.testing.assert_array_equal(batches(place.url(request_timeout=1)), batches(place.local))
+    assert failing.hits == 2
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_loader_failure_that_lasts_names_the_shard_and_passes_when_it_is_healed(place: Place, fault: str) -> None:
+    shard = place.shards[1]
+    place.store.fail(path=shard.path, times=None, **PASSING[fault])
+    url = place.url(request_timeout=1, max_attempts=2)
+    assert shard.path in everything_said(error_of(url))
+    place.store.heal()
+    np.testing.assert_array_equal(batches(url), batches(place.local))
+
+
+def test_loader_bit_flipped_in_transit_gives_the_right_batch_or_names_the_shard(place: Place) -> None:
+    """Whatever was flipped, and in whatever answer: a wrong token never reaches a batch."""
+    expected = batches(place.local)
+    size = place.shards[0].bytes
+    for after in range(0, size, size // 12):
+        place.store.heal()
+        failing = place.store.fail("flip", path="/shards/", after=after)
+        try:
+            found = batches(place.url())
+        except (DatapipeError, OSError) as error:
+            assert any(shard.path in everything_said(error) for shard in place.shards)  # noqa: PT017 (or no error at all)
+        else:
+            np.testing.assert_array_equal(found, expected)
+        assert failing.hits == 1
+
+
+def test_loader_bit_flipped_at_rest_is_corruption_that_names_the_shard(place: Place) -> None:
+    shard = place.shards[2]
+    content = bytearray((place.local / shard.path).read_bytes())
+    at = content.index(token_bytes(place, shard))
+    content[at] ^= 2
+    with place.replaced(shard, bytes(content)):
+        error = error_of(place.url())
+        assert isinstance(error, CorruptionError)
+        assert shard.path in everything_said(error)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 400, -1])
+def test_loader_truncated_shard_is_an_error_that_names_it(place: Place, kept: int) -> None:
+    shard = place.shards[0]
+    with place.replaced(shard, (place.local / shard.path).read_bytes()[:kept]):
+        assert shard.path in everything_said(error_of(place.url()))
+
+
+def test_loader_missing_shard_is_an_error_that_names_it(place: Place) -> None:
+    shard = place.shards[0]
+    with place.replaced(shard, None):
+        assert shard.path in everything_said(error_of(place.url()))
+
+
+def token_bytes(place: Place, shard: ShardEntry) -> bytes:
+    """A row's tokens as its shard holds them, taken from a batch."""
+    number = sum(other.sequences for other in place.shards[: place.shards.index(shard)])
+    return (np.arange(number * S, number * S + 3, dtype=np.uint32) + 1).tobytes()
+
+
+@contextlib.contextmanager
+def cache_of(place: Place, folder: Path, patience_s: float = 60.0, **limits: float) -> Iterator[ShardCache]:
+    """A cache over the proxy whose file system tries only once, so that each failure is the cache's to answer."""
+    root = Root(place.url(**({"request_timeout": 1, "max_attempts": 1} | limits)))
+    cache = ShardCache(root, place.shards, folder, 1 << 30, patience_s=patience_s)
+    try:
+        yield cache
+    finally:
+        cache.close()
+
+
+def wait_for(cache: ShardCache, *shards: int) -> None:
+    wait_until(lambda: all(cache.found(shard) for shard in shards), f"shards {shards}")
+
+
+def assert_whole(place: Place, cache: ShardCache) -> None:
+    for number, shard in enumerate(place.shards):
+        path = cache.found(number)
+        assert path is not None
+        assert path.read_bytes() == (place.local / shard.path).read_bytes()
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_cache_failure_that_passes_gives_the_right_shard(place: Place, tmp_path: Path, fault: str) -> None:
+    failing = place.store.fail(path="/shards/", times=2, **PASSING[fault])
+    with cache_of(place, tmp_path) as cache:
+        cache.expect(range(3))
+        wait_for(cache, 0, 1, 2)
+        assert_whole(place, cache)
+        assert (failing.hits, cache.counts().failures, cache.counts().refetches) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_cache_failure_that_lasts_is_told_and_tried_again(place: Place, tmp_path: Path, fault: str) -> None:
+    shard = place.shards[1]
+    place.store.fail(path=shard.path, times=None, **PASSING[fault])
+    with cache_of(place, tmp_path, patience_s=0.5) as cache:
+        cache.expect(range(3))
+        wait_for(cache, 0, 2)
+        wait_until(lambda: cache.error(1) is not None, "the error")
+        error = cache.error(1)
+        assert isinstance(error, FetchError)
+        assert shard.path in str(error) and "the store has failed for" in str(error) and "tried again later" in str(error)
+        assert cache.found(1) is None
+        place.store.heal()
+        wait_for(cache, 1)
+        assert cache.error(1) is None
+        assert_whole(place, cache)
+
+
+def test_cache_bit_flipped_in_transit_is_fetched_again(place: Place, tmp_path: Path) -> None:
+    failing = place.store.fail("flip", path=place.shards[0].path, after=300)
+    with cache_of(place, tmp_path) as cache:
+        cache.expect(range(3))
+        wait_for(cache, 0, 1, 2)
+        assert_whole(place, cache)
+        assert (failing.hits, cache.counts().refetches, cache.error(0)) == (1, 1, None)
+
+
+def test_cache_bit_flipped_at_rest_is_corruption_that_names_both_checksums(place: Place, tmp_path: Path) -> None:
+    shard = place.shards[0]
+    place.store.fail("flip", path=shard.path, after=300, times=None)
+    with cache_of(place, tmp_path) as cache:
+        cache.expect(range(3))
+        wait_until(lambda: cache.error(0) is not None, "the error")
+        error = cache.error(0)
+        assert isinstance(error, CorruptionError)
+        assert shard.path in str(error) and shard.checksum in str(error) and "Restore it" in str(error)
+        wait_for(cache, 1, 2)
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the damaged one's room")
+
+
+@pytest.mark.parametrize("kept", [0, 7, -1])
+def test_cache_truncated_shard_is_corruption_that_names_it(place: Place, tmp_path: Path, kept: int) -> None:
+    shard = place.shards[0]
+    content = (place.local / shard.path).read_bytes()[:kept]
+    with place.replaced(shard, content), cache_of(place, tmp_path) as cache:
+        cache.expect([0])
+        wait_until(lambda: cache.error(0) is not None, "the error")
+        assert isinstance(cache.error(0), CorruptionError)
+        assert f"{shard.path} of " in str(cache.error(0)) and f"{len(content)} bytes" in str(cache.error(0))
+
+
+@pytest.mark.parametrize("answer", ["missing", 403, 404])
+def test_cache_object_that_is_not_given_is_told_at_once(place: Place, tmp_path: Path, answer: str | int) -> None:
+    shard = place.shards[0]
+    with contextlib.ExitStack() as until_the_end:
+        if isinstance(answer, int):
+            place.store.fail("status", path=shard.path, status=answer, times=None)
+        else:
+            until_the_end.enter_context(place.replaced(shard, None))
+        cache = until_the_end.enter_context(cache_of(place, tmp_path))
+        cache.expect(range(3))
+        wait_until(lambda: cache.error(0) is not None, "the error")
+        assert isinstance(cache.error(0), FetchError)
+        assert shard.path in str(cache.error(0)) and "Check the credentials" in str(cache.error(0))
+        wait_for(cache, 1, 2)
+
+
+def test_cache_closed_in_a_stall_returns_and_leaves_the_folder_to_the_next(place: Place, tmp_path: Path) -> None:
+    failing = place.store.fail("stall", path=place.shards[0].path, after=10, times=1)
+    with cache_of(place, tmp_path) as cache:
+        cache.expect([0])
+        wait_until(lambda: failing.hits == 1, "the stall")
+    with cache_of(place, tmp_path) as cache:
+        cache.expect(range(3))
+        wait_for(cache, 0, 1, 2)
+        assert_whole(place, cache)
+
+
+def test_copies_serve_when_the_store_is_gone(place: Place, tmp_path: Path) -> None:
+    """A shard that is here, checked, is a snapshot's file: put in its place, it gives the same batches."""
+    with cache_of(place, tmp_path / "cached") as cache:
+        cache.expect(range(3))
+        wait_for(cache, 0, 1, 2)
+        for number, shard in enumerate(place.shards):
+            (tmp_path / "out" / shard.path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(cache.found(number)), tmp_path / "out" / shard.path)
+    shutil.copy(place.local / "snapshot.json", tmp_path / "out")
+    np.testing.assert_array_equal(batches(tmp_path / "out"), batches(place.local))

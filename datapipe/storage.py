@@ -140,6 +140,14 @@ class Root:
         """The folder `folder` below this one; this one for an empty name."""
         return Root(self.child_url(folder)) if folder else self
 
+    def trying_once(self) -> Root:
+        """The same folder of S3 with one attempt for each read, for a caller that repeats reads itself."""
+        base, query = split_query(self.url)
+        given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
+        if not base.startswith("s3://") or not _ONLY_IN_URLS.isdisjoint(given):
+            return self
+        return Root(f"{base}?{urlencode(given | {'max_attempts': 1})}")
+
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""
         if self.local is not None:

@@ -14,6 +14,11 @@ warning. None of this is raised by `found`: a reader then reads from the store i
 
 Memory: `num_threads` pieces of 4 MiB. Threads are daemons that hold nothing of the cache's owner; they end with `close`, with
 the last reference to the cache, and with the process. A fork copies none of them: the child begins afresh.
+
+Measured on a 2-core AMD EPYC shared with other work: shards of 64 MiB come from moto's S3 server on loopback with 36 to 50
+MB/s, which is what that server gives, for 3 s of this process's time a GB; from a local folder by the same way with 260 to
+1,370 MB/s. The checksum runs at 13 GB/s from the page cache, a fortieth of that time. `found` takes 0.5 us for an absent copy
+and 7 us for one that is here.
 """
 
 from __future__ import annotations
@@ -130,8 +135,8 @@ class ShardCache:
 
     def _of_this_process(self) -> Fetcher:
         if self._work.process != os.getpid():
-            # The parent's threads are gone, with whatever locks they held, and its files are its own.
-            self._work.disown()
+            # The parent's threads are gone, with whatever locks they held. Copies of its open files stay open here: which of
+            # them were being closed at that moment cannot be known, and it unlocks them itself.
             self._work, self._finalizer = self._begin(), None
         return self._work
 

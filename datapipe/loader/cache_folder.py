@@ -122,7 +122,7 @@ class CacheFolder:
     def commit(self, reservation: Reservation) -> Path:
         """Gives the file its name. Not synced: after a power cut its checksum is wrong, and it is fetched again."""
         final = self.path / reservation.name
-        with _disk_errors():
+        with self._locked():  # so that nobody finds neither of the two names, and begins again
             os.replace(final.with_suffix(".part"), final)
             self.stamp(reservation.name)
         _release(reservation.descriptor)
@@ -137,17 +137,20 @@ class CacheFolder:
     def stamp(self, name: str) -> bool:
         """Claims a file for another minute; whether it is still there."""
         now = time.time_ns()
-        try:
-            with _disk_errors():
+        with _disk_errors():
+            try:
                 os.utime(self.path / name, ns=(now, now))
                 self._stamps[name] = os.stat(self.path / name).st_mtime_ns
-        except FileNotFoundError:
-            return False
+            except FileNotFoundError:
+                return False
+            except PermissionError:  # another user's, who may share the folder
+                return True
         return True
 
     def names(self) -> set[str]:
         """Of all files in the folder."""
-        return set(self._sizes()) if self.path.is_dir() else set()
+        with _disk_errors():
+            return set(self._sizes()) if self.path.is_dir() else set()
 
     def resident_bytes(self) -> int:
         """Of all files in the folder, those being fetched at their full size."""
@@ -242,7 +245,7 @@ def _release(descriptor: int) -> None:
 def _disk_errors() -> Iterator[None]:
     try:
         yield
-    except (FolderError, FileNotFoundError):
+    except FolderError:
         raise
     except OSError as error:
         raise FolderError(error.errno or errno.EIO, os.strerror(error.errno or errno.EIO), error.filename) from error

@@ -69,6 +69,7 @@ class Fetcher:
         self.advice: str | None = None  # what the user must hear, once
         self._is_off = False  # the disk failed
         self._is_prepared, self._preparing = False, threading.Lock()
+        self._asked: tuple[int, ...] = ()
         self._expected: tuple[int, ...] = ()
         self._ranks: dict[str, int] = {}  # name of the copy -> when it is used next
         self._fetches: dict[int, Fetch] = {}
@@ -79,10 +80,13 @@ class Fetcher:
         self._fetched_bytes = self._files = self._reused = self._refetches = self._failures = 0
 
     def expect(self, shards: Sequence[int]) -> None:
+        if tuple(shards) == self._asked:
+            return
         ranks: dict[str, int] = {}
         for shard in shards:
             ranks.setdefault(self._folder.file(self._shards[shard]).name, len(ranks))
         with self._changed:
+            self._asked = tuple(shards)
             self._expected, self._ranks = tuple(dict.fromkeys(shards)), ranks
             for shard, fetch in self._fetches.items():
                 if shard not in self._expected:
@@ -152,10 +156,15 @@ class Fetcher:
         """Tells other processes what is still expected here, and sees what they deleted."""
         with self._changed:
             held = [(shard, self.ready[shard]) for shard in self._expected if shard in self.ready]
-        self._present = self._folder.names()
-        for shard, path in held:
-            if not self._folder.stamp(path.name):
-                self.lost(shard)
+        try:
+            self._present = self._folder.names()
+            gone = [shard for shard, path in held if not self._folder.stamp(path.name)]
+        except FolderError as error:
+            with self._changed:
+                self._turn_off(error)
+            return
+        for shard in gone:
+            self.lost(shard)
 
     def _start(self, shard: int, fetch: Fetch) -> None:
         """Finds a copy that is already here, or makes room and opens the object."""
@@ -283,9 +292,3 @@ class Fetcher:
                 failures=self._failures + sum(fetch.failures for fetch in self._fetches.values()),
                 resident_bytes=self._folder.resident_bytes(),
             )
-
-    def disown(self) -> None:
-        """In a forked child: closes the copies of the parent's files, whose locks and names stay the parent's."""
-        for fetch in self._fetches.values():
-            if fetch.reservation is not None:
-                os.close(fetch.reservation.descriptor)

@@ -7,7 +7,10 @@ blocks from the store, and by a ShardCache that fetches whole shards.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +176,9 @@ def token_bytes(place: Place, shard: ShardEntry) -> bytes:
 
 
 @contextlib.contextmanager
-def cache_of(place: Place, folder: Path, patience_s: float = 60.0, **limits: float) -> Iterator[ShardCache]:
-    """A cache over the proxy whose file system tries only once, so that each failure is the cache's to answer."""
-    root = Root(place.url(**({"request_timeout": 1, "max_attempts": 1} | limits)))
+def cache_of(place: Place, folder: Path, patience_s: float = 60.0) -> Iterator[ShardCache]:
+    """A cache over the proxy."""
+    root = Root(place.url(request_timeout=1))
     cache = ShardCache(root, place.shards, folder, 1 << 30, patience_s=patience_s)
     try:
         yield cache
@@ -292,3 +295,20 @@ def test_copies_serve_when_the_store_is_gone(place: Place, tmp_path: Path) -> No
             shutil.copy(str(cache.found(number)), tmp_path / "out" / shard.path)
     shutil.copy(place.local / "snapshot.json", tmp_path / "out")
     np.testing.assert_array_equal(batches(tmp_path / "out"), batches(place.local))
+
+
+def test_process_that_ends_in_a_stall_is_not_held_for_long(place: Place, tmp_path: Path) -> None:
+    place.store.fail("stall", path=place.shards[0].path, after=10, times=None)
+    program = (
+        "from pathlib import Path\n"
+        "from datapipe.loader.cache import ShardCache\n"
+        "from datapipe.shards.manifest import read_snapshot\n"
+        "from datapipe.storage import Root\n"
+        f"root, folder = Root({place.url(request_timeout=1)!r}), Path({str(tmp_path)!r})\n"
+        "cache = ShardCache(root, read_snapshot(root).shards, folder, 1 << 30)\n"
+        "cache.expect([0])\n"
+        "while not list(folder.glob('*.part')): pass\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}, timeout=40, check=False)
+    assert done.returncode == 0

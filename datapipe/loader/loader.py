@@ -21,9 +21,11 @@ import numpy.typing as npt
 from datapipe.errors import UserError
 from datapipe.loader import course
 from datapipe.loader.batches import Batch, BatchBuilder, Labels, OnCorrupt
+from datapipe.loader.cache import ShardCache
 from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
 from datapipe.loader.lineage import Skips
+from datapipe.loader.lookahead import Lookahead, plan_budget
 from datapipe.loader.order import Supply
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.reading import RowReader
@@ -69,6 +71,9 @@ class Loader:
         on_corrupt: what becomes of rows that are damaged where they are stored: "raise", or "replace" them by others of their
             source, with a warning that names the shard, the same on every rank.
         check: hold every block against its checksum when it is first used.
+        cache_bytes: of a local cache for snapshots on object stores, which fetches whole shards before they are needed; 0 for
+            none. By default 16 GiB, but no more than half of what the disk has free.
+        cache_folder: of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks of one machine, and runs, share it.
         prefetch: batches built ahead; 0 builds in the caller. From a local disk one thread builds them all; from an object
             store each has a thread of its own (16 at most), since it waits for its requests: give 16 or more there.
     """
@@ -96,6 +101,8 @@ class Loader:
         restart: Sequence[str] = (),
         on_corrupt: OnCorrupt = "raise",
         check: bool = True,
+        cache_bytes: int | None = None,
+        cache_folder: str | Path | None = None,
         prefetch: int = 2,
     ) -> None:
         _check_choices(split, labels, np.dtype(dtype), on_corrupt, prefetch, window)
@@ -109,10 +116,19 @@ class Loader:
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, frozenset(restart)
-        self._reader = RowReader(root, self.snapshot, supply.layout, check=check)
+        self._is_local = root.local is not None
+        self._cache = self._lookahead = None
+        budget, folder = (
+            (0, Path()) if self._is_local else plan_budget(cache_bytes, None if cache_folder is None else Path(cache_folder))
+        )
+        if budget:
+            self._cache = ShardCache(root, supply.layout.shards, folder, budget)
+        copies = None if self._cache is None else self._cache.found
+        self._reader = RowReader(root, self.snapshot, supply.layout, check=check, local_copy=copies)
+        if self._cache is not None:
+            self._lookahead = Lookahead(self._cache, self._reader)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt)
         self._prefetch = prefetch
-        self._is_local = root.local is not None
         self._step = self._fresh.steps.next(0)
 
     @property
@@ -183,7 +199,16 @@ class Loader:
             after = steps.advance(step, stride)
             return after if steps.num_steps is None or after < steps.num_steps else None
 
-        return Prefetcher(self._builder.build_many, self._prefetch, successor=successor, num_threads=num_threads)
+        builder, lookahead = self._builder, self._lookahead
+
+        def build_many(wanted: Sequence[int]) -> list[Batch]:
+            if lookahead is not None:
+                lookahead.follow(builder.course, wanted[0])
+            return builder.build_many(wanted)
+
+        return Prefetcher(
+            build_many if lookahead else builder.build_many, self._prefetch, successor=successor, num_threads=num_threads
+        )
 
     def seek(self, step: int) -> None:
         """Goes on at `step`, or after it if it is skipped, in constant time; also under a running iterator."""
@@ -208,8 +233,10 @@ class Loader:
         self.seek(saved.step)
 
     def close(self) -> None:
-        """Lets go of open shards. The loader stays usable."""
+        """Lets go of open shards and stops fetching others. The loader stays usable."""
         self._reader.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def _has_more(self) -> bool:
         return self.num_steps is None or self._step < self.num_steps

@@ -5,12 +5,8 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,64 +17,12 @@ from datapipe.loader import cache_folder
 from datapipe.loader import fetch as fetching
 from datapipe.loader.cache import ShardCache, default_folder
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import ShardEntry
-from datapipe.storage import Root
-from tests.packed import RemoteRoot
+from tests.cached_shards import SIZE, Store, entry, wait_for
 from tests.processes import wait_until
-
-SIZE = 5000
-
-
-class Store:
-    """Files in a folder that is only reached as a bucket is, and what was asked of it."""
-
-    def __init__(self, folder: Path, sizes: list[int]) -> None:
-        self.folder, self.cached = folder / "store", folder / "cached"
-        self.root: Root = RemoteRoot(str(self.folder))
-        self.folder.mkdir()
-        rng = np.random.default_rng(len(sizes))
-        self.contents = [rng.bytes(size) for size in sizes]
-        self.entries = [entry(number, content) for number, content in enumerate(self.contents)]
-        for shard, content in zip(self.entries, self.contents):
-            (self.folder / shard.path).write_bytes(content)
-
-    def path(self, number: int) -> Path:
-        return self.folder / self.entries[number].path
-
-    @contextmanager
-    def cache(self, budget_bytes: int = 1 << 30, **options) -> Iterator[ShardCache]:
-        cache = ShardCache(self.root, self.entries, self.cached, budget_bytes, **options)
-        try:
-            yield cache
-        finally:
-            cache.close()
-
-    def held(self) -> set[int]:
-        """Numbers of the shards in the folder; everything in it must be whole and right."""
-        contents = {path.read_bytes() for path in self.cached.iterdir()}
-        assert contents <= set(self.contents)
-        return {self.contents.index(content) for content in contents}
-
-
-def entry(number: int, content: bytes) -> ShardEntry:
-    return ShardEntry(
-        path=f"part-{number:05d}.arrow",
-        source="web",
-        split="train",
-        sequences=1,
-        tokens=1,
-        documents=1,
-        bytes=len(content),
-        checksum=bytes_checksum(content),
-    )
 
 
 def cache_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("datapipe-cache")]
-
-
-def wait_for(cache: ShardCache, *shards: int) -> None:
-    wait_until(lambda: all(cache.found(shard) for shard in shards), f"shards {shards}")
 
 
 @pytest.fixture(autouse=True)
@@ -383,75 +327,3 @@ def test_full_disk_is_told_once_and_what_is_here_stays_in_use(store: Store, call
         cache.expect([0, 1])
         assert cache.found(0) is not None and cache.found(1) is None
     assert store.held() == {0}
-
-
-def program(store: Store, *lines: str) -> list[str]:
-    """A process that makes a cache of the store's shards and then does what `lines` say."""
-    made = [
-        "import os, sys",
-        "from pathlib import Path",
-        "from datapipe.loader import fetch",
-        "from datapipe.loader.cache import ShardCache",
-        "from tests.datapipe.loader.test_cache import entry, wait_for",
-        "from tests.packed import RemoteRoot",
-        f"folder, cached = Path({str(store.folder)!r}), Path({str(store.cached)!r})",
-        "entries = [entry(number, path.read_bytes()) for number, path in enumerate(sorted(folder.iterdir()))]",
-        "cache = ShardCache(RemoteRoot(str(folder)), entries, cached, 1 << 30)",
-    ]
-    return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", "\n".join([*made, *lines])]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])}
-
-
-def run_program(store: Store, *lines: str) -> None:
-    done = subprocess.run(program(store, *lines), check=False, timeout=120, capture_output=True, text=True, env=environment())
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_process_with_an_open_cache_exits(store: Store) -> None:
-    run_program(store, "cache.expect(range(6))", "wait_for(cache, 0)")
-    assert 0 in store.held()
-
-
-@pytest.mark.slow
-def test_forked_child_begins_afresh_and_leaves_the_parent_alone(tmp_path: Path) -> None:
-    store = Store(tmp_path, [200_000, SIZE])
-    run_program(
-        store,
-        "fetch.PIECE_BYTES = 100",
-        "cache.expect([0])",
-        "while not cache.counts().fetched_bytes: pass",
-        "child = os.fork()",
-        "if child == 0:",
-        "    assert cache.counts().fetched_bytes == 0",
-        "    cache.expect([1, 0])",
-        "    wait_for(cache, 1, 0)",
-        "    sys.exit(0)",
-        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0",
-        "wait_for(cache, 0)",
-        "assert cache.counts().files == 1",
-    )
-    assert store.held() == {0, 1}
-
-
-@pytest.mark.parametrize("taken_over", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_killed_in_mid_download_leaves_nothing_that_matters(tmp_path: Path, taken_over: bool) -> None:
-    """The next process fetches the shard itself, or deletes what there is of it to fetch another; within the budget."""
-    store = Store(tmp_path, [3_000_000, 2_999_000])
-    lines = ["fetch.PIECE_BYTES = 10", "cache.expect([0])", "wait_for(cache, 0)"]
-    process = subprocess.Popen(program(store, *lines), env=environment(), start_new_session=True)
-    try:
-        wait_until(lambda: store.cached.is_dir() and any(store.cached.glob("*.part")), "the download")
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    assert [path.suffix for path in store.cached.iterdir()] == [".part"]
-    wanted = 0 if taken_over else 1
-    with store.cache(3_000_000) as cache:
-        cache.expect([wanted])
-        wait_for(cache, wanted)
-        assert cache.counts().resident_bytes <= 3_000_000
-    assert store.held() == {wanted}

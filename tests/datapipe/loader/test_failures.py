@@ -298,17 +298,24 @@ def test_copies_serve_when_the_store_is_gone(place: Place, tmp_path: Path) -> No
 
 
 def test_process_that_ends_in_a_stall_is_not_held_for_long(place: Place, tmp_path: Path) -> None:
-    place.store.fail("stall", path=place.shards[0].path, after=10, times=None)
+    failing = place.store.fail("stall", path=place.shards[0].path, after=10, times=None)
     program = (
+        "import sys\n"
         "from pathlib import Path\n"
         "from datapipe.loader.cache import ShardCache\n"
         "from datapipe.shards.manifest import read_snapshot\n"
         "from datapipe.storage import Root\n"
-        f"root, folder = Root({place.url(request_timeout=1)!r}), Path({str(tmp_path)!r})\n"
+        f"root, folder = Root({place.url()!r}), Path({str(tmp_path)!r})\n"
         "cache = ShardCache(root, read_snapshot(root).shards, folder, 1 << 30)\n"
         "cache.expect([0])\n"
-        "while not list(folder.glob('*.part')): pass\n"
+        "sys.stdin.read()\n"
     )
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}, timeout=40, check=False)
-    assert done.returncode == 0
+    environment = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: failing.hits == 1, "the stall")
+            process.communicate(timeout=40)
+        finally:
+            process.kill()
+    assert process.returncode == 0

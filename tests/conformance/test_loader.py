@@ -23,7 +23,7 @@ from tests.snapshots import make_snapshot, upload
 
 S = 16
 SIZES = {"code": 31, "web": 83, "zeta": 10}
-NUM_STEPS = 22
+NUM_STEPS = 14
 GLOBAL_BATCH = 7
 FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources", "step")
 PER_ROW = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources")
@@ -84,7 +84,7 @@ def test_restored_at_every_step_in_any_world_it_goes_on_exactly(
     for batch in islice(reference, NUM_STEPS):
         states.append(json.loads(json.dumps(reference.state_dict())))
         batches.append(batch)
-    for world_size in range(1, 10):
+    for world_size in (1, 5, 9) if place == "remote" else range(1, 10):  # each of its batches fetches blocks anew
         ranks = [
             Loader(outputs[case, place], rank=rank, world_size=world_size, prefetch=0, **options) for rank in range(world_size)
         ]

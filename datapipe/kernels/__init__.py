@@ -82,6 +82,14 @@ def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(inline="never", **_FLAGS)(function)
 
 
+def import_runtime() -> None:
+    """Imports what numba leaves to the first call of a kernel: 0.4 s, half of it SciPy. For whoever must start at once then."""
+    if not _config.DISABLE_JIT:
+        registry: Any = importlib.import_module("numba.core.registry")
+        registry.cpu_target.typing_context.refresh()
+        registry.cpu_target.target_context.refresh()
+
+
 def all_kernels() -> dict[str, Kernel]:
     """Every kernel by name ("words.find_words"), after importing every module of this folder."""
     for module in pkgutil.iter_modules(__path__):

@@ -6,8 +6,9 @@
     segment   1 1 1 1  2 2 2  0 0
     borders   0 4 7 9                    the longest run is 4
 
-Kernels whose name ends in 64 and 32 write int64 and int32. Measured on one core of a shared 2-core AMD EPYC: 9 us for the
-labels of 16 rows of 2,048 tokens in int64 where they stay in the cache, 3.6 billion tokens a second.
+Kernels whose name ends in 64 and 32 write int64 and int32. Loops run over slices, from 0 to a length, so that the
+compiler makes vectors of them. Measured on one core of a shared 2-core AMD EPYC: 7 us for the labels of 16 rows of 2,048 tokens
+in int64, 3.5 us for positions or segments; with indices of rows instead of slices it was 35 and 16 us.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its co
 says (offsets, lengths) is held against those numbers before it becomes an address or a place in an output, so that a damaged
 file is found and never followed.
 
-Measured on one core of a shared 2-core AMD EPYC: 16 rows of 2,048 uint16 become int64 in 9 us where source and output are in
-the cache, and 25 us where neither is.
+Measured on one core of a shared 2-core AMD EPYC: 16 rows of 2,048 uint16 become int64 in 5 us where the output is memory that
+was used before, 14 us where it is fresh. NumPy's gather and `astype` take 15 to 17 us.
 """
 
 from __future__ import annotations

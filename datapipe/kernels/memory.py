@@ -20,23 +20,25 @@ from numba.extending import intrinsic, overload
 
 def _array_at(dtype: type) -> Callable[[Any, Any], Any]:
     """`view(address, length)`, for Python as it stands and for compiled kernels as an integer that becomes a pointer."""
+    as_array: Any = vars(numba)["carray"]  # numba exports it, and no type checker knows
     pointer_type = types.CPointer(numba.from_dtype(np.dtype(dtype)))
 
-    @intrinsic
-    def pointer_to(typing_context: Any, address: Any) -> Any:
+    def typed(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return pointer_type(types.int64), generate
 
+    pointer_to: Any = intrinsic(typed)
+
     def view(address: Any, length: Any) -> Any:
         num_bytes = int(length) * np.dtype(dtype).itemsize
-        return np.frombuffer((ctypes.c_char * num_bytes).from_address(int(address)), dtype)
+        return np.frombuffer(memoryview((ctypes.c_char * num_bytes).from_address(int(address))), dtype)
 
     @overload(view)
     def compiled(address: Any, length: Any) -> Any:
         def carry(address: Any, length: Any) -> Any:
-            return numba.carray(pointer_to(address), length)
+            return as_array(pointer_to(address), length)
 
         return carry
 

@@ -1,9 +1,9 @@
-"""Packing token sequences into rows of S tokens, and copying rows together and out again.
+"""Packing token sequences into rows of S tokens, and copying rows together.
 
     lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ which piece goes to which row
                         ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of pieces of one length
                         └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
-    tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded          shard ── copy_rows_*, widen_rows_* ──▶ (n, S) ids
+    tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded
 
 Best fit is best-fit-decreasing over pieces of at most S tokens (Ding et al., 2024, arXiv 2404.10830): a counting sort by
 length, then for each piece the open row with the least room that still holds it. The rooms in use are the leaves of a
@@ -218,35 +218,3 @@ def fill_rows_32(
 ) -> None:
     """`fill_rows_16` for ids of 32 bits."""
     _fill_rows(tokens, piece_at, piece_length, row_offsets, pad, sequence_length, out)
-
-
-@inline
-def _copy_rows(tokens: Any, row_at: Any, out: Any) -> None:
-    for row in range(out.shape[0]):
-        at = row_at[row]
-        for token in range(out.shape[1]):
-            out[row, token] = tokens[at + token]
-
-
-@kernel("void(Array(uint16, 1, 'C', True), int64[::1], uint16[:, ::1])")
-def copy_rows_16(tokens: Any, row_at: Any, out: Any) -> None:
-    """Copies the rows that start at `row_at` (n,) in `tokens` into `out` (n, S)."""
-    _copy_rows(tokens, row_at, out)
-
-
-@kernel("void(Array(uint32, 1, 'C', True), int64[::1], uint32[:, ::1])")
-def copy_rows_32(tokens: Any, row_at: Any, out: Any) -> None:
-    """`copy_rows_16` for ids of 32 bits."""
-    _copy_rows(tokens, row_at, out)
-
-
-@kernel("void(Array(uint16, 1, 'C', True), int64[::1], int64[:, ::1])")
-def widen_rows_16(tokens: Any, row_at: Any, out: Any) -> None:
-    """`copy_rows_16` into int64, which is what models take."""
-    _copy_rows(tokens, row_at, out)
-
-
-@kernel("void(Array(uint32, 1, 'C', True), int64[::1], int64[:, ::1])")
-def widen_rows_32(tokens: Any, row_at: Any, out: Any) -> None:
-    """`copy_rows_32` into int64, which is what models take."""
-    _copy_rows(tokens, row_at, out)

@@ -32,11 +32,12 @@ _STEPS, _ROUNDS, _SHARDS = 1_200, 5, 8
 _TOKENIZER = "xxh3_128:of-a-tokenizer"
 
 _STREAMING = """
-import json, sys, time
+import json, os, sys, time
+from unittest.mock import MagicMock
 import numpy as np, torch
+sys.modules["streaming.vision"] = MagicMock()  # it wants a torchvision that fits torch to the digit, and has no part in this
 from streaming import MDSWriter, StreamingDataset
 folder, tokens, steps, batch_size = sys.argv[1], np.load(sys.argv[2], mmap_mode="r"), int(sys.argv[3]), int(sys.argv[4])
-import os
 if not os.path.exists(folder):
     with MDSWriter(out=folder, columns={"tokens": f"ndarray:uint16:{tokens.shape[1]}"}, size_limit=1 << 26) as writer:
         for row in tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,46 @@ def _lengths(generator: np.random.Generator) -> list[int]:
     return lengths
 
 
-def _label_arguments(case: Case) -> list[Any]:
-    tokens, offsets, lengths = _batch(case)
-    return [tokens, offsets, lengths, np.empty_like(tokens)]
+def _label_arguments(dtype: type) -> Callable[[Case], list[Any]]:
+    def arguments(case: Case) -> list[Any]:
+        tokens, offsets, lengths = _batch(case)
+        return [tokens.astype(dtype), offsets, lengths, np.empty(tokens.shape, dtype)]
+
+    return arguments
 
 
-def _position_arguments(case: Case) -> list[Any]:
-    tokens, offsets, lengths = _batch(case)
-    return [offsets, lengths, np.empty_like(tokens)]
+def _position_arguments(dtype: type) -> Callable[[Case], list[Any]]:
+    def arguments(case: Case) -> list[Any]:
+        tokens, offsets, lengths = _batch(case)
+        return [offsets, lengths, np.empty(tokens.shape, dtype)]
+
+    return arguments
+
+
+def _border_arguments(case: Case) -> list[Any]:
+    _, offsets, lengths = _batch(case)
+    num_rows = len(offsets) - 1
+    cuts = np.sort(case.generator.integers(0, num_rows + 1, 3))
+    rows = np.array([0, *cuts.tolist(), num_rows], np.int64)
+    room = len(rows) - 1 + num_rows + len(lengths)
+    return [
+        offsets,
+        lengths,
+        rows,
+        _LENGTH,
+        np.empty(room, np.int32),
+        np.empty(len(rows), np.int64),
+        np.empty(len(rows) - 1, int),
+    ]
+
+
+def _border_expected(
+    offsets: np.ndarray, lengths: np.ndarray, rows: np.ndarray, sequence_length: int
+) -> tuple[None, list[Any]]:
+    own = _per_row(offsets, lengths)
+    batches = [oracle.borders(own[start:stop], sequence_length) for start, stop in zip(rows.tolist(), rows[1:].tolist())]
+    longest = [max((b - a for a, b in zip(found, found[1:])), default=0) for found in batches]
+    return None, [[place for found in batches for place in found], np.cumsum([0, *map(len, batches)]), longest]
 
 
 def _per_row(offsets: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
@@ -59,9 +92,21 @@ def _placed(one: Any) -> Any:
     return expected
 
 
+_LABELS = (
+    (kernels.shifted_labels_64, np.int64, oracle.shifted_labels),
+    (kernels.shifted_labels_32, np.int32, oracle.shifted_labels),
+    (kernels.unshifted_labels_64, np.int64, oracle.unshifted_labels),
+    (kernels.unshifted_labels_32, np.int32, oracle.unshifted_labels),
+)
+_PLACES = (
+    (kernels.positions_64, np.int64, oracle.positions),
+    (kernels.positions_32, np.int32, oracle.positions),
+    (kernels.segments_64, np.int64, oracle.segments),
+    (kernels.segments_32, np.int32, oracle.segments),
+)
+
 ROWS = [
-    Row(kernel=kernels.shifted_labels, arguments=_label_arguments, oracle=_labels(oracle.shifted_labels), num_outputs=1),
-    Row(kernel=kernels.unshifted_labels, arguments=_label_arguments, oracle=_labels(oracle.unshifted_labels), num_outputs=1),
-    Row(kernel=kernels.positions, arguments=_position_arguments, oracle=_placed(oracle.positions), num_outputs=1),
-    Row(kernel=kernels.segments, arguments=_position_arguments, oracle=_placed(oracle.segments), num_outputs=1),
+    *(Row(kernel=kernel, arguments=_label_arguments(dtype), oracle=_labels(one)) for kernel, dtype, one in _LABELS),
+    *(Row(kernel=kernel, arguments=_position_arguments(dtype), oracle=_placed(one)) for kernel, dtype, one in _PLACES),
+    Row(kernel=kernels.borders, arguments=_border_arguments, oracle=_border_expected, num_outputs=3),
 ]

@@ -129,19 +129,6 @@ def _fill_expected(
     return None, [[token for row in filled for token in row]]
 
 
-def _copy_arguments(dtype: type, out_dtype: type, num_rows: int = 50) -> Callable[[Case], list[Any]]:
-    def arguments(case: Case) -> list[Any]:
-        tokens = np.resize(case.data, len(case.data) + _LENGTH).astype(dtype)
-        row_at = case.generator.integers(0, len(case.data), num_rows)
-        return [tokens, row_at, np.empty((num_rows, _LENGTH), out_dtype)]
-
-    return arguments
-
-
-def _copy_expected(tokens: np.ndarray, row_at: np.ndarray) -> tuple[None, list[Any]]:
-    return None, [oracle.copy_rows(tokens.tolist(), row_at.tolist(), _LENGTH)]
-
-
 ROWS = [
     Row(kernel=kernels.split_documents, arguments=_split_arguments, oracle=_split_expected, num_outputs=3),
     Row(kernel=kernels.split_by_powers, arguments=_powers_arguments, oracle=_powers_expected, num_outputs=3),
@@ -151,8 +138,4 @@ ROWS = [
     Row(kernel=kernels.by_row, arguments=_by_row_arguments, oracle=_by_row_expected, num_outputs=2),
     Row(kernel=kernels.fill_rows_16, arguments=_fill_arguments(np.uint16), oracle=_fill_expected),
     Row(kernel=kernels.fill_rows_32, arguments=_fill_arguments(np.uint32), oracle=_fill_expected),
-    Row(kernel=kernels.copy_rows_16, arguments=_copy_arguments(np.uint16, np.uint16), oracle=_copy_expected),
-    Row(kernel=kernels.copy_rows_32, arguments=_copy_arguments(np.uint32, np.uint32), oracle=_copy_expected),
-    Row(kernel=kernels.widen_rows_16, arguments=_copy_arguments(np.uint16, np.int64), oracle=_copy_expected),
-    Row(kernel=kernels.widen_rows_32, arguments=_copy_arguments(np.uint32, np.int64), oracle=_copy_expected),
 ]

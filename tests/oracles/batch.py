@@ -28,3 +28,10 @@ def positions(lengths: list[int], row_length: int) -> list[int]:
 
 def segments(lengths: list[int], row_length: int) -> list[int]:
     return [0 if owner is None else owner + 1 for owner in pieces_of(lengths, row_length)]
+
+
+def borders(rows: list[list[int]], row_length: int) -> list[int]:
+    """0, and where each run of one owner ends in all rows laid end to end; padding is a run."""
+    owners = [(number, owner) for number, lengths in enumerate(rows) for owner in pieces_of(lengths, row_length)]
+    changes = [t for t in range(1, len(owners)) if owners[t] != owners[t - 1]]
+    return [0, *changes, len(owners)] if owners else [0]

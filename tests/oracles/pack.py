@@ -96,8 +96,3 @@ def fill_rows(
     """Rows of (place in `tokens`, number of tokens), padded to `sequence_length`."""
     filled = [[token for at, length in row for token in tokens[at : at + length]] for row in rows]
     return [row + [pad] * (sequence_length - len(row)) for row in filled]
-
-
-def copy_rows(tokens: Sequence[int], row_at: Sequence[int], sequence_length: int) -> list[list[int]]:
-    """Runs of `sequence_length` tokens from each place."""
-    return [list(tokens[at : at + sequence_length]) for at in row_at]

@@ -60,18 +60,3 @@ def test_fill_rows_any_pieces_copies_and_pads(dtype, rows):
     places, lengths = np.array([at for at, _ in pieces], np.int64), np.array([length for _, length in pieces], np.int32)
     fill(tokens, places, lengths, np.cumsum([0, *map(len, rows)], dtype=np.int64), 3, 12, out)
     assert out.reshape(-1, 12).tolist() == oracle.fill_rows(tokens.tolist(), rows, 3, 12)
-
-
-@widths
-@given(row_at=st.lists(st.integers(0, 90), max_size=9))
-@settings(deadline=None)
-def test_copy_and_widen_rows_any_places_copy_rows(dtype, row_at):
-    tokens = np.arange(100, dtype=dtype) + np.iinfo(dtype).max - 100  # the largest ids there are
-    tokens.flags.writeable = False
-    expected = oracle.copy_rows(tokens.tolist(), row_at, 10)
-    copy = kernels.copy_rows_16 if dtype is np.uint16 else kernels.copy_rows_32
-    widen = kernels.widen_rows_16 if dtype is np.uint16 else kernels.widen_rows_32
-    narrow, wide = np.empty((len(row_at), 10), dtype), np.empty((len(row_at), 10), np.int64)
-    copy(tokens, np.array(row_at, np.int64), narrow)
-    widen(tokens, np.array(row_at, np.int64), wide)
-    assert narrow.tolist() == wide.tolist() == expected

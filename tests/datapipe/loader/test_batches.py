@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
+from datapipe.loader.batches import FIELDS
 from datapipe.loader.share import Mesh
 from tests.oracles import batch as oracle
 from tests.snapshots import make_snapshot, source_hash
@@ -103,3 +104,42 @@ def test_ranks_of_a_context_group_share_the_tokens_of_identical_rows(output: Pat
             joined[:, part.mesh.columns(16)] = part.batch(3)[field]
         np.testing.assert_array_equal(joined, whole[field])
     assert all((part.batch(3)["document_keys"] == whole["document_keys"]).all() for part in parts)
+
+
+EVERY_FIELD = tuple(FIELDS)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_build_many_equals_building_one_by_one_and_nothing_overlaps(output: Path, dtype: str) -> None:
+    loader = Loader(output, global_batch_size=9, fields=EVERY_FIELD, dtype=dtype)
+    steps = [3, 4, 11, 0, 4]
+    together = loader._builder.build_many(steps)
+    for step, batch in zip(steps, together, strict=True):
+        alone = loader.batch(step)
+        for field in EVERY_FIELD:
+            np.testing.assert_array_equal(batch[field], alone[field], err_msg=field)
+            assert np.asarray(batch[field]).dtype == np.asarray(alone[field]).dtype
+    arrays = [value for batch in together for value in batch.values() if isinstance(value, np.ndarray)]
+    assert not any(np.shares_memory(one, other) for at, one in enumerate(arrays) for other in arrays[:at])
+
+
+def test_max_seqlen_is_the_longest_run_of_cu_seqlens(output: Path) -> None:
+    loader = Loader(output, global_batch_size=9, fields=("cu_seqlens", "max_seqlen"))
+    for step in range(12):
+        batch = loader.batch(step)
+        assert batch["max_seqlen"] == np.diff(batch["cu_seqlens"]).max()
+        assert type(batch["max_seqlen"]) is int
+    empty = Loader(output, global_batch_size=2, rank=0, world_size=3, fields=("cu_seqlens", "max_seqlen")).batch(0)
+    assert empty["max_seqlen"] == 0
+
+
+def test_batches_that_are_kept_are_never_written_to_again(output: Path) -> None:
+    # 1,200 rows of 16 tokens are 150 KiB: large enough for the memory of batches to be used again
+    batches = iter(Loader(output, global_batch_size=1200, fields=("input_ids", "labels")))
+    kept = [next(batches) for _ in range(3)]
+    then = [{field: value.copy() for field, value in batch.items()} for batch in kept]
+    for _ in range(20):
+        next(batches)["input_ids"][:] = -7
+    for batch, before in zip(kept, then):
+        for field, value in before.items():
+            np.testing.assert_array_equal(batch[field], value)

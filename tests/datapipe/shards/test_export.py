@@ -148,7 +148,8 @@ def test_export_of_buckets_keeps_shards_of_one_piece_length_and_strata_apart(tmp
     there = read_snapshot(target)
     assert verify_snapshot(target, there) == []
     found, expected = (
-        [(one.stratum, one.piece_length, one.sequences) for one in shards] for shards in (there.shards_of("web", "train"), entries)
+        [(one.stratum, one.piece_length, one.sequences) for one in shards]
+        for shards in (there.shards_of("web", "train"), entries)
     )
     assert sorted(found) == sorted(expected)  # by name, the shards of a stratum stand together
 

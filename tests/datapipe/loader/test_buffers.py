@@ -1,0 +1,71 @@
+"""Buffers are used again when, and only when, nobody looks into them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from datapipe.loader.buffers import BufferPool
+
+SHAPE = (64, 256)
+
+
+def place_of(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def test_empty_array_nobody_holds_is_used_again() -> None:
+    pool = BufferPool()
+    first = pool.empty(SHAPE, np.int64)
+    place = place_of(first)
+    other = pool.empty(SHAPE, np.int64)
+    assert place_of(other) != place
+    del first
+    again = pool.empty(SHAPE, np.int64)
+    assert (place_of(again), again.shape, again.dtype) == (place, SHAPE, np.int64)
+    assert pool.num_bytes == 2 * 64 * 256 * 8
+
+
+def test_empty_views_of_any_kind_keep_their_memory() -> None:
+    pool = BufferPool()
+    views = [
+        pool.empty(SHAPE, np.int64)[3:5],
+        memoryview(pool.empty(SHAPE, np.int64)),
+        pool.empty(SHAPE, np.int64).reshape(-1)[7:].view(np.uint8)[::2],
+        np.frombuffer(pool.empty(SHAPE, np.int64), np.uint32),
+        np.from_dlpack(pool.empty(SHAPE, np.int64)),
+    ]
+    places = {place_of(np.asarray(view)) // 4096 for view in views}
+    assert len(places) == len(views)
+    before = [np.array(view) for view in views]
+    for _ in range(20):
+        pool.empty(SHAPE, np.int64)[:] = -77
+    for view, then in zip(views, before):
+        np.testing.assert_array_equal(np.asarray(view), then)
+
+
+def test_empty_from_many_threads_never_overlap() -> None:
+    pool = BufferPool()
+
+    def fill(number: int) -> bool:
+        arrays = [pool.empty(SHAPE, np.int64) for _ in range(3)]
+        for at, array in enumerate(arrays):
+            array[:] = 10 * number + at
+        return all(bool((array == 10 * number + at).all()) for at, array in enumerate(arrays))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(fill, range(400)))
+    assert pool.num_bytes <= 8 * 3 * 64 * 256 * 8
+
+
+def test_empty_other_sizes_and_more_than_the_limit_are_not_kept() -> None:
+    size = 64 * 256 * 8
+    pool = BufferPool(most_bytes=3 * size)
+    held = [pool.empty(SHAPE, np.int64) for _ in range(5)]
+    assert pool.num_bytes == 3 * size
+    del held
+    large = pool.empty((2, *SHAPE), np.int64)
+    assert pool.num_bytes == 2 * size
+    assert pool.empty((4,), np.int64).base is None
+    del large

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from datapipe.cli_loader import OutputFolder, loader_bench, trace
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 
 app = typer.Typer(
@@ -34,7 +35,6 @@ tokenizer_app = typer.Typer(help="Tokenizers apart from a mixture.", no_args_is_
 app.add_typer(tokenizer_app, name="tokenizer")
 
 MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
-OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the mixture: --set pack.sequence_length=512"),
@@ -358,21 +358,8 @@ def export(
     print(f"{to}: {sum(len(part.files) for part in exported)} files, {sum(part.tokens for part in exported):,} tokens")
 
 
-@app.command()
-def trace(
-    output: OutputFolder,
-    step: Annotated[int, typer.Option(min=0, help="The training step, from 0.")],
-    global_batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step over all ranks.")],
-    rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
-    world_size: Annotated[int, typer.Option(min=1)] = 1,
-) -> None:
-    """Show which documents were in a batch. No logs needed: the order is arithmetic."""
-    from datapipe.loader.trace import trace_step
-
-    print("rank  row  source  document  tokens")
-    for row in trace_step(output, step=step, global_batch_size=global_batch_size, rank=rank, world_size=world_size):
-        tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {tokens}")
+app.command()(trace)
+app.command()(loader_bench)
 
 
 @app.command()

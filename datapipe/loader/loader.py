@@ -20,18 +20,19 @@ import numpy.typing as npt
 
 from datapipe.errors import UserError
 from datapipe.loader import course
-from datapipe.loader.batches import Batch, BatchBuilder, Labels, OnCorrupt
+from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
 from datapipe.loader.cache import ShardCache
 from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
 from datapipe.loader.lineage import Skips
 from datapipe.loader.lookahead import Lookahead, plan_budget
 from datapipe.loader.order import Supply
-from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.loader.recipe import Override, recipe_of
 from datapipe.loader.share import Mesh
 from datapipe.loader.state import LoaderState, check_same_order, read_state
+from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.loader.steps import merged
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
@@ -130,6 +131,7 @@ class Loader:
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt)
         self._prefetch = prefetch
         self._step = self._fresh.steps.next(0)
+        self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
     @property
     def course(self) -> Course:
@@ -178,9 +180,12 @@ class Loader:
     def _iterate(self) -> Iterator[Batch]:
         while self._has_more():
             builder, ahead = self._builder, self.prefetcher(stride=1)
+            self.clock.start(ahead)
             try:
                 while builder is self._builder and self._has_more():
+                    asked_at = self.clock.asks()
                     batch = ahead.take(self._step)
+                    self.clock.takes(asked_at, batch)
                     self._step = self.next_step(1)
                     yield batch
                     del batch
@@ -193,7 +198,7 @@ class Loader:
 
     def prefetcher(self, stride: int) -> Prefetcher:
         """What builds ahead of an iteration over every `stride`-th step. Its threads start at the first batch."""
-        num_threads, steps = 1 if self._is_local else self._prefetch, self.course.steps
+        steps = self.course.steps
 
         def successor(step: int) -> int | None:
             after = steps.advance(step, stride)
@@ -207,8 +212,18 @@ class Loader:
             return builder.build_many(wanted)
 
         return Prefetcher(
-            build_many if lookahead else builder.build_many, self._prefetch, successor=successor, num_threads=num_threads
+            build_many if lookahead else builder.build_many, self._prefetch, successor=successor, num_threads=self._num_threads
         )
+
+    def stats(self) -> LoaderStats:
+        """Whether the data is the bottleneck, over all iterations so far: `print(loader.stats())`."""
+        return self.clock.stats(
+            rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=self._num_threads
+        )
+
+    @property
+    def _num_threads(self) -> int:
+        return 1 if self._is_local else min(self._prefetch, MAX_THREADS)
 
     def seek(self, step: int) -> None:
         """Goes on at `step`, or after it if it is skipped, in constant time; also under a running iterator."""

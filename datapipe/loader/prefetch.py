@@ -109,6 +109,16 @@ class Prefetcher:
             ready_sum=self._ready_sum,
         )
 
+    @property
+    def num_ready(self) -> int:
+        """Batches that are built and not taken; any thread may ask."""
+        return max(0, sum(len(chunk.batches) for chunk in list(self._chunks) if chunk.is_built) - self._at)
+
+    @property
+    def chunk_steps(self) -> int:
+        """Steps of a chunk, at most."""
+        return min(self._most_steps, max(1, self._depth))
+
     def take(self, step: int) -> Any:
         """The batch of `step`. A step that was not expected next drops what was built ahead and starts there."""
         if self._depth == 0:

@@ -26,17 +26,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import Batch, Labels
 from datapipe.loader.layout import Split
 from datapipe.loader.loader import Loader
+from datapipe.loader.share import ContextLayout, Mesh
+from datapipe.loader.stats import LoaderStats
+from datapipe.shards.manifest import Snapshot
 
 try:
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
     raise ImportError("datapipe.loader.torch needs torch: pip install datapipe[torch]") from error
+
+DATA_DIMENSIONS = frozenset({"dp", "ddp", "dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep", "fsdp", "hsdp"})
+CONTEXT_DIMENSIONS = frozenset({"cp"})
+SAME_ROWS_DIMENSIONS = frozenset({"tp", "pp", "ep", "sp", "etp"})
+"""What torchtitan and its kin call the dimensions of a mesh: those that split the batch, those that split each row, and those
+along which every process works on the same rows."""
 
 
 class StreamingDataset(IterableDataset):
@@ -45,6 +56,11 @@ class StreamingDataset(IterableDataset):
     Args:
         output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` holds in each
             worker.
+        dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
+        options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt, check.
+        pin_memory: tensors in page-locked memory, which a GPU copies from without waiting; nothing where there is no CUDA. With
+            workers, ask the DataLoader for it: `DataLoader(…, pin_memory=True)`.
+        mesh: as for `Loader`, in the place of rank and world size; see `mesh_of`.
         rank, world_size: by default those of `torch.distributed` if it is initialised, else the environment's RANK and
             WORLD_SIZE (as torchrun sets them), else 0 of 1.
     """
@@ -57,25 +73,33 @@ class StreamingDataset(IterableDataset):
         batch_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Mesh | None = None,
         split: Split = "train",
         fields: Sequence[str] = ("input_ids", "labels"),
         labels: Labels = "shifted",
+        dtype: torch.dtype | npt.DTypeLike = torch.int64,
         seed: int | None = None,
         prefetch: int = 2,
+        pin_memory: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
-        here = _place_in_world()
+        self._pins = pin_memory and torch.cuda.is_available()
+        here = _place_in_world() if mesh is None else (0, 1)
         self._arguments: dict[str, Any] = {
             "output": output,
             "global_batch_size": global_batch_size,
             "batch_size": batch_size,
             "rank": here[0] if rank is None else rank,
             "world_size": here[1] if world_size is None else world_size,
+            "mesh": mesh,
             "split": split,
             "fields": tuple(fields),
             "labels": labels,
+            "dtype": _numpy_type(dtype),
             "seed": seed,
             "prefetch": prefetch,
+            **options,
         }
         self._loader = Loader(**self._arguments)
         self._resumed: dict[str, int] | None = None
@@ -87,16 +111,34 @@ class StreamingDataset(IterableDataset):
         return self._loader.sources
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The manifest: sequence length, tokenizer, sources."""
+        return self._loader.snapshot
+
+    @property
+    def step(self) -> int:
+        """The next step to hand out, in this process."""
+        return self._loader.step
+
+    @property
     def num_steps(self) -> int | None:
         """As `Loader.num_steps`: of this rank, over all workers."""
         return self._loader.num_steps
 
+    def stats(self) -> LoaderStats:
+        """As `Loader.stats`, of what was handed out in this process; a DataLoader's workers keep their own."""
+        return self._loader.stats()
+
     def __iter__(self) -> Iterator[Batch]:
         worker, num_workers = _place_in_loader()
+        if self._pins and get_worker_info() is not None:
+            raise UserError(
+                "a DataLoader's workers cannot pin memory for it. Ask the DataLoader: DataLoader(…, pin_memory=True)."
+            )
         if not self._is_iterated_here():
             step = self._first_step()
             if get_worker_info() is not None:  # a fork copies locks as they were, and those of the open loader may be held
-                self._loader = Loader(**self._arguments)
+                self._reopen(self._loader.state_dict())
             self._loader.seek(step)
             self._resumed, self._iterated_in = None, (os.getpid(), worker)
         elif self._arguments["split"] == "validation" and self._loader.step >= (self.num_steps or 0):
@@ -146,7 +188,7 @@ class StreamingDataset(IterableDataset):
         """The first step of this worker: its place in the round that starts where the dataset stands, or its own, resumed."""
         worker, num_workers = _place_in_loader()
         if self._resumed is None:
-            return self._loader.step + worker
+            return self._loader.next_step(worker)
         if self._resumed != {"id": worker, "num_workers": num_workers}:
             raise SnapshotError(
                 f"the state was saved by worker {self._resumed['id']} of {self._resumed['num_workers']}, and this is worker "
@@ -157,28 +199,74 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Iterator[Batch]:
         loader, stop = self._loader, self.num_steps
         ahead = loader.prefetcher(stride)
+        loader.clock.start(ahead)
         try:
             while stop is None or loader.step < stop:
-                step = loader.step
-                batch = {name: _as_tensor(value) for name, value in ahead.take(step).items()}
-                loader.seek(step + stride)
+                asked_at = loader.clock.asks()
+                arrays = ahead.take(loader.step)
+                batch = {name: self._as_tensor(value) for name, value in arrays.items()}
+                loader.clock.takes(asked_at, arrays)
+                loader.seek(loader.next_step(stride))
                 yield batch
         finally:
             ahead.close()
 
+    def _as_tensor(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(value)
+        return tensor.pin_memory() if self._pins else tensor
+
     def __getstate__(self) -> dict[str, Any]:
         """For workers that are spawned: the arguments and the position, no open file."""
-        return {name: value for name, value in self.__dict__.items() if name != "_loader"} | {"_step": self._loader.step}
+        return {name: value for name, value in self.__dict__.items() if name != "_loader"} | {
+            "_state": self._loader.state_dict()
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        step = state.pop("_step")
+        loader_state = state.pop("_state")
         self.__dict__.update(state)
+        self._reopen(loader_state)
+
+    def _reopen(self, state: Mapping[str, Any]) -> None:
+        """A loader of this process alone, which stands where `state` does and has its lineage."""
         self._loader = Loader(**self._arguments)
-        self._loader.seek(step)
+        self._loader.load_state_dict(state)
 
 
-def _as_tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+def mesh_of(device_mesh: DeviceMesh, layout: ContextLayout = "contiguous") -> Mesh:
+    """What a loader must know of a DeviceMesh: which rows this process takes, and which part of each row.
+
+    All dimensions that split the batch make up the data rank, the first of them slowest; `cp` is the context rank. Processes
+    that differ only along tensor, pipeline or expert dimensions get the same numbers, so they read the same rows.
+
+        mesh = init_device_mesh("cuda", (2, 4, 8), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
+        Loader("runs/x", global_batch_size=64, mesh=mesh_of(mesh))      on rank 45 = (1, 1, 5): data rank 5 of 8
+    """
+    names, place = device_mesh.mesh_dim_names, device_mesh.get_coordinate()
+    if not names:
+        raise UserError(
+            "the DeviceMesh has no names of dimensions. Give them: init_device_mesh(…, mesh_dim_names=('dp', 'tp'))."
+        )
+    if place is None:
+        raise UserError("this process is not in the DeviceMesh, so it has no batch to read.")
+    found = {"data_rank": 0, "data_size": 1, "context_rank": 0, "context_size": 1}
+    for name, rank, size in zip(names, place, device_mesh.mesh.shape, strict=True):
+        if name in DATA_DIMENSIONS:
+            found["data_rank"], found["data_size"] = found["data_rank"] * size + rank, found["data_size"] * size
+        elif name in CONTEXT_DIMENSIONS:
+            found["context_rank"], found["context_size"] = found["context_rank"] * size + rank, found["context_size"] * size
+        elif name not in SAME_ROWS_DIMENSIONS:
+            known = sorted(DATA_DIMENSIONS | CONTEXT_DIMENSIONS | SAME_ROWS_DIMENSIONS)
+            raise UserError(
+                f"the DeviceMesh has a dimension '{name}', and it is not known whether it splits the batch. Expected "
+                f"{', '.join(known)}. Rename it, or give the loader its numbers yourself."
+            )
+    return Mesh(**found, layout=layout)
+
+
+def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
+    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else dtype
 
 
 def _place_in_loader() -> tuple[int, int]:

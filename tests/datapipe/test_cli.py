@@ -242,6 +242,23 @@ def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
         assert "Traceback" not in refused.stderr
 
 
+def test_cli_loader_bench_says_what_the_data_costs(finished, tmp_path):
+    _, output, _ = finished
+    numbers = tmp_path / "bench.json"
+    command = ["loader-bench", str(output), "--batch-size", "4", "--steps", "20", "--rank", "1", "--world-size", "2"]
+    done = datapipe([*command, "--step-ms", "0", "--prefetch", "4", "--json", str(numbers)])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())
+    assert done.stdout.startswith("data-bound: ")  # who computes nothing does nothing but wait
+    assert found["verdict"] == "data-bound"
+    assert (found["steps"], found["step_s"]) == (20, 0)
+    assert [one["prefetch"] for one in found["forecasts"]] == [0, 1, 2, 4, 8]
+    assert "▶ 4" in done.stdout
+    refused = datapipe([*command, "--step-ms", "0", "--fields", "input_idz"])
+    assert refused.returncode == 2
+    assert "Did you mean 'input_ids'?" in refused.stderr
+
+
 def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     done = datapipe(["init"], cwd=tmp_path)
     assert done.returncode == 0
@@ -259,6 +276,7 @@ def test_cli_init_writes_a_mixture_that_plans(tmp_path):
         (["report", "nowhere"], 2, "nowhere: no report.json here"),
         (["verify", "nowhere"], 2, "nowhere: no snapshot.json here"),
         (["inspect", "nowhere"], 2, "nowhere: no run has left anything here"),
+        (["loader-bench", "nowhere", "--step-ms", "1"], 2, "nowhere: no snapshot.json here"),
         (["trace", "nowhere", "--step", "0", "--global-batch-size", "1"], 2, "nowhere: no snapshot.json here"),
         (["stages", "filter.gopher_qualty"], 2, "filter.gopher_quality"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
+from datapipe.loader.batches import FIELDS
 from tests.snapshots import make_snapshot
 
 torch = pytest.importorskip("torch")
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data._utils import worker as torch_worker  # noqa: E402
 
-from datapipe.loader.torch import StreamingDataset  # noqa: E402
+from datapipe.loader.share import Mesh  # noqa: E402
+from datapipe.loader.torch import StreamingDataset, mesh_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
 
@@ -166,3 +170,83 @@ def test_validation_passes_are_all_the_same(output: Path, num_workers: int) -> N
     loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0)
     for _ in range(2):
         assert [len(batch) for batch in ids(loader)] == [4, 4, 4, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, "int32", np.int32])
+def test_dataset_gives_int32_where_asked(output: Path, dtype: Any) -> None:
+    dataset = StreamingDataset(output, global_batch_size=4, fields=("input_ids", "labels", "position_ids"), dtype=dtype)
+    assert {value.dtype for value in next(iter(dataset)).values()} == {torch.int32}
+    with pytest.raises(UserError, match="int64 or int32"):
+        StreamingDataset(output, global_batch_size=4, dtype=torch.float32)
+
+
+def test_dataset_gives_every_field_as_the_loader_does(output: Path) -> None:
+    expected = next(iter(Loader(output, global_batch_size=4, fields=tuple(FIELDS))))
+    found = next(iter(StreamingDataset(output, global_batch_size=4, fields=tuple(FIELDS), pin_memory=True)))
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, int):
+            assert found[name] == value
+        else:
+            assert found[name].numpy().dtype == value.dtype
+            np.testing.assert_array_equal(found[name].numpy(), value)
+
+
+def test_dataset_says_what_was_handed_out_here(output: Path) -> None:
+    dataset = StreamingDataset(output, **OPTIONS)
+    for _ in islice(dataset, 5):
+        pass
+    assert (dataset.stats().steps, dataset.stats().tokens) == (5, 5 * 4 * S)
+
+
+@pytest.fixture
+def fake_world() -> Iterator[Any]:
+    """Makes this process a rank of a world whose other ranks are not there."""
+    store = pytest.importorskip("torch.testing._internal.distributed.fake_pg").FakeStore
+
+    def enter(rank: int, world_size: int) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=store())
+
+    yield enter
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def test_mesh_tells_data_and_context_ranks_and_nothing_else(fake_world: Any) -> None:
+    shape, names = (2, 3, 2, 2), ("dp_replicate", "dp_shard", "cp", "tp")
+    found = []
+    for rank in range(24):
+        fake_world(rank, 24)
+        mesh = mesh_of(init_device_mesh("cpu", shape, mesh_dim_names=names), "zigzag")
+        found.append((mesh.data_rank, mesh.data_size, mesh.context_rank, mesh.context_size, mesh.layout))
+    assert found == [(data, 6, context, 2, "zigzag") for data in range(6) for context in range(2) for _ in range(2)]
+    fake_world(3, 8)
+    assert mesh_of(init_device_mesh("cpu", (8,), mesh_dim_names=("tp",))) == Mesh(data_rank=0, data_size=1)
+    with pytest.raises(UserError, match=r"'dp_shard_cp'.*Expected cp, ddp"):
+        mesh_of(init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_shard_cp", "tp")))
+    with pytest.raises(UserError, match="mesh_dim_names"):
+        mesh_of(init_device_mesh("cpu", (8,)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_dataset_jumps_over_skipped_steps_and_keeps_what_a_state_says(output: Path, num_workers: int) -> None:
+    first = Loader(output, **OPTIONS, skip=[(2, 5)])
+    state = [first.state_dict() for _ in islice(first, 3)][-1]
+    dataset = StreamingDataset(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])
+    dataset.load_state_dict(state)  # in which the batches before had twice as many rows
+    expected = Loader(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])
+    expected.load_state_dict(state)
+    batches = [batch["input_ids"] for batch in expected]
+    found = ids(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+    np.testing.assert_array_equal(np.stack(found), np.stack(batches))
+    fresh = StreamingDataset(output, **OPTIONS, skip=[(0, 3)])
+    steps = [batch["step"] for batch in DataLoader(fresh, batch_size=None, num_workers=num_workers)]
+    assert steps == list(range(3, 15))
+
+
+def test_dataset_on_a_mesh_takes_what_the_loader_takes(output: Path) -> None:
+    mesh = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="zigzag")
+    found = next(iter(StreamingDataset(output, **OPTIONS, mesh=mesh)))["input_ids"]
+    np.testing.assert_array_equal(found, next(iter(Loader(output, **OPTIONS, mesh=mesh)))["input_ids"])

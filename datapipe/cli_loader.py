@@ -1,0 +1,89 @@
+"""The commands about streaming a finished output. `cli.py` puts them beside the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from datapipe.errors import UserError
+
+OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
+
+
+def trace(
+    output: OutputFolder,
+    step: Annotated[int, typer.Option(min=0, help="The training step, from 0.")],
+    global_batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step over all ranks.")],
+    rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
+    world_size: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Show which documents were in a batch. No logs needed: the order is arithmetic."""
+    from datapipe.loader.trace import trace_step
+
+    print("rank  row  source  document  tokens")
+    for row in trace_step(output, step=step, global_batch_size=global_batch_size, rank=rank, world_size=world_size):
+        tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
+        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {tokens}")
+
+
+def loader_bench(
+    output: OutputFolder,
+    step_ms: Annotated[float, typer.Option(min=0, help="What a training step takes; see your trainer's log.")],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of this rank; 8 unless a global size is given.")] = None,
+    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="The rank to play.")] = 0,
+    world_size: Annotated[int, typer.Option(min=1, help="Ranks in all.")] = 1,
+    steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="How many to run.")] = 100,
+    prefetch: Annotated[int, typer.Option(min=0, max=1024, help="Batches built ahead.")] = 2,
+    fields: Annotated[str, typer.Option(metavar="F,G,…", help="What each batch holds.")] = "input_ids,labels",
+    split: Annotated[str, typer.Option(metavar="train|validation", help="Which split.")] = "train",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers here too.")] = None,
+) -> None:
+    """Is the data the bottleneck? Streams OUTPUT to a trainer that is not there, and says data-bound or compute-bound.
+
+    Each step waits --step-ms and leaves the processor alone, as a step on a GPU does. Run it on the machine that trains, one
+    for each rank that shares it: they compete for disk and cores as the trainers will. What is in the system's cache is read
+    faster than what is not, so the first of several runs is the honest one.
+
+    data-bound: a hundredth of the time or more went into waiting for batches; the line says what would help. The table
+    tells what other values of `Loader(prefetch=…)` would do, computed from the measured build times.
+
+    The exit status is 0 for either verdict; --json is for scripts.
+    """
+    from datapipe.loader import Loader
+    from datapipe.loader.bench import bench_loader
+    from datapipe.loader.prefetch import MAX_THREADS
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.loader_bench import loader_bench_json, print_loader_bench
+    from datapipe.storage import Root
+
+    if json_file is not None and not json_file.parent.is_dir():
+        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in a folder that exists")
+    if split not in ("train", "validation"):
+        raise UserError(f"--split {split}: expected train or validation")
+    is_local = Root(output).local is not None
+
+    def open_loader() -> Loader:
+        return Loader(
+            output,
+            batch_size=8 if batch_size is None and global_batch_size is None else batch_size,
+            global_batch_size=global_batch_size,
+            rank=rank,
+            world_size=world_size,
+            split=split,
+            fields=[field.strip() for field in fields.split(",")],
+            prefetch=prefetch,
+        )
+
+    found = bench_loader(
+        open_loader,
+        step_s=step_ms / 1e3,
+        steps=steps,
+        threads_of=lambda depth: 1 if is_local else min(depth, MAX_THREADS),
+    )
+    print_loader_bench(found, wide_console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(loader_bench_json(found), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,152 @@
+"""A loader under a trainer that is not there: each step takes a given time and leaves the processor alone, as a GPU's does.
+
+open, first batch    how long a start takes
+`steps` steps        what the trainer waits for, for real
+build times          of the batches behind them, each built alone
+forecast             `simulate_waits` of these build times for other prefetch depths
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from datapipe.errors import UserError
+from datapipe.loader.loader import Loader
+from datapipe.loader.simulate import simulate_waits
+from datapipe.loader.stats import LoaderStats, host_memory
+
+DEPTHS = (0, 1, 2, 4, 8)
+
+MOST_BUILDING_S = 5.0
+"""Measuring build times ends here, with as many as were measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """What a prefetch depth would do.
+
+    Attributes:
+        prefetch: the depth.
+        wait_s: for a batch, on average.
+        longest_wait_s: of all.
+        lost_share: of the trainer's time.
+        host_bytes: of the batches that would exist at a time.
+    """
+
+    prefetch: int
+    wait_s: float
+    longest_wait_s: float
+    lost_share: float
+    host_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderBench:
+    """What was measured, and what follows.
+
+    Attributes:
+        step_s: what a step was to take.
+        open_s: opening the loader.
+        first_batch_s: from there to the first batch.
+        stats: of the loader, after the run.
+        waits_s: of each step but the first.
+        build_s: of batches built alone.
+        forecasts: for other depths.
+    """
+
+    step_s: float
+    open_s: float
+    first_batch_s: float
+    stats: LoaderStats
+    waits_s: tuple[float, ...]
+    build_s: tuple[float, ...]
+    forecasts: tuple[Forecast, ...]
+
+
+def bench_loader(
+    open_loader: Callable[[], Loader],
+    *,
+    step_s: float,
+    steps: int,
+    threads_of: Callable[[int], int],
+    compute: Callable[[float], None] = time.sleep,
+) -> LoaderBench:
+    """Runs `steps` steps of a trainer that computes for `step_s`, and says what it waited for.
+
+    Args:
+        threads_of: how many threads build at a depth.
+        compute: takes the seconds of a step.
+    """
+    begun_at = time.perf_counter()
+    loader = open_loader()
+    open_s = time.perf_counter() - begun_at
+    waits = _train(loader, step_s, steps, compute)
+    if not waits:
+        raise UserError("the loader has no batch to give: fewer sequences than a global batch. Give a smaller batch size.")
+    build_s = _build_times(loader, len(waits))
+    stats = loader.stats()
+    loader.close()
+    return LoaderBench(
+        step_s=step_s,
+        open_s=open_s,
+        first_batch_s=waits[0],
+        stats=stats,
+        waits_s=tuple(waits[1:]),
+        build_s=tuple(build_s),
+        forecasts=forecast(
+            build_s, step_s=step_s, depths=DEPTHS, threads_of=threads_of, batch_bytes=stats.host_memory.batch_bytes
+        ),
+    )
+
+
+def forecast(
+    build_s: Sequence[float], *, step_s: float, depths: Sequence[int], threads_of: Callable[[int], int], batch_bytes: int
+) -> tuple[Forecast, ...]:
+    """What each depth would do with batches that take `build_s`; the wait for the first, which is the start's, left out."""
+    found = []
+    for depth in depths:
+        num_threads = threads_of(depth)
+        waits = simulate_waits(build_s, step_s=step_s, depth=depth, num_threads=num_threads)[1:] or [0.0]
+        lost, worked = sum(waits), step_s * len(waits)
+        found.append(
+            Forecast(
+                prefetch=depth,
+                wait_s=lost / len(waits),
+                longest_wait_s=max(waits),
+                lost_share=lost / (lost + worked) if lost + worked else 0.0,
+                host_bytes=host_memory(
+                    depth=depth,
+                    num_threads=num_threads,
+                    chunk_steps=max(1, depth // (2 * max(1, num_threads))),
+                    batch_bytes=batch_bytes,
+                ).bytes,
+            )
+        )
+    return tuple(found)
+
+
+def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
+    """The seconds waited for each batch."""
+    waits: list[float] = []
+    asked_at = time.perf_counter()
+    for _ in islice(loader, steps):
+        waits.append(time.perf_counter() - asked_at)
+        compute(step_s)
+        asked_at = time.perf_counter()
+    return waits
+
+
+def _build_times(loader: Loader, count: int) -> list[float]:
+    """Seconds for each of the next `count` batches, which no one has read yet; from the start again where the data ends."""
+    seconds: list[float] = []
+    begun_at = now = time.perf_counter()
+    for step in range(loader.step, loader.step + count):
+        loader.batch(step if loader.num_steps is None else step % loader.num_steps)
+        seconds.append(time.perf_counter() - now)
+        now += seconds[-1]
+        if now - begun_at > MOST_BUILDING_S:
+            break
+    return seconds

@@ -1,0 +1,244 @@
+"""Is the data the bottleneck? What a loader's clock saw, and what follows from it.
+
+    trainer   │ step ───────────── │ wait │ step ───────────── │ wait │          the clock reads twice a step: when the trainer
+              └ takes              asks   takes                asks   takes     asks for a batch, and when it has it
+    loader    │ build │ build │ build │ …                                       the builder counts its own seconds
+
+    R_compute    batches/s that the trainer would take if none kept it waiting: 1 / mean step
+    R_pipeline   batches/s that the loader builds: batches / seconds of building * threads
+    lost share   wait / (wait + step), the share of the accelerator's time that the data costs
+
+The wait for the first batch of each iteration (shards are opened, threads started) is kept apart: it is a matter of starting,
+and would drown what a short run has to say about every other step. The clock takes 0.6 µs a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from time import perf_counter
+from typing import Any, Literal
+
+from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
+
+Verdict = Literal["data-bound", "compute-bound", "unknown"]
+
+LOST_SHARE = 0.01
+"""From this share of the time on, waiting is worth a remedy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostMemory:
+    """Batches that exist at a time, at most: (prefetch + in work + in transfer) * the bytes of a batch.
+
+    Attributes:
+        prefetch: built ahead, beside those in work.
+        in_work: being built: a chunk for each thread.
+        in_transfer: the trainer holds one, or it is on its way to the device; it keeps the memory of its whole chunk.
+        batch_bytes: of a batch, on average; 0 before the first.
+    """
+
+    prefetch: int
+    in_work: int
+    in_transfer: int
+    batch_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return (self.prefetch + self.in_work + self.in_transfer) * self.batch_bytes
+
+    def __str__(self) -> str:
+        counts = f"{self.prefetch} ahead + {self.in_work} in work + {self.in_transfer} in transfer"
+        return f"{self.bytes / 1e6:,.1f} MB = ({counts}) * {self.batch_bytes / 1e6:,.2f} MB a batch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderStats:
+    """How a loader fared so far, over all its iterations. `print` shows it in a few lines.
+
+    Attributes:
+        rank, split: of the loader.
+        steps: batches handed out.
+        tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
+        first_wait_s: waiting for the first batch of each iteration.
+        wait_s: waiting for all others.
+        longest_wait_s: of these.
+        compute_s: what the trainer spent between taking a batch and asking for the next.
+        num_waits: steps with a wait and the compute before it, over which `wait_s` and `compute_s` are sums.
+        build_s, built: seconds of building, and batches built of those handed out, but for the first of each iteration.
+        num_threads: that build.
+        depth: batches that are asked for ahead, at most.
+        buffer_mean, buffer_now: batches that lay ready when one was asked for, on average; and at this moment.
+        host_memory: what batches take of it.
+    """
+
+    rank: int
+    split: str
+    steps: int
+    tokens: int
+    bytes: int
+    first_wait_s: float
+    wait_s: float
+    longest_wait_s: float
+    compute_s: float
+    num_waits: int
+    build_s: float
+    built: int
+    num_threads: int
+    depth: int
+    buffer_mean: float
+    buffer_now: int
+    host_memory: HostMemory
+
+    @property
+    def wait_per_step_s(self) -> float:
+        return self.wait_s / self.num_waits if self.num_waits else 0.0
+
+    @property
+    def lost_share(self) -> float:
+        """The share of the time that the trainer waited for data."""
+        total = self.wait_s + self.compute_s
+        return self.wait_s / total if total else 0.0
+
+    @property
+    def compute_rate(self) -> float:
+        """R_compute: batches/s that the trainer would take."""
+        return self.num_waits / self.compute_s if self.compute_s else 0.0
+
+    @property
+    def pipeline_rate(self) -> float:
+        """R_pipeline: batches/s that the loader builds."""
+        return self.built / self.build_s * self.num_threads if self.build_s else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self.num_waits:
+            return "unknown"
+        return "data-bound" if self.lost_share >= LOST_SHARE else "compute-bound"
+
+    @property
+    def reason(self) -> str:
+        """The verdict in words: what was seen, and what would help."""
+        if self.verdict == "unknown":
+            return "fewer than two batches were taken; nothing can be said yet"
+        rates = f"it builds {self.pipeline_rate:,.1f} batches/s, and the trainer would take {self.compute_rate:,.1f}/s"
+        lost = f"{self.lost_share:.2%} of the time was lost waiting"
+        if self.verdict == "compute-bound":
+            return f"{lost}; {rates}"
+        if self.pipeline_rate < self.compute_rate:
+            remedy = "no prefetch mends that: ask for fewer fields, let more threads build, or read from faster storage"
+        elif self.depth == 0:
+            remedy = "nothing is built ahead: prefetch=2 would hide it"
+        else:
+            remedy = f"enough on average, but uneven (longest wait {self.longest_wait_s:.3g} s): raise prefetch"
+        return f"{lost}; {rates}: {remedy}"
+
+    def __str__(self) -> str:
+        total_s = self.wait_s + self.compute_s
+        rate = f", {self.tokens / total_s:,.0f} tokens/s" if total_s else ""
+        return "\n".join(
+            [
+                f"rank {self.rank}, {self.split}: {self.steps:,} steps, {self.tokens:,} tokens, "
+                f"{self.bytes / 1e6:,.1f} MB{rate}",
+                f"wait     {self.wait_per_step_s * 1e3:.3f} ms a step, {self.longest_wait_s * 1e3:.3f} ms at most, "
+                f"{self.wait_s:.3f} s in all; {self.first_wait_s:.3f} s for first batches",
+                f"buffer   {self.buffer_mean:.1f} batches ready on average, {self.buffer_now} now",
+                f"memory   {self.host_memory}",
+                f"{self.verdict}: {self.reason}",
+            ]
+        )
+
+
+def host_memory(*, depth: int, num_threads: int, chunk_steps: int, batch_bytes: int) -> HostMemory:
+    """What a loader of this depth keeps of batches of this size."""
+    if depth == 0:
+        return HostMemory(prefetch=0, in_work=1, in_transfer=1, batch_bytes=batch_bytes)
+    in_work = min(depth, num_threads * chunk_steps)
+    return HostMemory(prefetch=depth - in_work, in_work=in_work, in_transfer=chunk_steps, batch_bytes=batch_bytes)
+
+
+class StepClock:
+    """Reads the time around every take. One thread takes; others may read the figures.
+
+    Args:
+        token_field: a field with one number per token, of which tokens are counted; None where there is none.
+        now: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
+        self._token_field = token_field
+        self._now = now
+        self._builder: Prefetcher | None = None
+        self._before = PrefetchCounts()  # of the iterations before this one
+        self._start_s, self._started = 0.0, 0  # of building the first batches, which opened shards
+        self._taken_at: float | None = None
+        self._tokens = self._num_waits = 0
+        self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
+
+    def start(self, builder: Prefetcher) -> None:
+        """A new iteration, whose batches come from `builder`; what the trainer did since the last one is not its step."""
+        self._before, self._builder, self._taken_at = self._counts(), builder, None
+
+    def asks(self) -> float:
+        """The trainer asks for a batch. Returns the time, for `takes`."""
+        return self._now()
+
+    def takes(self, asked_at: float, batch: Mapping[str, Any]) -> None:
+        """The trainer gets `batch`, for which it asked at `asked_at`."""
+        now = self._now()
+        wait = now - asked_at
+        if self._taken_at is None:
+            self._first_wait_s += wait
+            self._leave_out_start()
+        else:
+            self._compute_s += asked_at - self._taken_at
+            self._wait_s += wait
+            self._num_waits += 1
+            if wait > self._longest_wait_s:  # noqa: PLR1730 - a call of max() costs a tenth of the whole
+                self._longest_wait_s = wait
+        if self._token_field is not None:
+            self._tokens += batch[self._token_field].size
+        self._taken_at = now
+
+    def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
+        """The figures so far, of a loader with these settings."""
+        counts, builder = self._counts(), self._builder
+        num_threads = max(1, min(depth, num_threads))
+        return LoaderStats(
+            rank=rank,
+            split=split,
+            steps=counts.batches,
+            tokens=self._tokens,
+            bytes=counts.bytes,
+            first_wait_s=self._first_wait_s,
+            wait_s=self._wait_s,
+            longest_wait_s=self._longest_wait_s,
+            compute_s=self._compute_s,
+            num_waits=self._num_waits,
+            build_s=counts.build_s - self._start_s,
+            built=counts.batches - self._started,
+            num_threads=num_threads,
+            depth=depth,
+            buffer_mean=counts.ready_sum / max(1, counts.batches),
+            buffer_now=0 if builder is None else builder.num_ready,
+            host_memory=host_memory(
+                depth=depth,
+                num_threads=num_threads,
+                chunk_steps=1 if builder is None else builder.chunk_steps,
+                batch_bytes=-(-counts.bytes // max(1, counts.batches)),
+            ),
+        )
+
+    def _counts(self) -> PrefetchCounts:
+        """Over all iterations."""
+        if self._builder is None:
+            return self._before
+        before, here = self._before, self._builder.counts
+        return PrefetchCounts(**{field.name: getattr(before, field.name) + getattr(here, field.name) for field in fields(here)})
+
+    def _leave_out_start(self) -> None:
+        """Forgets what was built for the first batch, which opened shards and says nothing of the speed after."""
+        if self._builder is not None:
+            here = self._builder.counts
+            self._start_s += here.build_s
+            self._started += here.batches

@@ -1,0 +1,100 @@
+"""`datapipe loader-bench`: whether the data holds the trainer up, and what other prefetch depths would do. For people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from datapipe.loader.bench import LoaderBench
+
+_PERCENTILES = (50, 95, 99, 100)
+
+
+def print_loader_bench(bench: LoaderBench, console: Console) -> None:
+    """Prints the verdict first, then the figures behind it, then the forecast."""
+    stats = bench.stats
+    console.print(Text(f"{stats.verdict}: {stats.reason}", style="bold"), soft_wrap=True)
+    for name, value in _figures(bench):
+        console.print(f"  {name:<14} {value}", soft_wrap=True, highlight=False)
+    console.print(_forecast_table(bench))
+    spread = _milliseconds(bench.build_s)
+    console.print(f"computed from {len(bench.build_s)} batches built alone: {spread}", soft_wrap=True, highlight=False)
+
+
+def loader_bench_json(bench: LoaderBench) -> dict[str, Any]:
+    """The same for machines."""
+    stats, total_s = bench.stats, bench.stats.wait_s + bench.stats.compute_s
+    return {
+        "verdict": stats.verdict,
+        "reason": stats.reason,
+        "step_s": bench.step_s,
+        "steps": stats.steps,
+        "open_s": bench.open_s,
+        "first_batch_s": bench.first_batch_s,
+        "wait_per_step_s": stats.wait_per_step_s,
+        "lost_share": stats.lost_share,
+        "wait_percentiles_s": _percentiles(bench.waits_s),
+        "build_percentiles_s": _percentiles(bench.build_s),
+        "compute_rate": stats.compute_rate,
+        "pipeline_rate": stats.pipeline_rate,
+        "tokens_per_s": stats.tokens / stats.steps * stats.num_waits / total_s if total_s else 0.0,
+        "bytes_per_s": stats.bytes / stats.steps * stats.num_waits / total_s if total_s else 0.0,
+        "host_memory_bytes": stats.host_memory.bytes,
+        "forecasts": [
+            {
+                "prefetch": one.prefetch,
+                "wait_s": one.wait_s,
+                "longest_wait_s": one.longest_wait_s,
+                "lost_share": one.lost_share,
+                "host_memory_bytes": one.host_bytes,
+            }
+            for one in bench.forecasts
+        ],
+    }
+
+
+def _figures(bench: LoaderBench) -> list[tuple[str, str]]:
+    stats, numbers = bench.stats, loader_bench_json(bench)
+    batch_tokens, batch_mb = stats.tokens / stats.steps, stats.bytes / stats.steps / 1e6
+    taken = f"{numbers['tokens_per_s']:,.0f} tokens/s, {numbers['bytes_per_s'] / 1e6:,.1f} MB/s"
+    most = f"{batch_tokens * stats.pipeline_rate:,.0f} tokens/s, {batch_mb * stats.pipeline_rate:,.1f} MB/s"
+    return [
+        ("trainer", f"{stats.steps:,} steps of {bench.step_s * 1e3:g} ms; it took {taken}"),
+        ("loader", f"{stats.pipeline_rate:,.1f} batches/s: {most}"),
+        ("stall", f"{stats.wait_per_step_s * 1e3:.3f} ms a step, {stats.lost_share:.3%} of the time"),
+        ("stall spread", _milliseconds(bench.waits_s)),
+        ("first batch", f"{bench.first_batch_s:.3f} s after opening, which took {bench.open_s:.3f} s"),
+        ("buffer", f"{stats.buffer_mean:.1f} batches ready on average when one was asked for"),
+        ("host memory", str(stats.host_memory)),
+    ]
+
+
+def _forecast_table(bench: LoaderBench) -> Table:
+    table = Table(title=f"other prefetch depths, for steps of {bench.step_s * 1e3:g} ms", title_justify="left")
+    for column in ("prefetch", "stall ms/step", "longest ms", "of the time", "host MB"):
+        table.add_column(column, justify="right")
+    for one in bench.forecasts:
+        here = one.prefetch == bench.stats.depth
+        table.add_row(
+            f"▶ {one.prefetch}" if here else str(one.prefetch),
+            f"{one.wait_s * 1e3:.3f}",
+            f"{one.longest_wait_s * 1e3:.3f}",
+            f"{one.lost_share:.3%}",
+            f"{one.host_bytes / 1e6:,.1f}",
+        )
+    return table
+
+
+def _percentiles(seconds: tuple[float, ...]) -> dict[str, float]:
+    if not seconds:
+        return {}
+    return {f"p{at}": float(np.percentile(seconds, at)) for at in _PERCENTILES}
+
+
+def _milliseconds(seconds: tuple[float, ...]) -> str:
+    found = ", ".join(f"{name} {value * 1e3:.3f}" for name, value in _percentiles(seconds).items())
+    return f"{found} ms" if found else "one step only"

@@ -1,0 +1,134 @@
+"""A loader in the checkpoints of others: torch.distributed.checkpoint in any world, and StatefulDataLoader."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError
+from datapipe.loader import Loader
+from tests.snapshots import make_snapshot
+
+torch = pytest.importorskip("torch")
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.checkpoint.stateful import Stateful  # noqa: E402
+
+from datapipe.loader.device import prefetch_to_device  # noqa: E402
+from datapipe.loader.torch import StreamingDataset  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:torch.distributed is disabled",  # that is what no_dist=True asks for
+    "ignore:'set_vital' is deprecated",  # StatefulDataLoader of torchdata 0.11 under newer torch
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83})
+
+
+def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
+    loader, weights = Loader(output, global_batch_size=6), torch.arange(3.0)
+    assert isinstance(loader, Stateful)
+    for _ in islice(loader, 5):
+        pass
+    dcp.save({"loader": loader, "weights": weights}, checkpoint_id=tmp_path, no_dist=True)
+    restored = Loader(output, global_batch_size=6, rank=1, world_size=2)
+    dcp.load({"loader": restored, "weights": torch.zeros(3)}, checkpoint_id=tmp_path, no_dist=True)
+    assert restored.state_dict() == loader.state_dict()
+    np.testing.assert_array_equal(next(iter(restored))["input_ids"], loader.batch(5)["input_ids"][3:])
+
+
+def test_checkpoint_of_torch_counts_what_came_to_the_device(output: Path, tmp_path: Path) -> None:
+    batches = prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
+    for _ in islice(batches, 5):
+        pass
+    dcp.save({"batches": batches}, checkpoint_id=tmp_path, no_dist=True)
+    restored = prefetch_to_device(Loader(output, global_batch_size=6, fields=("step",)), "cpu", 4)
+    dcp.load({"batches": restored}, checkpoint_id=tmp_path, no_dist=True)
+    assert next(restored)["step"] == 5
+
+
+def test_checkpoint_of_other_data_is_refused(output: Path, tmp_path: Path) -> None:
+    dcp.save({"loader": Loader(output, global_batch_size=6)}, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(SnapshotError, match="another seed"):
+        dcp.load({"loader": Loader(output, global_batch_size=6, seed=3)}, checkpoint_id=tmp_path, no_dist=True)
+
+
+RANK = """
+import os, sys
+from itertools import islice
+import torch.distributed as dist, torch.distributed.checkpoint as dcp
+from datapipe.loader import Loader
+
+output, checkpoint, rendezvous, rank, world_size, what = sys.argv[1:]
+rank, world_size = int(rank), int(world_size)
+dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+loader = Loader(output, global_batch_size=6, rank=rank, world_size=world_size)
+if what == "save":
+    for _ in islice(loader, 7):
+        pass
+    dcp.save({"loader": loader}, checkpoint_id=checkpoint)
+else:
+    dcp.load({"loader": loader}, checkpoint_id=checkpoint)
+print(loader.step, next(iter(loader))["input_ids"][:, 0].tolist())
+dist.destroy_process_group()
+"""
+
+
+def in_world(world_size: int, what: str, output: Path, folder: Path) -> list[tuple[int, list[int]]]:
+    """Runs RANK in `world_size` processes; the step and the first tokens that each printed."""
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo"}
+    places = [str(output), str(folder / "checkpoint"), str(folder / f"{what}-{world_size}")]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, *places, str(rank), str(world_size), what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(world_size)
+    ]
+    found = []
+    for process in running:
+        printed, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        step, tokens = printed.split(maxsplit=1)
+        found.append((int(step), [int(token) for token in tokens.strip("[]\n").split(",")]))
+    return found
+
+
+@pytest.mark.slow
+def test_checkpoint_of_two_processes_serves_a_world_of_another_size(output: Path, tmp_path: Path) -> None:
+    expected = Loader(output, global_batch_size=6).batch(7)["input_ids"][:, 0].tolist()
+    for world_size, what in ((2, "save"), (3, "load")):
+        found = in_world(world_size, what, output, tmp_path)
+        assert {step for step, _ in found} == {7}
+        assert [token for _, tokens in found for token in tokens] == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: int) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def open_loader() -> Any:
+        dataset = StreamingDataset(output, global_batch_size=6, fields=("step", "input_ids"))
+        return torchdata.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+
+    loader = open_loader()
+    assert [batch["step"] for batch in islice(loader, 5)] == [0, 1, 2, 3, 4]
+    state = loader.state_dict()
+    restored = open_loader()
+    restored.load_state_dict(state)
+    assert [batch["step"] for batch in islice(restored, 4)] == [5, 6, 7, 8]

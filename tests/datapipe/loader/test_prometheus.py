@@ -1,0 +1,72 @@
+"""A scrape over HTTP says what the stats say."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from datapipe.errors import UserError
+from datapipe.loader import Loader
+from datapipe.loader.prometheus import serve_metrics
+from tests.snapshots import make_snapshot
+
+
+def scrape(port: int) -> dict[tuple[str, str, str], float]:
+    """Value by (name, rank, split)."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels["rank"], sample.labels["split"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"web": 60}, validation={"web": 9})
+
+
+def test_metrics_are_the_stats_of_each_loader(output: Path) -> None:
+    train = Loader(output, global_batch_size=4, rank=1, world_size=2)
+    validation = Loader(output, global_batch_size=4, split="validation")
+    with serve_metrics([train, validation], port=0) as server:
+        assert scrape(server.port)["datapipe_loader_steps_total", "1", "train"] == 0
+        for _ in islice(train, 7):
+            pass
+        for _ in validation:
+            pass
+        found = scrape(server.port)
+    for stats in (train.stats(), validation.stats()):
+        of_this = (str(stats.rank), stats.split)
+        for name, value in (
+            ("steps_total", stats.steps),
+            ("tokens_total", stats.tokens),
+            ("bytes_total", stats.bytes),
+            ("wait_seconds_total", stats.wait_s),
+            ("first_wait_seconds_total", stats.first_wait_s),
+            ("compute_seconds_total", stats.compute_s),
+            ("build_seconds_total", stats.build_s),
+            ("built_total", stats.built),
+            ("buffer_batches", stats.buffer_now),
+            ("prefetch_batches", 2),
+            ("host_memory_bytes", stats.host_memory.bytes),
+        ):
+            assert found[f"datapipe_loader_{name}", *of_this] == pytest.approx(value), name
+    assert found["datapipe_loader_steps_total", "1", "train"] == 7
+    assert found["datapipe_loader_steps_total", "0", "validation"] == 3
+
+
+def test_metrics_server_leaves_nothing_and_names_a_port_that_is_taken(output: Path) -> None:
+    loader = Loader(output, global_batch_size=4)
+    before = set(threading.enumerate())
+    server = serve_metrics([loader], port=0)
+    with pytest.raises(UserError, match=f"127.0.0.1:{server.port}"):
+        serve_metrics([loader], port=server.port)
+    server.close()
+    assert set(threading.enumerate()) == before

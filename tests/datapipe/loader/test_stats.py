@@ -1,0 +1,139 @@
+"""What the clock of a loader counts, and what is said of it."""
+
+from __future__ import annotations
+
+import re
+import timeit
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.loader import Loader
+from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
+from datapipe.loader.stats import LoaderStats, StepClock, host_memory
+from tests.snapshots import make_snapshot
+
+S = 16
+BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
+
+
+class FakeTime:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeBuilder(Prefetcher):
+    """Builds nothing, and counts what a test says."""
+
+    counts = PrefetchCounts()
+    num_ready = 1
+    chunk_steps = 1
+
+    def __init__(self) -> None:
+        super().__init__(list, 0, successor=lambda step: step + 1)
+
+
+def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2) -> LoaderStats:
+    """Stats of a trainer that waits and computes as `steps` say, with a builder that takes `build_s` for each batch."""
+    time, builder = FakeTime(), FakeBuilder()
+    clock = StepClock("input_ids", time)
+    clock.start(builder)
+    for number, (wait_s, compute_s) in enumerate(steps, start=1):
+        asked_at = clock.asks()
+        builder.counts = PrefetchCounts(
+            batches=number, bytes=number * BATCH["input_ids"].nbytes, build_s=number * build_s, ready_sum=number
+        )
+        time.now += wait_s
+        clock.takes(asked_at, BATCH)
+        time.now += compute_s
+    return clock.stats(rank=1, split="train", depth=depth, num_threads=1)
+
+
+def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> None:
+    stats = clocked([(5.0, 1.0), (0.5, 1.0), (0.0, 2.0), (0.25, 9.0)], build_s=0.125)
+    assert (stats.steps, stats.num_waits, stats.tokens, stats.bytes) == (4, 3, 4 * 2 * S, 4 * 2 * S * 8)
+    assert (stats.first_wait_s, stats.wait_s, stats.longest_wait_s, stats.compute_s) == (5.0, 0.75, 0.5, 4.0)
+    assert stats.wait_per_step_s == 0.25
+    assert stats.lost_share == 0.75 / 4.75
+    assert stats.compute_rate == 3 / 4  # what follows the last batch is not known to be a step
+    assert stats.pipeline_rate == 8
+    assert (stats.buffer_mean, stats.buffer_now) == (1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "build_s", "depth", "verdict", "reason"),
+    [
+        ([(1.0, 0.1)] * 9, 1.0, 2, "data-bound", "it builds 1.0 batches/s, and the trainer would take 10.0/s: no prefetch"),
+        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", r"uneven \(longest wait 2 s\): raise prefetch"),
+        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", "prefetch=2 would hide it"),
+        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", "0.10% of the time was lost waiting; it builds 2.0 batches/s"),
+        ([(1.0, 1.0)], 0.5, 2, "unknown", "fewer than two"),
+        ([], 0.5, 2, "unknown", "fewer than two"),
+    ],
+)
+def test_verdict_and_its_reason(
+    steps: list[tuple[float, float]], build_s: float, depth: int, verdict: str, reason: str
+) -> None:
+    stats = clocked(steps, build_s=build_s, depth=depth)
+    assert stats.verdict == verdict
+    assert re.search(reason, stats.reason)
+    assert f"{verdict}: {stats.reason}" in str(stats)
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_threads", "chunk_steps", "expected"),
+    [(0, 1, 1, (0, 1, 1)), (1, 1, 1, (0, 1, 1)), (2, 1, 1, (1, 1, 1)), (8, 1, 4, (4, 4, 4)), (16, 16, 1, (0, 16, 1))],
+)
+def test_host_memory_is_the_batches_that_exist_at_a_time(
+    depth: int, num_threads: int, chunk_steps: int, expected: tuple[int, int, int]
+) -> None:
+    memory = host_memory(depth=depth, num_threads=num_threads, chunk_steps=chunk_steps, batch_bytes=100)
+    assert (memory.prefetch, memory.in_work, memory.in_transfer) == expected
+    assert memory.bytes == sum(expected) * 100
+    assert "({} ahead + {} in work + {} in transfer)".format(*expected) in str(memory)
+
+
+def test_loader_counts_over_its_iterations(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, rank=1, world_size=2, prefetch=3)
+    assert loader.stats().verdict == "unknown"
+    for _ in range(2):
+        for _ in islice(loader, 5):
+            pass
+    stats = loader.stats()
+    assert (stats.rank, stats.split, stats.steps, stats.num_waits, stats.built) == (1, "train", 10, 8, 8)
+    assert stats.tokens == 10 * 4 * S
+    assert stats.bytes == stats.tokens * 8 * 2
+    assert stats.host_memory.batch_bytes == 4 * S * 8 * 2
+    assert stats.pipeline_rate > 0
+    assert 0 <= stats.buffer_mean <= 3
+
+
+def test_loader_that_builds_nothing_ahead_waits_for_all_it_builds(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, prefetch=0)
+    for _ in islice(loader, 9):
+        pass
+    stats = loader.stats()
+    assert 0 < stats.build_s <= stats.wait_s
+    assert (stats.buffer_mean, stats.host_memory.prefetch, stats.host_memory.in_work) == (0.0, 0, 1)
+
+
+def test_loader_without_a_field_per_token_counts_steps(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, fields=("step", "sources"))
+    for _ in islice(loader, 3):
+        pass
+    assert (loader.stats().steps, loader.stats().tokens, loader.stats().bytes) == (3, 0, 3 * 8 * 4)
+
+
+def test_clock_costs_a_step_next_to_nothing() -> None:
+    clock = StepClock("input_ids")
+    clock.start(FakeBuilder())
+    batch = {"input_ids": BATCH["input_ids"], "labels": BATCH["input_ids"]}
+    seconds = min(timeit.repeat(lambda: clock.takes(clock.asks(), batch), number=1000, repeat=20)) / 1000
+    assert seconds < 5e-6  # 0.6 µs on a shared 2-core AMD EPYC

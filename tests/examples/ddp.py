@@ -1,0 +1,55 @@
+"""The same on several processes, each with its slice of every global batch. The number of processes may change in between.
+
+torchrun --nproc-per-node 2 ddp.py runs/quickstart --steps 100 --checkpoint checkpoint.pt
+"""
+
+import argparse
+import os
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from datapipe.loader import Loader
+
+
+def train(output: str, steps: int, checkpoint: Path) -> list[float]:
+    """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
+    loader = Loader(output, global_batch_size=8, rank=dist.get_rank(), world_size=dist.get_world_size())
+    vocab_size = loader.snapshot.tokenizer.vocab_size
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Embedding(vocab_size, 32), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, vocab_size))
+    if checkpoint.exists():
+        saved = torch.load(checkpoint)
+        inner.load_state_dict(saved["model"])
+        loader.load_state_dict(saved["loader"])  # one rank's state serves all ranks
+    model = DistributedDataParallel(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for batch in islice(loader, steps - loader.step):
+        logits = model(torch.from_numpy(batch["input_ids"]))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch["labels"]).flatten())
+        loss.backward()  # averages the gradients over the processes
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    if dist.get_rank() == 0:
+        torch.save({"model": inner.state_dict(), "loader": loader.state_dict()}, checkpoint)
+    dist.barrier()
+    return losses
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
+    parser.add_argument("--init", default="env://", help="how the processes find each other; torchrun sets what env:// reads")
+    arguments = parser.parse_args()
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=arguments.init, rank=rank, world_size=world_size)
+    print(train(arguments.output, arguments.steps, arguments.checkpoint))
+    dist.destroy_process_group()

@@ -217,9 +217,7 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Whether the data is the bottleneck, over all iterations so far: `print(loader.stats())`."""
-        return self.clock.stats(
-            rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=self._num_threads
-        )
+        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=self._num_threads)
 
     @property
     def _num_threads(self) -> int:

@@ -9,7 +9,7 @@
     lost share   wait / (wait + step), the share of the accelerator's time that the data costs
 
 The wait for the first batch of each iteration (shards are opened, threads started) is kept apart: it is a matter of starting,
-and would drown what a short run has to say about every other step. The clock takes 0.6 µs a step.
+and would drown what a short run has to say about every other step. The clock takes 0.4 µs a step.
 """
 
 from __future__ import annotations

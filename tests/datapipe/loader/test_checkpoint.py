@@ -132,3 +132,16 @@ def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: in
     restored = open_loader()
     restored.load_state_dict(state)
     assert [batch["step"] for batch in islice(restored, 4)] == [5, 6, 7, 8]
+
+
+def test_stateful_data_loader_on_the_way_to_the_device_counts_what_came_out(output: Path) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def open_batches() -> Any:
+        dataset = StreamingDataset(output, global_batch_size=6, fields=("step",))
+        return prefetch_to_device(torchdata.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)
+
+    batches, restored = open_batches(), open_batches()
+    assert [batch["step"] for batch in islice(batches, 5)] == [0, 1, 2, 3, 4]
+    restored.load_state_dict(batches.state_dict())
+    assert next(restored)["step"] == 5

@@ -264,3 +264,14 @@ def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
         thread.join()
     assert not wrong
     assert len(list(islice(loader, 3))) == 3
+
+
+def test_num_ready_is_what_can_be_taken_at_once() -> None:
+    ahead = Prefetcher(list, 6, successor=lambda step: step + 1 if step < 9 else None)
+    assert ahead.num_ready == 0
+    for step in range(10):
+        assert ahead.take(step) == step
+        assert 0 <= ahead.num_ready <= 6
+        assert ahead.chunk_steps <= 3
+    assert ahead.num_ready == 0
+    ahead.close()

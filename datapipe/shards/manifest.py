@@ -12,8 +12,11 @@ same bytes made the same snapshot.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import xxhash
@@ -189,6 +192,18 @@ class Snapshot(_Record):
         return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Many objects are made and none is garbage: looking through all of them again and again takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _digest(content: dict[str, Any]) -> str:
     named = {name: value for name, value in content.items() if name != "fingerprint"}
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
@@ -204,14 +219,16 @@ def read_snapshot(root: Root) -> Snapshot:
             f"run `datapipe run MIXTURE.yaml` (again, if it was stopped: it resumes) and give its output."
         ) from error
     try:
-        snapshot = Snapshot.model_validate_json(content)
+        with _collector_paused():
+            snapshot = Snapshot.model_validate_json(content)
+            digest = _digest(json.loads(content))
     except ValidationError as error:
         raise SnapshotError(
             f"{root.url}/{SNAPSHOT}: not a snapshot this version can read: {error.errors()[0]['msg']} "
             f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
         ) from error
     # of the text and not of the record: what is written holds every field, and 16,000 shards take 45 ms and not 75
-    if snapshot.fingerprint != _digest(json.loads(content)):
+    if snapshot.fingerprint != digest:
         raise SnapshotError(
             f"{root.url}/{SNAPSHOT}: its content does not match its own fingerprint, so it was edited or damaged. "
             f"Run the mixture again to rewrite it."

@@ -5,6 +5,9 @@
 The snapshot is made in FOLDER and deleted again. One shard file of zeros is crafted, sparse, 250 MB apparent, and every shard
 is another name of it: 16,384 of them are 4 TB apparent and take 5 MB of disk. Rows have no pieces. Each number is taken in
 a fresh process, after its imports, with the file in memory or about to be made of zeros: no disk is measured.
+
+Measured on a shared 2-core AMD EPYC, 16,384 shards: opened in 0.13 s, first batch after 0.22 s (prefetch 32: 0.26 s), state
+restored in 0.04 ms; 34 MB of memory beyond the imports. A row of a block that was not used before costs the check of 4 MiB.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,18 +16,58 @@ OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output 
 
 def trace(
     output: OutputFolder,
-    step: Annotated[int, typer.Option(min=0, help="The training step, from 0.")],
-    global_batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step over all ranks.")],
+    step: Annotated[int | None, typer.Option(min=0, help="The training step, from 0.")] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar="KEY|PATH:PLACE", help="A document instead of a step: every batch it comes up in.")
+    ] = None,
+    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The loader's state as JSON, of a run that changed on the way.")
+    ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
-    world_size: Annotated[int, typer.Option(min=1)] = 1,
+    world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
+    epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to look at, in a run without end.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="With --step: what each piece says.")] = False,
 ) -> None:
-    """Show which documents were in a batch. No logs needed: the order is arithmetic."""
-    from datapipe.loader.trace import trace_step
+    """Show which documents were in a step, or which steps a document is in. No logs needed: the order is arithmetic.
 
-    print("rank  row  source  document  tokens")
-    for row in trace_step(output, step=step, global_batch_size=global_batch_size, rank=rank, world_size=world_size):
-        tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {tokens}")
+    Give the rows of a step with --global-batch-size; or, of a run whose batch size or mixture changed, or that left steps or
+    documents out, the loader's own state, whose lineage knows what held when.
+    """
+    from datapipe.loader.trace import trace_document, trace_step
+
+    saved = None if state is None else _read_json(state)
+    if step is not None and document is None:
+        rows = trace_step(
+            output, step, global_batch_size=global_batch_size, state=saved, rank=rank, world_size=world_size, text=text
+        )
+        print("rank  row  source  document  key  tokens")
+        for row in rows:
+            tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
+            print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {row.key}  {tokens}")
+            if text:
+                print(textwrap.indent(row.text, "    | ", lambda line: True))
+    elif document is not None and step is None:
+        found = trace_document(
+            output, document, global_batch_size=global_batch_size, state=saved, world_size=world_size, num_epochs=epochs
+        )
+        print("step  rank  row  epoch  source  shard  tokens")
+        for one in found:
+            if rank is None or one.rank == rank:
+                tokens = f"{one.token_start}:{one.token_start + one.num_tokens}"
+                print(f"{one.step}  {one.rank}  {one.row}  {one.epoch}  {one.source}  {one.shard}:{one.shard_row}  {tokens}")
+    else:
+        raise UserError("give either --step or --document.")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--state {path}: {error}. Expected what `loader.state_dict()` returned, as JSON.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"--state {path}: expected what `loader.state_dict()` returned, as JSON.")
+    return content
 
 
 def loader_bench(
@@ -37,7 +78,12 @@ def loader_bench(
     rank: Annotated[int, typer.Option(min=0, help="The rank to play.")] = 0,
     world_size: Annotated[int, typer.Option(min=1, help="Ranks in all.")] = 1,
     steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="How many to run.")] = 100,
-    prefetch: Annotated[int, typer.Option(min=0, max=1024, help="Batches built ahead.")] = 2,
+    prefetch: Annotated[
+        int | None, typer.Option(min=0, max=1024, help="Batches built ahead; by their size if not given.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=0, help="Shards mixed at a time, 0 for all; the snapshot's if not given.")
+    ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="What each batch holds.")] = "input_ids,labels",
     split: Annotated[str, typer.Option(metavar="train|validation", help="Which split.")] = "train",
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers here too.")] = None,
@@ -76,6 +122,7 @@ def loader_bench(
             split=split,
             fields=[field.strip() for field in fields.split(",")],
             prefetch=prefetch,
+            window=window,
         )
 
     found = bench_loader(

@@ -37,6 +37,9 @@ from datapipe.loader.steps import merged
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
+LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 16 << 20
+"""Batches built ahead unless the user says otherwise."""
+
 
 class Loader:
     """Streams the batches of one rank; see `batches.py` for the fields.
@@ -75,8 +78,8 @@ class Loader:
         cache_bytes: of a local cache for snapshots on object stores, which fetches whole shards before they are needed; 0 for
             none. By default 16 GiB, but no more than half of what the disk has free.
         cache_folder: of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks of one machine, and runs, share it.
-        prefetch: batches built ahead; 0 builds in the caller. From a local disk one thread builds them all; from an object
-            store each has a thread of its own (16 at most), since it waits for its requests: give 16 or more there.
+        prefetch: batches built ahead; 0 builds in the caller. By default as many as 16 MiB hold, 4 at least and 32 at most.
+            From a local disk one thread builds them all; from an object store several do (16 at most): they wait for requests.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Loader:
         check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
-        prefetch: int = 2,
+        prefetch: int | None = None,
     ) -> None:
         _check_choices(split, labels, np.dtype(dtype), on_corrupt, prefetch, window)
         self.mesh = _plan_mesh(mesh, rank, world_size)
@@ -129,7 +132,11 @@ class Loader:
         if self._cache is not None:
             self._lookahead = Lookahead(self._cache, self._reader)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt)
-        self._prefetch = prefetch
+        rows = self.mesh.rows(size)
+        batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
+        self._prefetch = (
+            _plan_prefetch(batch_bytes * sum(field in PER_TOKEN for field in fields)) if prefetch is None else prefetch
+        )
         self._step = self._fresh.steps.next(0)
         self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
@@ -289,7 +296,12 @@ def _plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mes
     return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
 
 
-def _check_choices(split: str, labels: str, dtype: np.dtype, on_corrupt: str, prefetch: int, window: int | None) -> None:
+def _plan_prefetch(batch_bytes: int) -> int:
+    """Batches ahead that fill a few MiB, so that many small ones are built together and a few large ones do not weigh much."""
+    return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
+
+
+def _check_choices(split: str, labels: str, dtype: np.dtype, on_corrupt: str, prefetch: int | None, window: int | None) -> None:
     for name, found, expected in (
         ("split", split, ("train", "validation")),
         ("labels", labels, ("shifted", "unshifted")),
@@ -298,7 +310,7 @@ def _check_choices(split: str, labels: str, dtype: np.dtype, on_corrupt: str, pr
     ):
         if found not in expected:
             raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")
-    if prefetch < 0:
+    if prefetch is not None and prefetch < 0:
         raise UserError(f"prefetch={prefetch}: expected 0 or more batches.")
     if window is not None and window < 0:
         raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

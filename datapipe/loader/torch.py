@@ -79,7 +79,7 @@ class StreamingDataset(IterableDataset):
         labels: Labels = "shifted",
         dtype: torch.dtype | npt.DTypeLike = torch.int64,
         seed: int | None = None,
-        prefetch: int = 2,
+        prefetch: int | None = None,
         pin_memory: bool = False,
         **options: Any,
     ) -> None:

@@ -30,6 +30,7 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.recipe import recipe_of
 from datapipe.loader.share import Mesh
 from datapipe.loader.state import read_state
+from datapipe.rng import shuffle_hash
 from datapipe.shards.manifest import ShardEntry, Snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
 from datapipe.storage import Root
@@ -263,7 +264,11 @@ class _Run:
             )
 
     def _may_hold(self, shard: ShardEntry, key: bytes) -> bool:
-        return True
+        """Whether a document's hash lies in the range of a shard."""
+        if shard.hashes is None:
+            return True
+        halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
+        return shard.hashes[0] <= int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0]) < shard.hashes[1]
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(row, piece in the row, start in the document, tokens) of the document's pieces in one shard."""

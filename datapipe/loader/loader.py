@@ -37,7 +37,7 @@ from datapipe.loader.steps import merged
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
-LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 16 << 20
+LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """Batches built ahead unless the user says otherwise."""
 
 
@@ -78,7 +78,7 @@ class Loader:
         cache_bytes: of a local cache for snapshots on object stores, which fetches whole shards before they are needed; 0 for
             none. By default 16 GiB, but no more than half of what the disk has free.
         cache_folder: of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks of one machine, and runs, share it.
-        prefetch: batches built ahead; 0 builds in the caller. By default as many as 16 MiB hold, 4 at least and 32 at most.
+        prefetch: batches built ahead; 0 builds in the caller. By default as many as 8 MiB hold, 4 at least and 32 at most.
             From a local disk one thread builds them all; from an object store several do (16 at most): they wait for requests.
     """
 

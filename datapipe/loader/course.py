@@ -32,10 +32,9 @@ class Course:
         self.order = SampleOrder(supply, lineage.mixtures)
         skips = lineage.skips
         self.steps = Steps(lineage.batches, skips.steps, self.order.num_samples, drop_last=supply.split == "train")
-        number_of = {shard.path: number for number, shard in enumerate(self.layout.shards)}
-        self._left_out = {
-            number_of[path]: self.steps.samples(step)[0] for path, step in skips.shards.items() if path in number_of
-        }
+        since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
+        shards = self.layout.shards if since else ()
+        self._left_out = {number: since[shard.path] for number, shard in enumerate(shards) if shard.path in since}
 
     @property
     def num_steps(self) -> int | None:

@@ -178,11 +178,6 @@ class Snapshot(_Record):
         """Full-width digest of every field but the fingerprint itself."""
         return _digest(self.model_dump(mode="json"))
 
-    def mixture_digest(self) -> str:
-        """Full-width digest of what decides which source a sample comes from."""
-        content = self.model_dump(mode="json", include={"sources", "phases", "total_tokens", "seed", "sequence_length"})
-        return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, ensure_ascii=False).encode())
-
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
         """The shards of a source in the order of their rows: by path."""
         found = (shard for shard in self.shards if shard.source == source and shard.split == split)

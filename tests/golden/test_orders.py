@@ -39,3 +39,41 @@ def test_golden_order_of_a_mixture(tmp_path):
     assert loader.batch(0)["input_ids"][:, 0].tolist() == [513, 1, 593, 417, 129, 257, 673, 337]
     assert loader.batch(1)["input_ids"][:, 0].tolist() == [145, 641, 657, 161, 577, 465, 177, 321]
     loader.close()
+
+
+def rows_of(folder, steps, **options):
+    """The first token of every row of some steps, which says which row it is."""
+    loader = Loader(str(folder), global_batch_size=8, fields=("input_ids",), prefetch=0, **options)
+    found = [loader.batch(step)["input_ids"][:, 0].tolist() for step in steps]
+    loader.close()
+    return found
+
+
+def test_golden_order_in_windows_and_after_a_left_out_shard(tmp_path):
+    make_snapshot(tmp_path, {"web": 60}, rows_per_shard=7)
+    assert rows_of(tmp_path, [0, 9], window=2) == [
+        [673, 817, 705, 721, 737, 833, 849, 801],
+        [289, 273, 145, 209, 113, 33, 97, 1],
+    ]
+    assert rows_of(tmp_path, [0], window=2, skip_shards=["shards/web/train-0000-00003.arrow"]) == [
+        [673, 817, 705, 721, 737, 833, 849, 801]
+    ]
+
+
+def test_golden_order_of_phases_and_caps(tmp_path):
+    phases = [(16 * 10, {"code": 1, "web": 2}), (16 * 23, {"web": 1}), (None, {"code": 5, "web": 4})]
+    make_snapshot(tmp_path, {"code": 9, "web": 31}, phases=phases, max_epochs={"code": 1}, exhausted="redistribute")
+    assert rows_of(tmp_path, [0, 2, 5]) == [
+        [465, 97, 545, 369, 113, 209, 625, 289],
+        [305, 577, 337, 193, 321, 353, 561, 129],
+        [625, 177, 609, 449, 289, 241, 353, 273],
+    ]
+
+
+def test_golden_order_after_other_weights(tmp_path):
+    make_snapshot(tmp_path, {"code": 12, "web": 31}, weights={"code": 3, "web": 7})
+    before = Loader(str(tmp_path), global_batch_size=8, prefetch=0)
+    before.seek(2)
+    after = Loader(str(tmp_path), global_batch_size=8, prefetch=0, mixture={"code": 1}, migrate=True)
+    after.load_state_dict(before.state_dict())
+    assert after.batch(2)["input_ids"][:, 0].tolist() == [17, 81, 33, 97, 49, 113, 65, 129]

@@ -13,7 +13,7 @@ from datapipe.config.mixture import (
 )
 from datapipe.config.stage_use import StageUse
 from datapipe.config.starter import starter_mixture
-from datapipe.config.weights import integer_weights, proportions
+from datapipe.weights import integer_weights, proportions
 
 __all__ = [
     "ExecutionSpec",

@@ -26,8 +26,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from datapipe.config.fields import Count, ExactShare, Record, Weight
 from datapipe.config.problems import ProblemsError
 from datapipe.config.units import plain_number
-from datapipe.config.weights import MAX_WEIGHT_SUM, integer_weights
 from datapipe.config.yaml import KeyPath
+from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
 
 STAIRS = 64
 Weights = Mapping[str, Fraction]

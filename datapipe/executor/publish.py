@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from datapipe.config.drawing import WeightPhase
 from datapipe.config.mixture import Mixture
-from datapipe.config.weights import integer_weights
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.executor.exchange import damaged
 from datapipe.executor.partitions import committed_bytes
@@ -41,6 +40,7 @@ from datapipe.shards.manifest import (
     read_snapshot,
 )
 from datapipe.storage import Root
+from datapipe.weights import integer_weights
 
 FILES = "files.parquet"
 TOKENIZER = "tokenizer.json"

@@ -38,9 +38,7 @@ from datapipe.errors import SnapshotError
 from datapipe.kernels import quota
 from datapipe.loader.recipe import Recipe
 from datapipe.loader.segments import Segment, plan_segments, settle
-
-MAX_WEIGHT = 1 << 62
-"""The sum of a segment's weights, divided by their common factor, stays below: `quota.left_count` is exact up to there."""
+from datapipe.weights import MAX_WEIGHT_SUM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +280,7 @@ def _check_weights(recipe: Recipe, sources: tuple[str, ...]) -> None:
         drawn = [weight for weight in weights.values() if weight > 0]
         if not drawn:
             raise SnapshotError(f"phase {number} of the mixture: every weight is 0. Give one source a weight.")
-        if sum(drawn) // gcd(*drawn) >= MAX_WEIGHT:
+        if sum(drawn) // gcd(*drawn) >= MAX_WEIGHT_SUM:
             raise SnapshotError(
                 f"phase {number} of the mixture: its weights add up to {sum(drawn) // gcd(*drawn)} in lowest terms, and the "
                 f"loader counts exactly up to 2^62. Write the weights with fewer digits."

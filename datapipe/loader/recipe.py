@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd, lcm
 from typing import Any, Literal
 
 import xxhash
 
 from datapipe.errors import UserError, suggest
 from datapipe.shards.manifest import Phase, Snapshot
+from datapipe.weights import integer_weights
 
 Weights = Mapping[str, float | int | str | Fraction]
 Override = Weights | Sequence[tuple[int | None, Weights]]
@@ -125,9 +125,7 @@ def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
         exact = {name: Fraction(str(weight)) for name, weight in weights.items()}
     except ValueError as error:
         raise UserError(f"mixture: {dict(weights)}: expected a number for each source ({error}).") from error
-    if any(weight < 0 for weight in exact.values()) or not any(exact.values()):
-        raise UserError(f"mixture: {dict(weights)}: expected weights of at least 0, and at least one above 0.")
-    scale = lcm(*(weight.denominator for weight in exact.values()))
-    whole = {name: int(weight * scale) for name, weight in exact.items()}
-    common = gcd(*whole.values())
-    return {name: weight // common for name, weight in whole.items()}
+    try:
+        return integer_weights(exact)
+    except ValueError as error:
+        raise UserError(f"mixture: {dict(weights)}: {error}.") from error

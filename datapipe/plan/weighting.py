@@ -22,9 +22,9 @@ from fractions import Fraction
 
 from datapipe.config.drawing import WeightPhase
 from datapipe.config.mixture import Mixture
-from datapipe.config.weights import MAX_WEIGHT_SUM, integer_weights
 from datapipe.errors import DatapipeError
 from datapipe.shards.manifest import ShardEntry, Snapshot, SourceEntry
+from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
 
 BYTES_PER_TOKEN = 4
 """Of text, where the tokens are not counted yet: about what tokenizers of 32,000 to 128,000 ids make of English."""

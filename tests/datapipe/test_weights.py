@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.config.weights import integer_weights, proportions
+from datapipe.weights import integer_weights, proportions
 
 
 def test_integer_weights_are_the_smallest_in_proportion():

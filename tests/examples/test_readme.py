@@ -54,3 +54,9 @@ def test_readme_trains_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
             np.testing.assert_array_equal(np.stack(model.seen), np.stack(expected))
     assert trained == 20
     assert names["checkpoint"]["loader"]["step"] == 1
+    for block in python_blocks("When a run changes on the way"):
+        exec(compile(block, "README.md", "exec"), names)
+        if "Mesh" not in block:
+            assert names["loader"].step in (0, 1)
+    assert names["seen"][0].step == 0
+    assert next(iter(names["loader"]))["input_ids"].shape == (16, 8)

@@ -43,11 +43,13 @@ from datapipe.loader.buffers import BufferPool
 from datapipe.loader.course import Course
 from datapipe.loader.epochs import MAX_WALKS
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Mesh
+from datapipe.loader.share import Balance, Mesh, deal_by_attention
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
 
 Labels = Literal["shifted", "unshifted"]
 OnCorrupt = Literal["raise", "replace"]
+
+_PIECES = frozenset({OFFSETS, LENGTHS})
 Batch = dict[str, Any]
 
 
@@ -113,6 +115,7 @@ class BatchBuilder:
         labels: Labels,
         dtype: np.dtype,
         on_corrupt: OnCorrupt = "raise",
+        balance: Balance = "rows",
     ) -> None:
         self.course = course
         self.reader = reader
@@ -121,6 +124,7 @@ class BatchBuilder:
         self.labels: Labels = labels
         self.dtype = np.dtype(dtype)
         self.on_corrupt: OnCorrupt = on_corrupt
+        self.balance: Balance = balance
         self.damaged_shards: set[str] = set()
         self._pool = BufferPool()
         for field in self.fields:
@@ -133,7 +137,8 @@ class BatchBuilder:
 
     def on(self, course: Course) -> BatchBuilder:
         """The same builder for another course."""
-        return BatchBuilder(course, self.reader, self.mesh, self.fields, self.labels, self.dtype, self.on_corrupt)
+        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.balance)
+        return BatchBuilder(course, self.reader, self.mesh, *options)
 
     def build(self, step: int) -> Batch:
         """The batch of this rank at `step`, by field."""
@@ -144,9 +149,8 @@ class BatchBuilder:
 
         They are parts of the same arrays. None overlaps another, and each keeps all of them in memory.
         """
-        samples = [self.course.samples(step) for step in steps]
-        samples = [one[self.mesh.rows(len(one))] for one in samples]
-        addresses, read = self._read(np.concatenate(samples))
+        samples = [self.samples(step) for step in steps]
+        addresses, read = self._read(np.concatenate(samples), self._columns)
         borders = (0, *accumulate(map(len, samples)))
         chunk = Chunk(
             steps=steps,
@@ -164,26 +168,35 @@ class BatchBuilder:
         values = [FIELDS[field].make(chunk) for field in self.fields]
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
-    def _read(self, samples: np.ndarray) -> tuple[np.ndarray, SequenceRows]:
+    def samples(self, step: int) -> np.ndarray:
+        """The samples of this rank at `step`: (B,) int64, rising."""
+        samples = self.course.samples(step)
+        if self.balance == "rows" or self.mesh.data_size == 1:
+            return samples[self.mesh.rows(len(samples))]
+        _, read = self._read(samples, _PIECES)
+        length = self.course.supply.snapshot.sequence_length
+        return samples[deal_by_attention(read.piece_lengths, read.piece_offsets, length, self.mesh)]
+
+    def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, others in the place of damaged ones."""
         addresses = self.course.locate(samples)
         try:
-            return addresses, self._rows(addresses)
+            return addresses, self._rows(addresses, columns)
         except CorruptionError:
             if self.on_corrupt == "raise":
                 raise
         for number, sample in enumerate(samples):
             addresses[number] = self._sound(sample, int(addresses[number]))
-        return addresses, self._rows(addresses)
+        return addresses, self._rows(addresses, columns)
 
-    def _rows(self, addresses: np.ndarray) -> SequenceRows:
-        return self.reader.read(addresses, self._columns, self.dtype, self._pool.empty)
+    def _rows(self, addresses: np.ndarray, columns: frozenset[str]) -> SequenceRows:
+        return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
     def _sound(self, sample: int, address: int) -> int:
         """`address`, or where it is damaged one of the same source and epoch that is not: the same for every rank that asks."""
         for attempt in range(1, MAX_WALKS + 1):
             try:
-                self._rows(np.array([address]))
+                self._rows(np.array([address]), self._columns)
                 return address
             except CorruptionError as error:
                 shard = self.course.layout.shards[int(self.course.layout.find(np.array([address]))[0][0])]
@@ -265,8 +278,6 @@ class Field:
     make: Callable[[Chunk], Sequence[Any]]
     columns: frozenset[str] = frozenset()
 
-
-_PIECES = frozenset({OFFSETS, LENGTHS})
 
 FIELDS: Mapping[str, Field] = {
     "input_ids": Field(make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens), columns=frozenset({TOKENS})),

@@ -30,7 +30,7 @@ from datapipe.loader.order import Supply
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.loader.recipe import Override, recipe_of
-from datapipe.loader.share import Mesh
+from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.loader.steps import merged
@@ -74,6 +74,8 @@ class Loader:
         restart: with `migrate`, sources that hold other rows than before, and begin again.
         on_corrupt: what becomes of rows that are damaged where they are stored: "raise", or "replace" them by others of their
             source, with a warning that names the shard, the same on every rank.
+        balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, but dealt so that the
+            work of attention within documents is even; every rank reads the lengths of the whole batch for it.
         check: hold every block against its checksum when it is first used.
         cache_bytes: of a local cache for snapshots on object stores, which fetches whole shards before they are needed; 0 for
             none. By default 16 GiB, but no more than half of what the disk has free.
@@ -104,12 +106,13 @@ class Loader:
         migrate: bool = False,
         restart: Sequence[str] = (),
         on_corrupt: OnCorrupt = "raise",
+        balance: Balance = "rows",
         check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
     ) -> None:
-        _check_choices(split, labels, np.dtype(dtype), on_corrupt, prefetch, window)
+        _check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
         self.mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self.mesh)
         root = Root(str(output))
@@ -131,7 +134,7 @@ class Loader:
         self._reader = RowReader(root, self.snapshot, supply.layout, check=check, local_copy=copies)
         if self._cache is not None:
             self._lookahead = Lookahead(self._cache, self._reader)
-        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt)
+        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt, balance)
         rows = self.mesh.rows(size)
         batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
         self._prefetch = (
@@ -301,12 +304,15 @@ def _plan_prefetch(batch_bytes: int) -> int:
     return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
 
 
-def _check_choices(split: str, labels: str, dtype: np.dtype, on_corrupt: str, prefetch: int | None, window: int | None) -> None:
+def _check_choices(
+    split: str, labels: str, dtype: np.dtype, on_corrupt: str, balance: str, prefetch: int | None, window: int | None
+) -> None:
     for name, found, expected in (
         ("split", split, ("train", "validation")),
         ("labels", labels, ("shifted", "unshifted")),
         ("dtype", dtype.name, ("int64", "int32")),
         ("on_corrupt", on_corrupt, ("raise", "replace")),
+        ("balance", balance, ("rows", "attention")),
     ):
         if found not in expected:
             raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")

@@ -6,6 +6,9 @@
 Where W does not divide G, slices differ by one row; a rank may have none. The samples of a batch follow the mixture in their
 order, so a contiguous slice follows it too. Ranks with one data coordinate (those of a tensor- or pipeline-parallel
 group) get identical rows.
+
+With `balance="attention"` ranks get as many rows, but dealt so that the work of attention within documents is even: a row costs
+the sum of the squares of its runs. All ranks read the lengths of all rows of the batch for it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from typing import Literal
 import numpy as np
 
 from datapipe.errors import UserError
+from datapipe.kernels import balance
 
 ContextLayout = Literal["contiguous", "zigzag"]
+Balance = Literal["rows", "attention"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,3 +69,21 @@ class Mesh:
             return tokens.reshape(self.context_size, -1)[self.context_rank]
         parts = tokens.reshape(2 * self.context_size, -1)
         return np.concatenate([parts[self.context_rank], parts[2 * self.context_size - 1 - self.context_rank]])
+
+
+def deal_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, mesh: Mesh) -> np.ndarray:
+    """The rows of a global batch that a rank gets when the work of attention is dealt evenly: ascending, int64.
+
+    Args:
+        lengths: (num_pieces,) int32.
+        offsets: (num_rows + 1,) int64; row r has the pieces offsets[r]:offsets[r + 1].
+    """
+    num_rows, long = len(offsets) - 1, lengths.astype(np.int64)
+    sums = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(np.stack([long, long * long], axis=1), axis=0)])
+    used, costs = (sums[offsets[1:]] - sums[offsets[:-1]]).T
+    costs = costs + (sequence_length - used) ** 2  # the padding is a run of its own
+    room = np.diff(np.arange(mesh.data_size + 1) * num_rows // mesh.data_size)
+    rank_of = np.empty(num_rows, np.int64)
+    order = np.argsort(-costs, kind="stable")
+    balance.deal_rows(np.ascontiguousarray(costs), order, room, np.zeros(mesh.data_size, np.int64), rank_of)
+    return np.flatnonzero(rank_of == mesh.data_rank)

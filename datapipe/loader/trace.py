@@ -22,13 +22,14 @@ from datapipe import columns
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import UserError
 from datapipe.loader import course
+from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.course import Course
 from datapipe.loader.layout import Split
 from datapipe.loader.lineage import Skips
 from datapipe.loader.order import Supply
 from datapipe.loader.reading import RowReader
 from datapipe.loader.recipe import recipe_of
-from datapipe.loader.share import Mesh
+from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash
 from datapipe.shards.manifest import ShardEntry, Snapshot, read_snapshot
@@ -92,6 +93,7 @@ def trace_step(
     world_size: int = 1,
     split: Split = "train",
     seed: int | None = None,
+    balance: Balance = "rows",
     text: bool = False,
 ) -> list[TraceRow]:
     """The documents of the global batch at `step`, or of one rank's share of it, row by row.
@@ -101,10 +103,10 @@ def trace_step(
         global_batch_size: of the run, if it had the same all the time and its snapshot's mixture; else
         state: of its loader, which knows what held when, with split and seed.
         rank: only this one; all by default.
-        seed: the loader's, if it was given one.
+        seed, balance: the loader's, if it was given them.
         text: decode the tokens of each piece.
     """
-    traced = _Run(output, global_batch_size, state, split, seed)
+    traced = _Run(output, global_batch_size, state, split, seed, balance)
     traced.course.check_step(step)
     if traced.course.steps.is_skipped(step):
         return []
@@ -122,18 +124,19 @@ def trace_document(
     num_epochs: int | None = None,
     split: Split = "train",
     seed: int | None = None,
+    balance: Balance = "rows",
 ) -> list[Appearance]:
     """Where a document comes up in the run, by step: nothing if it is in no row, comes up after the end, or is left out.
 
     Looks through the keys of those shards that may hold it: one or two, where the snapshot knows their hash ranges.
 
     Args:
-        output, global_batch_size, state, seed: as for `trace_step`.
+        output, global_batch_size, state, seed, balance: as for `trace_step`.
         key: the document's, 32 hex digits, or the path and place that `datapipe trace` prints, as "path:place".
         num_epochs: how many epochs of its source to look at; by default all of a run that has an end, and one of an endless
             run.
     """
-    traced = _Run(output, global_batch_size, state, split, seed)
+    traced = _Run(output, global_batch_size, state, split, seed, balance)
     wanted = traced.key_of(key)
     found = [
         one
@@ -149,8 +152,15 @@ class _Run:
     """A run that is traced: its course, and its shards."""
 
     def __init__(
-        self, output: str | Path, global_batch_size: int | None, state: Mapping[str, Any] | None, split: Split, seed: int | None
+        self,
+        output: str | Path,
+        global_batch_size: int | None,
+        state: Mapping[str, Any] | None,
+        split: Split,
+        seed: int | None,
+        balance: Balance,
     ) -> None:
+        self.balance: Balance = balance
         self.root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(self.root)
         if state is not None:
@@ -179,8 +189,8 @@ class _Run:
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
         """The pieces of one rank's rows."""
-        layout, samples = self.course.layout, self.course.samples(step)
-        addresses = self.course.locate(samples[mesh.rows(len(samples))])
+        layout = self.course.layout
+        addresses = self.course.locate(self.samples(step, mesh))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
         left_out = set(self.course.left_out_documents(step))
@@ -206,6 +216,12 @@ class _Run:
                     num_tokens=length,
                     text=self._decode(ids) if text else "",
                 )
+
+    def samples(self, step: int, mesh: Mesh) -> np.ndarray:
+        """The samples of one rank at a step: (B,) int64, rising."""
+        return BatchBuilder(self.course, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance).samples(
+            step
+        )
 
     def key_of(self, text: str) -> bytes:
         """The key that hex digits, or "path:place", stand for."""
@@ -248,12 +264,11 @@ class _Run:
             step = steps.step_of(sample)
             if step is None or steps.is_skipped(step):
                 continue
-            first, stop = steps.samples(step)
-            rank = ((sample - first + 1) * mesh.data_size - 1) // (stop - first)
+            rank, row = self._place(step, sample, mesh.data_size)
             yield Appearance(
                 step=step,
                 rank=rank,
-                row=sample - first - rank * (stop - first) // mesh.data_size,
+                row=row,
                 epoch=epoch,
                 source=layout.shards[shard].source,
                 shard=layout.shards[shard].path,
@@ -262,6 +277,15 @@ class _Run:
                 token_start=start,
                 num_tokens=length,
             )
+
+    def _place(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
+        """The rank that has a sample, and the row it is in."""
+        for rank in range(world_size):
+            samples = self.samples(step, _mesh(rank, world_size))
+            at = int(np.searchsorted(samples, sample))
+            if at < len(samples) and samples[at] == sample:
+                return rank, at
+        raise AssertionError((step, sample))
 
     def _may_hold(self, shard: ShardEntry, key: bytes) -> bool:
         """Whether a document's hash lies in the range of a shard."""

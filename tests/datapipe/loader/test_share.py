@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datapipe.errors import UserError
-from datapipe.loader.share import Mesh
+from datapipe.loader import Loader
+from datapipe.loader.share import Mesh, deal_by_attention
+from datapipe.loader.trace import trace_document, trace_step
+from tests.snapshots import make_snapshot
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 32])
@@ -41,3 +49,43 @@ def test_columns_share_the_tokens_of_a_row(layout, expected) -> None:
 def test_impossible_meshes_are_refused(options, reason) -> None:
     with pytest.raises(UserError, match=reason):
         Mesh(**options).check(16)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.integers(1, 8), max_size=4), max_size=30), st.integers(1, 9))
+def test_rows_dealt_by_attention_are_the_batch_in_shares_of_the_same_size(rows: list[list[int]], world: int) -> None:
+    lengths = np.array([length for row in rows for length in row], np.int32)
+    offsets, batch = np.cumsum([0, *map(len, rows)]), range(len(rows))
+    meshes = [Mesh(data_rank=rank, data_size=world) for rank in range(world)]
+    dealt = [deal_by_attention(lengths, offsets, 32, mesh).tolist() for mesh in meshes]
+    assert sorted(row for one in dealt for row in one) == list(batch)
+    assert [len(one) for one in dealt] == [len(batch[mesh.rows(len(rows))]) for mesh in meshes]
+    assert all(one == sorted(one) for one in dealt)
+
+
+def test_rows_dealt_by_attention_even_out_the_work() -> None:
+    generator = np.random.default_rng(3)
+    rows = [generator.multinomial(2048, [1 / parts] * parts) for parts in generator.integers(1, 30, 256)]
+    lengths, offsets = np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])
+    costs = np.array([(row.astype(np.int64) ** 2).sum() for row in rows])
+    meshes = [Mesh(data_rank=rank, data_size=8) for rank in range(8)]
+    loads = [costs[deal_by_attention(lengths, offsets, 2048, mesh)].sum() for mesh in meshes]
+    contiguous = [costs[mesh.rows(256)].sum() for mesh in meshes]
+    assert max(loads) < 1.01 * np.mean(loads) < max(contiguous) / 1.1
+
+
+def test_loader_and_trace_deal_by_attention_alike(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=16 * 200)
+    options: dict[str, Any] = {"global_batch_size": 9, "fields": ("input_ids", "document_keys", "labels")}
+    whole = Loader(folder, **options)
+    ranks = [Loader(folder, rank=rank, world_size=4, balance="attention", **options) for rank in range(4)]
+    for step in range(5):
+        parts = [rank.batch(step) for rank in ranks]
+        firsts = [row for part in parts for row in part["input_ids"][:, 0].tolist()]
+        assert sorted(firsts) == sorted(whole.batch(step)["input_ids"][:, 0].tolist())
+        for rank, part in enumerate(parts):
+            rows = trace_step(folder, step, global_batch_size=9, rank=rank, world_size=4, balance="attention")
+            assert [row.key for row in rows] == [key.tobytes().hex() for key in part["document_keys"]]
+            for row in rows[:2]:
+                found = trace_document(folder, row.key, global_batch_size=9, world_size=4, balance="attention")
+                assert (step, rank, row.row) in [(one.step, one.rank, one.row) for one in found]

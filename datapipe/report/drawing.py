@@ -7,33 +7,56 @@ from typing import Any
 
 from rich.table import Table
 
+from datapipe.loader.course import begin
+from datapipe.loader.lineage import Skips
+from datapipe.loader.order import Supply
+from datapipe.loader.recipe import recipe_of
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
 
 
 def drawing(snapshot: Snapshot) -> dict[str, Any]:
-    """The mixture of a snapshot as plain data.
+    """The mixture of a snapshot as plain data, by the loader's own arithmetic: caps and what they do to the others included.
 
-    sources.NAME.share         of all tokens drawn, caps apart
+    tokens                     drawn in all; None for an endless run
+    asked_tokens               what the mixture file asks for; the run ends before where sources reach their caps
+    sources.NAME.share         of all tokens drawn
                 .epoch_tokens  what one epoch draws, rows times their length
-                .epochs        how many of them `tokens` take; None for an endless run
+                .epochs        how many of them are drawn; None for an endless run
                 .strata        documents, tokens, sequences and repeats of each; None where there are none
     """
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
-    shares, total = drawn_shares(snapshot), snapshot.total_tokens
+    shares, drawn = drawn_shares(snapshot), _drawn_tokens(snapshot)
+    total = None if drawn is None else sum(drawn.values())
     sources = {
         name: {
-            "share": float(shares[name]),
-            "tokens": None if total is None else int(shares[name] * total),
+            "share": float(shares[name]) if drawn is None or not total else drawn[name] / total,
+            "tokens": None if drawn is None else drawn[name],
             "epoch_tokens": sizes[name],
-            "epochs": None if total is None or not sizes[name] else round(float(shares[name] * total / sizes[name]), 6),
+            "epochs": None if drawn is None or not sizes[name] else round(drawn[name] / sizes[name], 6),
             "max_epochs": source.max_epochs,
             "strata": _strata(snapshot, name),
         }
         for name, source in snapshot.sources.items()
     }
-    known = {"tokens": total, "phases": len(snapshot.phases), "exhausted": snapshot.exhausted, "window": snapshot.window_shards}
+    known = {
+        "tokens": total,
+        "asked_tokens": snapshot.total_tokens,
+        "phases": len(snapshot.phases),
+        "exhausted": snapshot.exhausted,
+        "window": snapshot.window_shards,
+    }
     return {**known, "sources": sources}
+
+
+def _drawn_tokens(snapshot: Snapshot) -> dict[str, int] | None:
+    """Tokens that the loader draws of each source until its end; None where it has none."""
+    supply = Supply(snapshot, "train", snapshot.seed, snapshot.window_shards)
+    order = begin(supply, recipe_of(snapshot), 1, Skips()).order
+    if order.num_samples is None:
+        return None
+    counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))
+    return {name: counts[name] * snapshot.sequence_length for name in snapshot.sources}
 
 
 def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
@@ -54,8 +77,10 @@ def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
 
 def drawing_table(mixture: Mapping[str, Any]) -> Table:
     """A table of `drawing`."""
-    total = mixture["tokens"]
-    title = f"what is drawn: {f'{total:,} tokens' if total else 'without end'}"
+    total, asked = mixture["tokens"], mixture["asked_tokens"]
+    title = "what is drawn: " + ("without end" if total is None else f"{total:,} tokens")
+    if total is not None and (asked is None or total < asked - asked // 1000):
+        title += ", where sources reach their max_epochs" + ("" if asked is None else f", of {asked:,} asked for")
     if mixture["phases"] > 1:
         title += f", in {mixture['phases']} phases"
     table = Table(title=title, title_justify="left", title_style="bold")

@@ -51,9 +51,9 @@ def plan_segments(
             weights = {source: weight for source, weight in by_name.items() if source not in gone}
             if not weights:
                 return _whole(segments, at, by_name), at
-            until = _next_exhausted(shares, weights, caps, at, stop)
+            until, exhausted = _next_exhausted(shares, weights, caps, at, stop)
+            gone |= exhausted
             if until == at:
-                gone |= _exhausted(shares, weights, caps)
                 continue
             segments.append(Segment(start=at, stop=until, weights=weights))
             if until is None:
@@ -228,26 +228,21 @@ def _advance(shares: list[int], weights: Mapping[int, int], num_samples: int) ->
 
 def _next_exhausted(
     shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], at: int, stop: int | None
-) -> int | None:
-    """The last sample up to `stop` until which no source passes its cap; `at` where one could not take another sample."""
+) -> tuple[int | None, set[int]]:
+    """The last sample up to `stop` until which no source passes its cap, and the sources that could not take another there.
+
+    They are told here and not by their shares at that sample, of which rounding may leave a little that no sample uses up.
+    """
     total = sum(weights.values())
-    ends = [
-        at + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))
+    ends = {
+        source: at + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))
         for source, weight in weights.items()
         if source in caps
-    ]
-    first = min(ends, default=None)
-    return stop if first is None or (stop is not None and first >= stop) else first
-
-
-def _exhausted(shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int]) -> set[int]:
-    """The sources that could not take part in one more sample."""
-    total = sum(weights.values())
-    return {
-        source
-        for source, weight in weights.items()
-        if source in caps and (caps[source] * UNIT - shares[source]) * total < weight * UNIT
     }
+    first = min(ends.values(), default=None)
+    if first is None or (stop is not None and first >= stop):
+        return stop, set()
+    return first, {source for source, end in ends.items() if end == first}
 
 
 def _whole(segments: list[Segment], at: int, weights: Mapping[int, int]) -> list[Segment]:

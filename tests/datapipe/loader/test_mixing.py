@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from datapipe.errors import SnapshotError
 from datapipe.loader.mixing import Mixture, SplitTree
 from datapipe.loader.recipe import Recipe
+from datapipe.loader.segments import plan_segments
 from datapipe.shards.manifest import Phase
 
 weight_lists = st.lists(st.integers(1, 2**60 - 1) | st.integers(1, 50), min_size=1, max_size=30).filter(
@@ -225,3 +226,15 @@ def test_mixture_that_begins_later_goes_on_from_the_places_given() -> None:
     assert sorted(ordinals[sources == 0].tolist()) == list(range(70, 80))
     assert sorted(ordinals[sources == 1].tolist()) == list(range(30, 40))
     assert mixture.sample_of(0, 69) is None
+
+
+def test_a_cap_that_a_hair_of_a_weight_creeps_up_to_is_reached_in_one_segment() -> None:
+    """What rounding leaves of a share is thousands of samples of such a source: it must not be sought in little steps."""
+    recipe = Recipe(
+        sequence_length=S,
+        phases=(Phase(until_tokens=None, weights={"bulk": 10**15, "hair": 3}),),
+        max_epochs={"hair": 1.0},
+        exhausted="redistribute",
+    )
+    segments, _ = plan_segments(recipe, ("bulk", "hair"), 0, [0, 0], {1: 2})
+    assert [dict(segment.weights) for segment in segments] == [{0: 10**15, 1: 3}, {0: 10**15}]

@@ -114,6 +114,7 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
     supply, wanted = here.supply, here.lineage.mixtures[-1].recipe
     sample = _next_sample(saved, step, supply)
     lineage = saved
+    held = saved.mixture_at(sample)
     changes = _changes(saved.mixtures[-1], wanted, supply)
     if changes:
         if not migrate:
@@ -123,7 +124,7 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
                 f"was saved with; or give the loader `migrate=True` to go on with these from step {step}, each source from its "
                 f"place."
             )
-        lineage = saved.with_mixture(_migrated(saved.mixtures[-1], step, sample, supply, wanted, restart))
+        lineage = saved.with_mixture(_migrated(held, step, sample, supply, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
     return Course(supply, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
 

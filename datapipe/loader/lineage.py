@@ -10,6 +10,7 @@ It is all that is needed, beside the snapshot and the seed, to say what any step
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,9 +62,14 @@ class Skips:
         later = [(max(start, step), stop) for start, stop in other.steps if stop > step]
         return Skips(
             steps=merged([*self.steps, *later]),
-            documents={**dict.fromkeys(other.documents, step), **self.documents},
-            shards={**dict.fromkeys(other.shards, step), **self.shards},
+            documents=_earlier(self.documents, other.documents, step),
+            shards=_earlier(self.shards, other.shards, step),
         )
+
+
+def _earlier(known: Mapping[str, int], added: Mapping[str, int], step: int) -> dict[str, int]:
+    """Since when each is left out, those `added` from `step` on at the latest."""
+    return {**known, **{name: min(step, known.get(name, step)) for name in added}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,10 @@ class Lineage:
     @property
     def global_batch_size(self) -> int:
         return self.batches[-1].size
+
+    def mixture_at(self, sample: int) -> MixtureLeg:
+        """The one that holds at `sample`, where the last one may not have begun: a run may be taken up where it has been."""
+        return self.mixtures[bisect_right(self.mixtures, sample, key=lambda leg: leg.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
         """The same with batches of `size` rows from `step` on."""

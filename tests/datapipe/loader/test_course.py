@@ -247,3 +247,17 @@ def test_a_state_loaded_under_a_running_iterator_changes_what_comes_next(output:
     other.seek(0)
     loader.load_state_dict(other.state_dict())
     assert [next(iterator)["step"] for _ in range(3)] == [0, 4, 5]
+
+
+def test_another_mixture_from_before_the_last_change_takes_the_places_of_that_time(output: Path) -> None:
+    document = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0).batch(30)["document_keys"][0].tobytes().hex()
+    loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
+    loader.seek(10)
+    expected = resumed(loader, output, mixture={"code": 9, "web": 1}, migrate=True)
+    loader.seek(50)
+    changed = resumed(loader, output, mixture={"code": 1, "web": 9}, migrate=True, skip_documents=[document])
+    changed.seek(10)
+    found = resumed(changed, output, mixture={"code": 9, "web": 1}, migrate=True, skip_documents=[document])
+    lineage, wanted = (json.loads(one.state_dict()["lineage"]) for one in (found, expected))
+    assert lineage["mixtures"] == wanted["mixtures"]
+    assert lineage["skip"]["documents"] == {document: 10}  # and not from step 50 on

@@ -214,10 +214,12 @@ class SampleOrder:
                 )
             return
         for source, name in enumerate(self.layout.sources):
-            if self.layout.size(source) == 0 and self.mixture.is_drawn(source):
+            if self.supply.sizes[name] == 0 and self.mixture.is_drawn(source):
+                held = "an epoch of nothing, since every stratum with a row in it is repeated 0 times"
                 raise SnapshotError(
-                    f"source '{name}' has weight in the mixture and not one training sequence in the snapshot. "
-                    f"Set its weight to 0, or see in report.json which stage dropped its documents, and run the mixture again."
+                    f"source '{name}' has weight in the mixture and "
+                    f"{held if self.layout.size(source) else 'not one training sequence in the snapshot'}. "
+                    f"Set its weight to 0, or see in report.json where its documents went, and run the mixture again."
                 )
 
 

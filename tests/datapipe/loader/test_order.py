@@ -14,7 +14,7 @@ from datapipe.loader.layout import Split
 from datapipe.loader.lineage import Skips
 from datapipe.loader.order import SampleOrder, Supply
 from datapipe.loader.recipe import recipe_of
-from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.manifest import SNAPSHOT, Strata, read_snapshot
 from datapipe.storage import Root
 from tests.snapshots import make_snapshot
 
@@ -111,3 +111,17 @@ def test_order_no_validation_sequences_are_refused(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path, {"web": 5})
     with pytest.raises(SnapshotError, match="no validation sequences"):
         open_order(folder, "validation")
+
+
+def test_a_source_whose_strata_are_all_left_out_is_refused(tmp_path: Path) -> None:
+    snapshot = read_snapshot(Root(str(make_snapshot(tmp_path, {"web": 9}))))
+    strata = Strata(column="score", bounds=(1.0,), repeats=(0, 3))
+    snapshot = snapshot.model_copy(
+        update={
+            "sources": {"web": snapshot.sources["web"].model_copy(update={"strata": strata})},
+            "shards": tuple(shard.model_copy(update={"stratum": 0}) for shard in snapshot.shards),
+        }
+    )
+    Root(str(tmp_path)).write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    with pytest.raises(SnapshotError, match="'web' has weight in the mixture and an epoch of nothing"):
+        open_course(tmp_path)

@@ -134,6 +134,16 @@ def _next_sample(saved: Lineage, step: int, supply: Supply) -> int:
     return min(sample, supply.layout.num_sequences) if supply.split == "validation" else sample
 
 
+def check_rows(saved: Lineage, supply: Supply) -> None:
+    """Raises SnapshotError where a run that was saved draws from other rows than there are here."""
+    leg = saved.mixtures[-1]
+    changes = _changes(leg, leg.recipe, supply)
+    if changes:
+        raise SnapshotError(
+            f"the loader state is of another snapshot: {'; '.join(changes)}. Open the output of snapshot {leg.snapshot}."
+        )
+
+
 def _changes(leg: MixtureLeg, wanted: Recipe, supply: Supply) -> list[str]:
     """What a leg and the loader's own recipe and data disagree about, in words."""
     if supply.split == "validation":

@@ -166,6 +166,7 @@ class _Run:
         if state is not None:
             saved, lineage = read_state(state)
             supply = Supply(self.snapshot, "train" if saved.split == "train" else "validation", saved.seed, saved.window_shards)
+            course.check_rows(lineage, supply)
             self.course = Course(supply, lineage)
         elif global_batch_size is not None and global_batch_size >= 1:
             own = self.snapshot.seed if seed is None else seed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from tests.snapshots import make_snapshot, source_path
@@ -82,3 +82,9 @@ def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
 def test_trace_step_past_the_end_is_refused(output: Path) -> None:
     with pytest.raises(UserError, match="no step 28"):
         trace_step(output, 28, global_batch_size=7)
+
+
+def test_trace_refuses_the_state_of_another_output(output: Path, tmp_path: Path) -> None:
+    other = make_snapshot(tmp_path, {"code": 13, "web": 31})
+    with pytest.raises(SnapshotError, match="of another snapshot: source 'code' holds other rows"):
+        trace_step(output, 3, state=Loader(other, global_batch_size=7).state_dict())

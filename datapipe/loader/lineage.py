@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Literal
 
 import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.loader.layout import Layout
 from datapipe.loader.recipe import Recipe, read_recipe
-from datapipe.loader.steps import BatchLeg, merged
+from datapipe.loader.steps import MOST_STEPS, BatchLeg, merged
 from datapipe.shards.manifest import Snapshot
 
 
@@ -128,19 +129,79 @@ class Lineage:
 
 
 def read_lineage(text: str) -> Lineage:
-    """The lineage that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-    content: dict[str, Any] = json.loads(text)
-    skip = content["skip"]
-    lineage = Lineage(
-        batches=tuple(BatchLeg(step=step, sample=sample, size=size) for step, sample, size in content["batches"]),
-        mixtures=tuple(MixtureLeg(**{**leg, "recipe": read_recipe(leg["recipe"])}) for leg in content["mixtures"]),
-        skips=Skips(
-            steps=tuple((start, stop) for start, stop in skip["steps"]), documents=skip["documents"], shards=skip["shards"]
-        ),
-    )
-    if not lineage.batches or not lineage.mixtures or min(leg.size for leg in lineage.batches) < 1:
-        raise ValueError("no batches or no mixture")
-    return lineage
+    """The lineage that `to_json` wrote. Raises ValueError, with what is wrong, for anything else."""
+    try:
+        saved = _Saved.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}") from None
+    batches = tuple(BatchLeg(step=step, sample=sample, size=size) for step, sample, size in saved.batches)
+    if any(start >= stop for start, stop in saved.skip.steps):
+        raise ValueError(f"skipped steps {saved.skip.steps}")
+    skips = Skips(steps=saved.skip.steps, documents=saved.skip.documents, shards=saved.skip.shards)
+    _check_order(batches, saved.mixtures)
+    return Lineage(batches=batches, mixtures=tuple(leg.read() for leg in saved.mixtures), skips=skips)
+
+
+_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Step = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+_Positive = Annotated[int, Field(gt=0, lt=1 << 62)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _SavedRecipe(_Record):
+    sequence_length: _Positive
+    phases: Annotated[tuple[tuple[_Count | None, dict[str, Annotated[int, Field(ge=0)]]], ...], Field(min_length=1)]
+    max_epochs: dict[str, Annotated[float, Field(ge=0)]]
+    exhausted: Literal["stop", "refuse", "redistribute"]
+    total_tokens: _Count | None
+
+
+class _SavedMixture(_Record):
+    step: _Step
+    sample: _Count
+    recipe: _SavedRecipe
+    places: dict[str, _Count]
+    data: dict[str, str]
+    sizes: dict[str, _Count]
+    snapshot: str
+
+    def read(self) -> MixtureLeg:
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return MixtureLeg(**{**fields, "recipe": read_recipe(self.recipe.model_dump())})
+
+
+class _SavedSkips(_Record):
+    steps: tuple[tuple[_Step, _Step], ...]
+    documents: dict[Annotated[str, Field(pattern="^[0-9a-f]{32}$")], _Step]
+    shards: dict[str, _Step]
+
+
+class _Saved(_Record):
+    """What the JSON of a lineage may hold: a state that was edited or torn must not become an order that nobody asked for."""
+
+    batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
+    mixtures: Annotated[tuple[_SavedMixture, ...], Field(min_length=1)]
+    skip: _SavedSkips
+
+
+def _check_order(batches: Sequence[BatchLeg], mixtures: Sequence[_SavedMixture]) -> None:
+    """Raises ValueError for legs that do not follow each other, or begin with more samples than there were."""
+    for what, legs in (("batches", batches), ("mixtures", mixtures)):
+        if (legs[0].step, legs[0].sample) != (0, 0) or any(
+            later.step < leg.step or later.sample < leg.sample for leg, later in zip(legs, legs[1:])
+        ):
+            raise ValueError(f"its {what} do not rise from step 0, sample 0")
+    if len({leg.step for leg in batches}) < len(batches) or len({leg.recipe.sequence_length for leg in mixtures}) > 1:
+        raise ValueError("two sizes of batches at one step, or two lengths of rows")
+    for mixture in mixtures:
+        if sum(mixture.places.values()) > mixture.sample:
+            raise ValueError(f"places {mixture.places} are more than the {mixture.sample} samples before them")
+        if any(until is None for until, _ in mixture.recipe.phases[:-1]) or mixture.recipe.phases[-1][0] is not None:
+            raise ValueError("phases without an end are followed by others, or the last one ends")
 
 
 def data_of(snapshot: Snapshot, layout: Layout) -> dict[str, str]:

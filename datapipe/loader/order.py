@@ -195,7 +195,7 @@ class SampleOrder:
     def _fits(self, number: int, source: int) -> bool:
         """Whether a leg drew from a source as it is in this snapshot."""
         name = self._mixture(number).sources[source]
-        return self._legs[number].data.get(name) == self.supply.data.get(name)
+        return name in self.supply.data and self._legs[number].data.get(name) == self.supply.data[name]
 
     def _check_leg(self, number: int, source: int) -> None:
         if number + 1 < len(self._legs) and not self._fits(number, source):

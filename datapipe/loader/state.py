@@ -17,11 +17,9 @@ from typing import Any
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.lineage import Lineage, read_lineage
+from datapipe.loader.steps import MOST_STEPS, Steps
 
 VERSION = 2
-
-_MOST_STEPS = 1 << 48
-"""More steps than any run has; beyond, sample numbers would leave int64."""
 
 _ADVICE = {
     "split": "Open the loader with that split.",
@@ -65,6 +63,8 @@ class LoaderState:
 
 def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     """The record in `state`, and its lineage. Raises SnapshotError for one of another version or shape."""
+    if not isinstance(state, Mapping):
+        raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
     if state.get("version") != VERSION:
         raise SnapshotError(
             f"loader state of version {state.get('version')!r}; this datapipe reads version {VERSION}. "
@@ -81,17 +81,31 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
         shown = ", ".join(f"{name} is {state[name]!r}" for name in wrong)
         raise SnapshotError(f"not a loader state: {shown}. Give what `state_dict()` returned, unchanged.")
     found = LoaderState(**state)
-    if not 0 <= found.step < _MOST_STEPS or found.global_batch_size < 1:
+    if not 0 <= found.step < MOST_STEPS or found.global_batch_size < 1:
         raise SnapshotError(
             f"not a loader state: step {found.step}, global batch size {found.global_batch_size}. "
             f"Give what `state_dict()` returned, unchanged."
         )
     try:
-        return found, read_lineage(found.lineage)
-    except (ValueError, KeyError, TypeError) as error:
+        lineage = read_lineage(found.lineage)
+        _check_agrees(found, lineage)
+    except ValueError as error:
         raise SnapshotError(
             f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
         ) from error
+    return found, lineage
+
+
+def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
+    """Raises ValueError where a record and its lineage tell of different runs."""
+    if lineage.global_batch_size != state.global_batch_size:
+        raise ValueError(f"batches of {lineage.global_batch_size} rows, and the state says {state.global_batch_size}")
+    for leg, later in zip(lineage.batches, lineage.batches[1:]):
+        due = leg.sample + (later.step - leg.step) * leg.size
+        if later.sample > due or (later.sample < due and state.split == "train"):  # the last step of a validation is short
+            raise ValueError(f"batches of {leg.size} rows from step {leg.step} on do not lead to sample {later.sample}")
+    if Steps(lineage.batches, (), None, drop_last=True).samples(state.step)[1] >= 1 << 62:
+        raise ValueError(f"step {state.step} begins beyond sample 2^62")
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from datapipe.errors import UserError
 
+MOST_STEPS = 1 << 48
+"""More than any run has; beyond, sample numbers would leave int64."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLeg:

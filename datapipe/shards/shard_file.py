@@ -110,9 +110,11 @@ class Shard:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
                 raise SnapshotError(f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot")
         known = [schemas.sequences(id_type, sequence_length) for id_type in (pa.uint16(), pa.uint32())]
-        if not any(self.schema.equals(schema) for schema in known) or not metadata.get(ROWS_KEY, b"").isdigit():
+        rows = metadata.get(ROWS_KEY, b"")
+        is_number = rows.isdigit() and 1 <= int(rows[:20]) < 1 << 31
+        if not any(self.schema.equals(schema) for schema in known) or not is_number:
             raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
-        num_batches = -(-self._entry.sequences // max(1, self.rows_per_batch))
+        num_batches = -(-self._entry.sequences // self.rows_per_batch)
         if self.num_batches != num_batches:
             raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {num_batches}")
 

@@ -97,3 +97,13 @@ def test_unchecked_reading_is_what_was_asked_for(output: Path) -> None:
     loader = Loader(output, global_batch_size=5, check=False)
     for step in STEPS:
         loader.batch(step)
+
+
+def test_damage_to_the_rows_of_a_batch_is_a_named_error(tmp_path: Path) -> None:
+    output = make_snapshot(tmp_path, {"web": 1}, rows_per_shard=1)
+    path = next(output.glob("shards/web/*.arrow"))
+    content, one_row = path.read_bytes(), b"\1\0\0\x001\0\0\0"  # the metadata "1", as Arrow writes a string
+    assert one_row in content
+    path.write_bytes(content.replace(one_row, one_row.replace(b"1", b"0")))
+    with pytest.raises(CorruptionError, match="are not those of a shard"):
+        Loader(output, global_batch_size=1, check=False).batch(0)

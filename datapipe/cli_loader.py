@@ -22,7 +22,7 @@ def trace(
     ] = None,
     global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The loader's state as JSON, of a run that changed on the way.")
+        Path | None, typer.Option(metavar="FILE", help="json.dump of loader.state_dict(), of a run that changed on the way.")
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
     world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
@@ -42,31 +42,43 @@ def trace(
             output, step, global_batch_size=global_batch_size, state=saved, rank=rank, world_size=world_size, text=text
         )
         print("rank  row  source  document  key  tokens")
+        if not rows:
+            print(f"step {step} is left out of this run, or gives this rank no row")
         for row in rows:
             tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
             print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {row.key}  {tokens}")
             if text:
                 print(textwrap.indent(row.text, "    | ", lambda line: True))
     elif document is not None and step is None:
-        found = trace_document(
-            output, document, global_batch_size=global_batch_size, state=saved, world_size=world_size, num_epochs=epochs
-        )
+        options: dict[str, Any] = {
+            "global_batch_size": global_batch_size,
+            "state": saved,
+            "world_size": world_size,
+            "num_epochs": epochs,
+        }
+        found = trace_document(output, document, strict=False, **options)
         print("step  rank  row  epoch  source  shard  tokens")
         for one in found:
             if rank is None or one.rank == rank:
                 tokens = f"{one.token_start}:{one.token_start + one.num_tokens}"
                 print(f"{one.step}  {one.rank}  {one.row}  {one.epoch}  {one.source}  {one.shard}:{one.shard_row}  {tokens}")
+        if not found:
+            print("no step of this run: the document is in no row of the output, comes up after the end, or is left out")
+        trace_document(output, document, **options)  # says so, and fails, where other outputs were drawn from too
     else:
         raise UserError("give either --step or --document.")
+
+
+_STATE = "Expected the JSON of a state alone: json.dump(checkpoint['loader'], file), where that is `loader.state_dict()`."
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"--state {path}: {error}. Expected what `loader.state_dict()` returned, as JSON.") from error
+        raise UserError(f"--state {path}: {error}. {_STATE}") from error
     if not isinstance(content, dict):
-        raise UserError(f"--state {path}: expected what `loader.state_dict()` returned, as JSON.")
+        raise UserError(f"--state {path}: not a state. {_STATE}")
     return content
 
 

@@ -122,11 +122,16 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
             raise SnapshotError(
                 f"the loader state is of another {kind}: {'; '.join(changes)}. Open the output, and give the mixture, that it "
                 f"was saved with; or give the loader `migrate=True` to go on with these from step {step}, each source from its "
-                f"place."
+                f"place{_restart_advice(changes)}."
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, supply, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
     return Course(supply, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
+
+
+def _restart_advice(changes: list[str]) -> str:
+    other = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
+    return f", and `restart={other}` to begin again those that hold other rows" if other else ""
 
 
 def _next_sample(saved: Lineage, step: int, supply: Supply) -> int:
@@ -149,7 +154,8 @@ def _changes(leg: MixtureLeg, wanted: Recipe, supply: Supply) -> list[str]:
     if supply.split == "validation":
         return [] if leg.data == supply.data else ["sources of the validation split hold other rows"]
     drawn = {name for phase in wanted.phases for name, weight in phase.weights.items() if weight}
-    rows = [
+    before = {name for phase in leg.recipe.phases for name, weight in phase.weights.items() if weight}
+    rows = [f"source '{name}' is gone" for name in sorted(before - set(supply.data))] + [
         f"source '{name}' {'holds other rows' if name in leg.data else 'is new'}"
         for name in sorted(drawn)
         if leg.data.get(name) != supply.data.get(name)
@@ -184,5 +190,5 @@ def _check_skips(supply: Supply, skips: Skips) -> None:
         if path not in paths:
             raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths as in snapshot.json.")
     for key in skips.documents:
-        if not _KEY.fullmatch(key):
-            raise UserError(f"skip_documents: '{key}' is no document key. Expected 32 hex digits, as `datapipe trace` prints.")
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise UserError(f"skip_documents: {key!r} is no document key. Expected 32 hex digits, as `datapipe trace` prints.")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.errors import UserError
+from datapipe.errors import UserError, suggest
 from datapipe.loader import course
 from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
 from datapipe.loader.cache import ShardCache
@@ -67,13 +67,14 @@ class Loader:
         window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's own by default. See `epochs.py`.
         mixture: weights in the place of the snapshot's: {source: weight}, or phases [(token at which it ends, weights), …] of
             which the last ends at None.
-        skip: ranges (start, stop) of steps that are not handed out; all others stay what they are.
+        skip: ranges (start, stop) of steps that are not handed out, the stop not included; all others stay what they are.
         skip_documents: keys of documents whose tokens become padding.
         skip_shards: paths of shards, as in the snapshot, whose rows are replaced by others of their source.
         migrate: take up states of another mixture, or of a snapshot with other sources: each source goes on from its place.
         restart: with `migrate`, sources that hold other rows than before, and begin again.
         on_corrupt: what becomes of rows that are damaged where they are stored: "raise", or "replace" them by others of their
-            source, with a warning that names the shard, the same on every rank.
+            source, with a warning that names the shard, the same on every rank as long as the damage is there. States do not
+            know of it; `skip_shards` leaves a shard out for good, and states remember.
         balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, but dealt so that the
             work of attention within documents is even; every rank reads the lengths of the whole batch for it.
         check: hold every block against its checksum when it is first used.
@@ -122,7 +123,7 @@ class Loader:
         supply = Supply(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
-        self._migrate, self._restart = migrate, frozenset(restart)
+        self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None
         self._cache = self._lookahead = None
         budget, folder = (
@@ -297,6 +298,16 @@ def _plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mes
             f"batch_size counts the rows of one rank, global_batch_size those of all."
         )
     return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
+
+
+def _plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...]) -> frozenset[str]:
+    names = [restart] if isinstance(restart, str) else list(restart)
+    for name in names:
+        if name not in sources:
+            raise UserError(f"restart: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
+    if names and not migrate:
+        raise UserError(f"restart={names} goes with migrate=True, which takes up the state of a run with other rows.")
+    return frozenset(names)
 
 
 def _plan_prefetch(batch_bytes: int) -> int:

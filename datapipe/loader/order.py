@@ -139,6 +139,15 @@ class SampleOrder:
             for number, (start, end) in enumerate(zip(self._starts, ends))
         )
 
+    def drawn_elsewhere(self) -> list[tuple[int, int, str, str]]:
+        """What earlier legs drew of rows that are not here: first step, the one after the last, source, snapshot."""
+        found: list[tuple[int, int, str, str]] = []
+        for leg, later in zip(self._legs, self._legs[1:]):
+            drawn = sorted({name for phase in leg.recipe.phases for name, weight in phase.weights.items() if weight})
+            gone = [name for name in drawn if leg.data.get(name) != self.supply.data.get(name)]
+            found += [(leg.step, later.step, name, leg.snapshot) for name in gone]
+        return found
+
     def windows_ahead(self, sample: int, per_source: int = 2) -> list[int]:
         """Numbers of the shards that are read from `sample` on, by first use: a few windows of each source."""
         if self.split == "validation":

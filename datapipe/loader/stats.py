@@ -23,6 +23,9 @@ from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 
 Verdict = Literal["data-bound", "compute-bound", "unknown"]
 
+HANDOVER_S = 1e-3
+"""A batch that lies ready is handed over in less, also where a thread has to wake from sleep."""
+
 LOST_SHARE = 0.01
 """From this share of the time on, waiting is worth a remedy."""
 
@@ -126,9 +129,14 @@ class LoaderStats:
         if self.verdict == "compute-bound":
             return f"{lost}; {rates}"
         if self.pipeline_rate < self.compute_rate:
-            remedy = "no prefetch mends that: ask for fewer fields, let more threads build, or read from faster storage"
+            remedy = "no prefetch mends that: ask for fewer fields, let DataLoader workers build, or read from faster storage"
         elif self.depth == 0:
             remedy = "nothing is built ahead: prefetch=2 would hide it"
+        elif 2 * self.buffer_mean >= self.depth and self.wait_per_step_s < HANDOVER_S:
+            remedy = (
+                f"batches lay ready, so this is the handing over, {self.wait_per_step_s * 1e3:.2f} ms a step, which no setting "
+                f"changes and longer steps hide"
+            )
         else:
             remedy = f"enough on average, but uneven (longest wait {self.longest_wait_s:.3g} s): raise prefetch"
         return f"{lost}; {rates}: {remedy}"

@@ -85,9 +85,13 @@ class Steps:
 def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The same steps as ranges that neither touch nor overlap, rising. Raises UserError for one that is none."""
     found: list[tuple[int, int]] = []
+    try:
+        ranges = [(int(start), int(stop)) for start, stop in ranges]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"skip: {ranges!r}: expected a list of (start, stop), the stop not included.") from error
     for start, stop in sorted((int(start), int(stop)) for start, stop in ranges):
         if not 0 <= start < stop:
-            raise UserError(f"skip: ({start}, {stop}) is no range of steps. Expected (start, stop) with 0 <= start < stop.")
+            raise UserError(f"skip: ({start}, {stop}) is no range of steps. Expected 0 <= start < stop, the stop not included.")
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(stop, found[-1][1]))
         else:

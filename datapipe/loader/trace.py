@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.columns import KEY_BYTES
-from datapipe.errors import UserError
+from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import course
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.course import Course
@@ -125,6 +125,7 @@ def trace_document(
     split: Split = "train",
     seed: int | None = None,
     balance: Balance = "rows",
+    strict: bool = True,
 ) -> list[Appearance]:
     """Where a document comes up in the run, by step: nothing if it is in no row, comes up after the end, or is left out.
 
@@ -135,6 +136,7 @@ def trace_document(
         key: the document's, 32 hex digits, or the path and place that `datapipe trace` prints, as "path:place".
         num_epochs: how many epochs of its source to look at; by default all of a run that has an end, and one of an endless
             run.
+        strict: raise SnapshotError where earlier steps of the run drew from rows that this output does not hold.
     """
     traced = _Run(output, global_batch_size, state, split, seed, balance)
     wanted = traced.key_of(key)
@@ -143,6 +145,8 @@ def trace_document(
         for address, piece, start, length in traced.find_pieces(wanted)
         for one in traced.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
     ]
+    if strict:
+        traced.check_complete(wanted)
     since = traced.course.lineage.skips.documents.get(wanted.hex())
     kept = [one for one in found if since is None or one.step < since]
     return sorted(kept, key=lambda one: (one.step, one.rank, one.row, one.piece))
@@ -174,7 +178,8 @@ class _Run:
             self.course = course.begin(supply, recipe_of(self.snapshot), global_batch_size, Skips())
         else:
             raise UserError(
-                f"global batch size {global_batch_size}: give the rows of a step, at least 1, or the loader's state."
+                f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
+                f"loader's state (--state FILE)."
             )
         self.reader = RowReader(self.root, self.snapshot, self.course.layout)
 
@@ -236,6 +241,8 @@ class _Run:
             key = b""
         if len(key) != KEY_BYTES:
             many = f" {len(hashes)} sources have a file '{path}': give the key." if len(hashes) > 1 else ""
+            if place.isdigit() and path and not hashes:
+                many = f" No file of this snapshot is '{path}'."
             raise UserError(
                 f"'{text}' is no document key: expected {2 * KEY_BYTES} hex digits, or path:place, as `datapipe trace` prints "
                 f"them." + many
@@ -277,6 +284,20 @@ class _Run:
                 piece=piece,
                 token_start=start,
                 num_tokens=length,
+            )
+
+    def check_complete(self, key: bytes) -> None:
+        """Raises SnapshotError where the run drew from rows that are not here, so that more may be known elsewhere."""
+        known = self.files.get(int.from_bytes(key[:8], "big"))
+        elsewhere = [
+            f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"
+            for first, stop, source, snapshot in self.course.order.drawn_elsewhere()
+            if known is None or known[0] == source
+        ]
+        if elsewhere:
+            raise SnapshotError(
+                f"this output does not hold all that the run was trained on: {'; '.join(elsewhere)}. "
+                f"Ask the outputs of those snapshots too."
             )
 
     def _place(self, step: int, sample: int, world_size: int) -> tuple[int, int]:

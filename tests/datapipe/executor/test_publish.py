@@ -141,6 +141,8 @@ def test_funnel_shows_what_is_drawn(published, capsys):
     report = again(published, "mixture.tokens=100k", "sources.books.max_epochs=9").report
     print_funnel(report, Console(width=160))
     printed = capsys.readouterr().out
-    assert "what is drawn: 100,000 tokens" in printed
+    drawn = report["mixture"]["tokens"]
+    assert 100_000 - 100 < drawn <= 100_000  # whole rows
+    assert f"what is drawn: {drawn:,} tokens" in printed
     assert f"{report['mixture']['sources']['web']['epoch_tokens']:,}" in printed
     again(published)

@@ -88,3 +88,19 @@ def test_trace_refuses_the_state_of_another_output(output: Path, tmp_path: Path)
     other = make_snapshot(tmp_path, {"code": 13, "web": 31})
     with pytest.raises(SnapshotError, match="of another snapshot: source 'code' holds other rows"):
         trace_step(output, 3, state=Loader(other, global_batch_size=7).state_dict())
+
+
+def test_trace_document_of_rows_that_are_no_longer_here_says_where_to_ask(tmp_path: Path) -> None:
+    both = make_snapshot(tmp_path / "both", {"code": 12, "web": 31})
+    one = make_snapshot(tmp_path / "one", {"code": 12})
+    before = Loader(both, global_batch_size=5, prefetch=0)
+    before.seek(4)
+    after = Loader(one, global_batch_size=5, prefetch=0, migrate=True)
+    after.load_state_dict(before.state_dict())
+    state = after.state_dict()
+    key = next(row.key for row in trace_step(both, 1, global_batch_size=5) if row.source == "web")
+    with pytest.raises(SnapshotError, match="steps 0 to 3 drew 'web' from snapshot"):
+        trace_document(one, key, state=state)
+    assert trace_document(one, key, state=state, strict=False) == []
+    kept = next(row.key for row in trace_step(both, 1, global_batch_size=5) if row.source == "code")
+    assert 1 in [found.step for found in trace_document(one, kept, state=state)]

@@ -82,12 +82,17 @@ def _publish_one(
     place = root.within(folder)
     if _is_published(place, snapshot, small):
         return []
+    missing = [
+        (number, entry, output)
+        for number, (entry, output) in enumerate(shards)
+        if place.size(entry.path) != entry.bytes or not _same_file(place, entry.path, root, output.path)
+    ]
+    for _, _, output in missing:  # all of them before the snapshot that is there goes, which trainers may be reading
+        if file_checksum(root, output.path)[0] != output.checksum:
+            raise damaged(output, "not what was committed")
     place.delete(SNAPSHOT)
-    for number, (entry, output) in enumerate(shards):
-        if place.size(entry.path) != entry.bytes or not _same_file(place, entry.path, root, output.path):
-            if file_checksum(root, output.path)[0] != output.checksum:
-                raise damaged(output, "not what was committed")
-            root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"work/publish/{number:06d}")
+    for number, entry, output in missing:
+        root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"work/publish/{number:06d}")
     warnings = _clear(place, folder, {entry.path for entry, _ in shards})
     for path, content in small.items():
         place.write_atomic(path, content)

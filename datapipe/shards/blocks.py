@@ -164,7 +164,7 @@ def _check(bad_row: int, name: Callable[[int], str]) -> None:
     if bad_row >= 0:
         raise CorruptionError(
             f"{name(bad_row)}: a row points outside its record batch. `datapipe verify` checks all shards; "
-            f"run the mixture again to restore it"
+            f"delete the file and run the mixture again to restore it"
         )
 
 

@@ -154,7 +154,7 @@ def _committed(root: Root, path: str, checksum: str) -> bytes:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it") from error
     if bytes_checksum(content) != checksum:
-        raise CorruptionError(f"{path}: not what was committed. Run the mixture again to restore it")
+        raise CorruptionError(f"{path}: not what was committed. Delete the file and run the mixture again to restore it")
     return content
 
 

@@ -148,7 +148,7 @@ class _Source:
         if block is None:
             raise CorruptionError(
                 f"{self._entry.path}: {shard.rows_of(number)} are not laid out as a shard's. "
-                f"Run the mixture again to restore it"
+                f"Delete the file and run the mixture again to restore it"
             )
         return block
 

@@ -127,7 +127,8 @@ class Shard:
         batch, checksum = self._laid_out(number)
         if rows_checksum(batch).encode() != checksum:
             raise CorruptionError(
-                f"{self._entry.path}: {self.rows_of(number)} are damaged. Run the mixture again to restore it"
+                f"{self._entry.path}: {self.rows_of(number)} are damaged. "
+                f"Delete the file and run the mixture again to restore it"
             )
         return batch
 
@@ -161,7 +162,7 @@ class Shard:
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # the disk or the network, not the content
             raise CorruptionError(
-                f"{self._entry.path}: {what}cannot be read: {error}. Run the mixture again to restore it"
+                f"{self._entry.path}: {what}cannot be read: {error}. Delete the file and run the mixture again to restore it"
             ) from error
 
 

@@ -42,9 +42,13 @@ class BufferPool:
         num_bytes = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, wanted)
-        with self._lock:
+        if not self._lock.acquire(blocking=False):  # by another thread, or by one that a fork did not copy
+            return np.empty(shape, wanted)
+        try:
             found = self._again(shape, wanted, num_bytes)
             return found if found is not None else self._new(shape, wanted, num_bytes)
+        finally:
+            self._lock.release()
 
     @property
     def num_bytes(self) -> int:

@@ -10,6 +10,7 @@ first row. For a mapped file that reads all of the block, about 4 MiB: 0.4 ms wh
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Set
@@ -241,10 +242,15 @@ class _BlockCache:
             for name in [name for name in self._blocks if name[0] == owner]:
                 self._remove(name)
 
+    def begin_afresh(self) -> None:
+        """In a forked child: a thread of the parent may have held the lock, in the midst of a change."""
+        self._lock, self._blocks, self._bytes = threading.Lock(), OrderedDict(), 0
+
     def _remove(self, name: tuple[int, int]) -> None:
         block = self._blocks.pop(name, None)
         self._bytes -= block.num_bytes if block is not None else 0
 
 
 _CACHE = _BlockCache(CACHE_BYTES)
+os.register_at_fork(after_in_child=_CACHE.begin_afresh)
 _OWNERS = itertools.count()  # never used twice, as an id() is: readers may go without being closed

@@ -275,3 +275,21 @@ def test_num_ready_is_what_can_be_taken_at_once() -> None:
         assert ahead.chunk_steps <= 3
     assert ahead.num_ready == 0
     ahead.close()
+
+
+def test_child_of_a_fork_waits_for_no_lock_of_the_parents_threads(tmp_path: Path) -> None:
+    make_snapshot(tmp_path, {"web": 20}, sequence_length=4096, shard_format="parquet")
+    program = (
+        "import os, signal\n"
+        "from datapipe.loader import Loader\n"
+        "from datapipe.shards import reader\n"
+        f"loader = Loader({str(tmp_path)!r}, global_batch_size=4)\n"
+        "expected = loader.batch(3)['labels'].tolist()\n"
+        "with reader._CACHE._lock, loader._builder._pool._lock, loader._reader._lock:\n"  # as if threads were at work
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.alarm(30)\n"
+        "        os._exit(7 if loader.batch(3)['labels'].tolist() == expected else 1)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+    )
+    run_program(program)

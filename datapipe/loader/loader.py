@@ -113,6 +113,8 @@ class Loader:
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
     ) -> None:
+        given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
+        _check_whole({**given, "seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch})
         _check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
         self.mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self.mesh)
@@ -313,6 +315,13 @@ def _plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...
 def _plan_prefetch(batch_bytes: int) -> int:
     """Batches ahead that fill a few MiB, so that many small ones are built together and a few large ones do not weigh much."""
     return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
+
+
+def _check_whole(given: Mapping[str, object]) -> None:
+    """Raises UserError for what is no int: a number of NumPy's, say, would be in a state, and JSON would not hold that."""
+    for name, found in given.items():
+        if found is not None and type(found) is not int:
+            raise UserError(f"{name}={found!r} of type {type(found).__name__}: expected an int. Write int(…) around it.")
 
 
 def _check_choices(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from datapipe.errors import UserError
 
@@ -85,13 +86,16 @@ class Steps:
 def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The same steps as ranges that neither touch nor overlap, rising. Raises UserError for one that is none."""
     found: list[tuple[int, int]] = []
-    try:
-        ranges = [(int(start), int(stop)) for start, stop in ranges]
-    except (TypeError, ValueError) as error:
-        raise UserError(f"skip: {ranges!r}: expected a list of (start, stop), the stop not included.") from error
+    for one in ranges:
+        try:
+            start, stop = one
+        except TypeError as error:
+            raise UserError(f"skip: {ranges!r}: expected a list of (start, stop), the stop not included.") from error
+        if not isinstance(start, Integral) or not isinstance(stop, Integral) or not 0 <= start < stop <= MOST_STEPS:
+            raise UserError(
+                f"skip: {one} is no range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, the stop not included."
+            )
     for start, stop in sorted((int(start), int(stop)) for start, stop in ranges):
-        if not 0 <= start < stop:
-            raise UserError(f"skip: ({start}, {stop}) is no range of steps. Expected 0 <= start < stop, the stop not included.")
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(stop, found[-1][1]))
         else:

@@ -208,6 +208,14 @@ def test_loader_formats_and_widths_give_the_same_rows(tmp_path: Path, shard_form
         ({"batch_size": 4, "split": "test"}, "train or validation"),
         ({"batch_size": 4, "dtype": "float32"}, "int64 or int32"),
         ({"batch_size": 4, "prefetch": -1}, "prefetch=-1"),
+        ({"batch_size": np.int64(4)}, "batch_size=.*of type int64: expected an int"),
+        ({"global_batch_size": 4.0}, "global_batch_size=4.0 of type float"),
+        ({"batch_size": 4, "seed": np.int64(3)}, "seed=.*of type int64"),
+        ({"batch_size": 4, "skip": [(1.5, 3)]}, "no range of steps"),
+        ({"batch_size": 4, "skip": [(1, 2, 3)]}, "no range of steps"),
+        ({"batch_size": 4, "skip": [(3, 1 << 60)]}, "no range of steps"),
+        ({"batch_size": 4, "restart": ["wbe"]}, "restart: no source 'wbe'.*Did you mean 'web'"),
+        ({"batch_size": 4, "restart": "web"}, "restart: no source 'b'"),
     ],
 )
 def test_loader_wrong_arguments_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:

@@ -5,6 +5,9 @@
 
 A file is held against the manifest before its first row (`shard_file.open_shard`), and a block against its checksum before its
 first row. For a mapped file that reads all of the block, about 4 MiB: 0.4 ms where the file is in memory, once.
+
+A file that is cut short, or written over, while it is mapped cannot be guarded against: the kernel ends a process that reads
+past its end (SIGBUS). Replace a shard under a reader by renaming another file to its name; the map keeps the bytes it had.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
             raise UserError(f"skip: {ranges!r}: expected a list of (start, stop), the stop not included.") from error
         if not isinstance(start, Integral) or not isinstance(stop, Integral) or not 0 <= start < stop <= MOST_STEPS:
             raise UserError(
-                f"skip: {one} is no range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, the stop not included."
+                f"skip: {one} is no range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, stop not included."
             )
     for start, stop in sorted((int(start), int(stop)) for start, stop in ranges):
         if found and start <= found[-1][1]:

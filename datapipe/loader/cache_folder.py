@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -69,6 +70,7 @@ class CacheFolder:
         self.budget_bytes = budget_bytes
         self.num_evicted = 0
         self._stamps: dict[str, int] = {}  # name -> the time we gave it, ns
+        self._stamping = threading.Lock()
 
     def file(self, entry: ShardEntry) -> Path:
         """Where the copy of a shard is, if there is one."""
@@ -137,7 +139,7 @@ class CacheFolder:
     def stamp(self, name: str) -> bool:
         """Claims a file for another minute; whether it is still there."""
         now = time.time_ns()
-        with _disk_errors():
+        with _disk_errors(), self._stamping:  # or another thread's time would be taken for another process's
             try:
                 os.utime(self.path / name, ns=(now, now))
                 self._stamps[name] = os.stat(self.path / name).st_mtime_ns

@@ -185,7 +185,9 @@ def _migrated(leg: MixtureLeg, step: int, sample: int, supply: Supply, wanted: R
 
 def _check_skips(supply: Supply, skips: Skips) -> None:
     """Raises UserError for a document or a shard that cannot be left out because there is none such."""
-    paths = {shard.path for shard in supply.snapshot.shards}
+    paths = {shard.path for shard in supply.snapshot.shards} if skips.shards else set()
+    if skips.shards and supply.split == "validation":
+        raise UserError("skip_shards: rows are replaced in training alone; the validation split has each of its rows once.")
     for path in skips.shards:
         if path not in paths:
             raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths as in snapshot.json.")

@@ -90,11 +90,15 @@ class Lineage:
         return self.mixtures[bisect_right(self.mixtures, sample, key=lambda leg: leg.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
-        """The same with batches of `size` rows from `step` on."""
-        if size == self.global_batch_size:
-            return self
+        """The same with batches of `size` rows from `step` on, whatever was to hold later."""
         kept = tuple(leg for leg in self.batches if leg.step < step)
-        return replace(self, batches=(*kept, BatchLeg(step=step, sample=sample, size=size)))
+        if not kept or kept[-1].size != size:
+            kept = (*kept, BatchLeg(step=step, sample=sample, size=size))
+        # mixtures that are still to come hold from their samples on, which are in other steps now
+        later = [
+            replace(leg, step=step - (sample - leg.sample) // size) if leg.sample > sample else leg for leg in self.mixtures
+        ]
+        return replace(self, batches=kept, mixtures=tuple(later))
 
     def with_mixture(self, leg: MixtureLeg) -> Lineage:
         """The same with another mixture from `leg.step` on."""

@@ -336,7 +336,7 @@ def _check_choices(
     ):
         if found not in expected:
             raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")
-    if prefetch is not None and prefetch < 0:
-        raise UserError(f"prefetch={prefetch}: expected 0 or more batches.")
+    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
+        raise UserError(f"prefetch={prefetch}: expected 0 or more batches, 65,536 at most.")
     if window is not None and window < 0:
         raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

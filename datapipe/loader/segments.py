@@ -44,6 +44,7 @@ def plan_segments(
         caps: by source, for those that are taken out when they had so many; the others take their place, by their weights.
     """
     segments: list[Segment] = []
+    end = recipe.num_samples
     shares = [place * UNIT for place in places]
     at, gone = start, set[int]()
     for stop, by_name in _phases(recipe, sources):
@@ -51,6 +52,8 @@ def plan_segments(
             weights = {source: weight for source, weight in by_name.items() if source not in gone}
             if not weights:
                 return _whole(segments, at, by_name), at
+            if end is not None and at >= end:  # what comes later is never drawn
+                return _whole(segments, at, weights), None
             until, exhausted = _next_exhausted(shares, weights, caps, at, stop)
             gone |= exhausted
             if until == at:
@@ -130,11 +133,11 @@ def match_jobs(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
     for job, number in enumerate(place):
         if number is not None:
             members[number].add(job)
-    left = sum(room) - sum(map(len, members))
+    left, full = sum(room) - sum(map(len, members)), set[int]()
     # What has a segment keeps one while others are moved, so jobs that are due come first.
     for job in sorted(range(len(jobs)), key=lambda job: not jobs[job].due):
         if left > 0 and place[job] is None:
-            left -= _augment(job, jobs, room, members, place)
+            left -= _augment(job, jobs, room, members, place, full)
     assert all(place[job] is not None for job, one in enumerate(jobs) if one.due)
     assert all(len(found) == wanted for found, wanted in zip(members, room))
     return place
@@ -165,9 +168,20 @@ def _earliest_deadline_first(jobs: Sequence[Job], room: Sequence[int]) -> list[i
     return place
 
 
-def _augment(job: int, jobs: Sequence[Job], room: Sequence[int], members: list[set[int]], place: list[int | None]) -> bool:
-    """Finds `job` a segment, moving others to further ones of their windows if need be; whether there was a way."""
-    reached: dict[int, tuple[int, int | None]] = dict.fromkeys(jobs[job].window, (job, None))
+def _augment(
+    job: int,
+    jobs: Sequence[Job],
+    room: Sequence[int],
+    members: list[set[int]],
+    place: list[int | None],
+    full: set[int],
+) -> bool:
+    """Finds `job` a segment, moving others to further ones of their windows if need be; whether there was a way.
+
+    Args:
+        full: segments from which no way led to one with room, and none ever will: they are not looked at again.
+    """
+    reached: dict[int, tuple[int, int | None]] = {number: (job, None) for number in jobs[job].window if number not in full}
     queue = deque(reached)
     while queue:
         number = queue.popleft()
@@ -176,9 +190,10 @@ def _augment(job: int, jobs: Sequence[Job], room: Sequence[int], members: list[s
             return True
         for member in sorted(members[number]):
             for other in jobs[member].window:
-                if other not in reached:
+                if other not in reached and other not in full:
                     reached[other] = (member, number)
                     queue.append(other)
+    full.update(reached)
     return False
 
 

@@ -89,8 +89,8 @@ def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     for one in ranges:
         try:
             start, stop = one
-        except TypeError as error:
-            raise UserError(f"skip: {ranges!r}: expected a list of (start, stop), the stop not included.") from error
+        except (TypeError, ValueError) as error:
+            raise UserError(f"skip: {one!r} is no range of steps. Expected (start, stop), the stop not included.") from error
         if not isinstance(start, Integral) or not isinstance(stop, Integral) or not 0 <= start < stop <= MOST_STEPS:
             raise UserError(
                 f"skip: {one} is no range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, stop not included."

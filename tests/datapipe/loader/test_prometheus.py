@@ -54,7 +54,7 @@ def test_metrics_are_the_stats_of_each_loader(output: Path) -> None:
             ("build_seconds_total", stats.build_s),
             ("built_total", stats.built),
             ("buffer_batches", stats.buffer_now),
-            ("prefetch_batches", 2),
+            ("prefetch_batches", stats.depth),
             ("host_memory_bytes", stats.host_memory.bytes),
         ):
             assert found[f"datapipe_loader_{name}", *of_this] == pytest.approx(value), name

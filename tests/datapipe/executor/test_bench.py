@@ -114,6 +114,7 @@ def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind
     assert found["total"]["estimated_text_bytes"] == total
 
 
+@pytest.mark.slow
 def test_bench_with_a_tokenizer_of_the_user_trains_none(tmp_path, corpus, measured):
     web = corpus[: corpus.index("  books:")]
     runs.run_mixture(runs.write_mixture(tmp_path, web), make_engine=runs.InProcess)

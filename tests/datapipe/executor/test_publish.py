@@ -121,6 +121,7 @@ def test_stop_warns_that_training_ends_before_its_tokens(published):
     assert not any("too little text" in line for line in done.watcher.lines)
 
 
+@pytest.mark.slow
 def test_weights_of_a_trained_tokenizer_train_it_anew(tmp_path, corpus):
     mixture = runs.write_mixture(tmp_path, corpus, stages="", tail=runs.TAIL.replace("1MiB", "50kB"))
     run(mixture)

@@ -141,6 +141,7 @@ def test_run_resolved_mixture_gives_the_same_plan(finished):
     assert plan.is_committed
 
 
+@pytest.mark.slow
 def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_path, corpus):
     mixture = runs.write_mixture(tmp_path, corpus)
     first = runs.run_mixture(mixture)

@@ -131,6 +131,7 @@ def test_other_strata_re_run_what_they_must_and_no_more(mixture, finished):
     assert (back.watcher.records, back.snapshot) == ([], finished.snapshot)
 
 
+@pytest.mark.slow
 def test_strata_do_not_depend_on_cuts(mixture, finished, tmp_path):
     other = runs.run_mixture(
         mixture, output=tmp_path / "other", overrides=["execution.split_bytes=4KiB"], make_engine=runs.InProcess

@@ -23,7 +23,7 @@ from tests.snapshots import make_snapshot, upload
 
 S = 16
 SIZES = {"code": 31, "web": 83, "zeta": 10}
-NUM_STEPS = 14
+NUM_STEPS = 12
 GLOBAL_BATCH = 7
 FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources", "step")
 PER_ROW = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources")

@@ -25,7 +25,7 @@ def cut_otherwise(tmp_path_factory, corpus):
     return runs.run_mixture(runs.write_mixture(folder, corpus), overrides=SMALL_CUTS)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_do_not_depend_on_the_number_of_workers(tmp_path, corpus, reference, workers):
     other = runs.run_mixture(runs.write_mixture(tmp_path, corpus), workers=workers)
     assert other.checksums == reference.checksums

@@ -58,6 +58,7 @@ def test_run_again_runs_no_task_and_leaves_the_snapshot_untouched(tmp_path, mixt
     assert (Path(first.mixture.output) / "snapshot.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_run_with_one_more_file_reads_that_file_alone(tmp_path):
     for number in range(3):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 400))
@@ -88,6 +89,7 @@ def test_run_limit_does_not_replace_a_whole_snapshot(mixture):
         runs.run_mixture(mixture, limit=20)
 
 
+@pytest.mark.slow
 def test_run_source_that_keeps_nothing_gives_its_weight_to_the_others(tmp_path, corpus):
     corpora.write_jsonl(tmp_path / "empty/short.jsonl", [{"text": "short"}])
     sources = corpus + f"  empty:\n    path: {tmp_path}/empty/*.jsonl\n    weight: 5\n"
@@ -103,6 +105,7 @@ def test_run_where_no_source_keeps_anything_fails_and_says_so(tmp_path):
         runs.run_mixture(mixture)
 
 
+@pytest.mark.slow
 def test_run_past_max_quarantined_fails_and_names_the_source(tmp_path):
     rows = corpora.documents(1, 50)
     (tmp_path / "web").mkdir()
@@ -184,6 +187,7 @@ def test_run_again_restores_a_shard_that_was_deleted(mixture):
     assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
 
 
+@pytest.mark.slow
 def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(mixture):
     first = runs.run_mixture(mixture)
     shard = Path(first.mixture.output) / first.snapshot.shards[0].path

@@ -32,6 +32,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ from datapipe.loader.buffers import BufferPool
 from datapipe.loader.course import Course
 from datapipe.loader.epochs import MAX_WALKS
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Balance, Mesh, deal_by_attention
+from datapipe.loader.share import Balance, Mesh, ranks_by_attention
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
 
 Labels = Literal["shifted", "unshifted"]
@@ -53,7 +54,7 @@ _PIECES = frozenset({OFFSETS, LENGTHS})
 Batch = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """What the fields of several batches are made of: their rows end to end.
 
@@ -101,6 +102,16 @@ class Chunk:
     def per_token(self) -> np.ndarray:
         """Room for a field: (num_rows, S)."""
         return self.pool.empty((self.borders[-1], self.sequence_length), self.dtype)
+
+    @cached_property
+    def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Borders of the runs of all batches, where those of each batch begin, and the longest run of each."""
+        num_batches, lengths = len(self.steps), self.read.piece_lengths
+        out = np.empty(num_batches + self.borders[-1] + len(lengths), np.int32)
+        offsets, longest = np.empty(num_batches + 1, np.int64), np.empty(num_batches, np.int64)
+        batch_rows = np.array(self.borders, np.int64)
+        kernels.borders(self.read.piece_offsets, lengths, batch_rows, self.sequence_length, out, offsets, longest)
+        return out, offsets, longest
 
 
 class BatchBuilder:
@@ -173,9 +184,16 @@ class BatchBuilder:
         samples = self.course.samples(step)
         if self.balance == "rows" or self.mesh.data_size == 1:
             return samples[self.mesh.rows(len(samples))]
+        return samples[self.ranks(step) == self.mesh.data_rank]
+
+    def ranks(self, step: int) -> np.ndarray:
+        """The rank of each row of the global batch at `step`: (global_batch_size,) int64, fewer at the end."""
+        samples, size = self.course.samples(step), self.mesh.data_size
+        if self.balance == "rows" or size == 1:
+            return np.repeat(np.arange(size), np.diff(np.arange(size + 1) * len(samples) // size))
         _, read = self._read(samples, _PIECES)
         length = self.course.supply.snapshot.sequence_length
-        return samples[deal_by_attention(read.piece_lengths, read.piece_offsets, length, self.mesh)]
+        return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, others in the place of damaged ones."""
@@ -247,18 +265,8 @@ def _segment_ids(chunk: Chunk) -> list[Any]:
     return chunk.per_row_of_tokens(out, hidden=0)
 
 
-def _borders(chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Borders of all batches, where those of each begin, and the longest run of each."""
-    num_batches, lengths = len(chunk.steps), chunk.read.piece_lengths
-    out = np.empty(num_batches + chunk.borders[-1] + len(lengths), np.int32)
-    offsets, longest = np.empty(num_batches + 1, np.int64), np.empty(num_batches, np.int64)
-    batch_rows = np.array(chunk.borders, np.int64)
-    kernels.borders(chunk.read.piece_offsets, lengths, batch_rows, chunk.sequence_length, out, offsets, longest)
-    return out, offsets, longest
-
-
 def _cu_seqlens(chunk: Chunk) -> list[Any]:
-    out, offsets, _ = _borders(chunk)
+    out, offsets, _ = chunk.runs
     return [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
 
 
@@ -286,7 +294,7 @@ FIELDS: Mapping[str, Field] = {
     "position_ids": Field(make=_position_ids, columns=_PIECES),
     "segment_ids": Field(make=_segment_ids, columns=_PIECES),
     "cu_seqlens": Field(make=_cu_seqlens, columns=_PIECES),
-    "max_seqlen": Field(make=lambda chunk: _borders(chunk)[2].tolist(), columns=_PIECES),
+    "max_seqlen": Field(make=lambda chunk: chunk.runs[2].tolist(), columns=_PIECES),
     "piece_offsets": Field(make=_piece_offsets, columns=frozenset({OFFSETS})),
     "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=_PIECES),
     "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),

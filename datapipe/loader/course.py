@@ -41,10 +41,9 @@ class Course:
         """How many steps there are, counting those that are skipped; None if there is no end."""
         return self.steps.num_steps
 
-    def samples(self, step: int, rows: slice | None = None) -> np.ndarray:
-        """The global sample numbers of a step, or of `rows` of it: (B,) int64; fewer where the samples end within the step."""
-        start, stop = self.steps.samples(step)
-        return np.arange(start, stop, dtype=np.int64)[rows or slice(None)]
+    def samples(self, step: int) -> np.ndarray:
+        """The global sample numbers of a step: (global_batch_size,) int64; fewer where the samples end within the step."""
+        return np.arange(*self.steps.samples(step), dtype=np.int64)
 
     def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample: (n,) int64. Rows of shards that are left out are replaced.
@@ -76,11 +75,6 @@ class Course:
             raise UserError(f"there is no step {step}: this run's steps count from 0, {end}.")
 
 
-def first_leg(supply: Supply, recipe: Recipe) -> MixtureLeg:
-    """A recipe that holds from the beginning."""
-    return leg_at(supply, recipe, 0, 0)
-
-
 def leg_at(supply: Supply, recipe: Recipe, step: int, sample: int) -> MixtureLeg:
     """A recipe that holds from a step on, no source having given anything before."""
     return MixtureLeg(
@@ -98,7 +92,7 @@ def begin(supply: Supply, recipe: Recipe, global_batch_size: int, skips: Skips) 
     """A run from its first step. Raises UserError for documents and shards to leave out that cannot be."""
     _check_skips(supply, skips)
     batches = (BatchLeg(step=0, sample=0, size=global_batch_size),)
-    return Course(supply, Lineage(batches=batches, mixtures=(first_leg(supply, recipe),), skips=skips))
+    return Course(supply, Lineage(batches=batches, mixtures=(leg_at(supply, recipe, 0, 0),), skips=skips))
 
 
 def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: frozenset[str]) -> Course:
@@ -153,11 +147,9 @@ def _changes(leg: MixtureLeg, wanted: Recipe, supply: Supply) -> list[str]:
     """What a leg and the loader's own recipe and data disagree about, in words."""
     if supply.split == "validation":
         return [] if leg.data == supply.data else ["sources of the validation split hold other rows"]
-    drawn = {name for phase in wanted.phases for name, weight in phase.weights.items() if weight}
-    before = {name for phase in leg.recipe.phases for name, weight in phase.weights.items() if weight}
-    rows = [f"source '{name}' is gone" for name in sorted(before - set(supply.data))] + [
+    rows = [f"source '{name}' is gone" for name in sorted(leg.recipe.drawn - set(supply.data))] + [
         f"source '{name}' {'holds other rows' if name in leg.data else 'is new'}"
-        for name in sorted(drawn)
+        for name in sorted(wanted.drawn)
         if leg.data.get(name) != supply.data.get(name)
     ]
     return differences(leg.recipe, wanted) + rows

@@ -143,8 +143,7 @@ class SampleOrder:
         """What earlier legs drew of rows that are not here: first step, the one after the last, source, snapshot."""
         found: list[tuple[int, int, str, str]] = []
         for leg, later in zip(self._legs, self._legs[1:]):
-            drawn = sorted({name for phase in leg.recipe.phases for name, weight in phase.weights.items() if weight})
-            gone = [name for name in drawn if leg.data.get(name) != self.supply.data.get(name)]
+            gone = [name for name in sorted(leg.recipe.drawn) if leg.data.get(name) != self.supply.data.get(name)]
             found += [(leg.step, later.step, name, leg.snapshot) for name in gone]
         return found
 

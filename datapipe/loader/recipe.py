@@ -7,13 +7,10 @@ Loader(mixture=…) ─┘
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
-
-import xxhash
 
 from datapipe.errors import UserError, suggest
 from datapipe.shards.manifest import Phase, Snapshot
@@ -47,6 +44,11 @@ class Recipe:
         """Whole rows until the end of the run."""
         return None if self.total_tokens is None else self.total_tokens // self.sequence_length
 
+    @property
+    def drawn(self) -> set[str]:
+        """The sources that have weight in some phase."""
+        return {name for phase in self.phases for name, weight in phase.weights.items() if weight}
+
     def as_dict(self) -> dict[str, Any]:
         """JSON holds it as it is."""
         return {
@@ -56,9 +58,6 @@ class Recipe:
             "exhausted": self.exhausted,
             "total_tokens": self.total_tokens,
         }
-
-    def digest(self) -> str:
-        return xxhash.xxh3_128_hexdigest(json.dumps(self.as_dict(), sort_keys=True).encode())
 
 
 def recipe_of(snapshot: Snapshot, override: Override | None = None) -> Recipe:

@@ -71,8 +71,8 @@ class Mesh:
         return np.concatenate([parts[self.context_rank], parts[2 * self.context_size - 1 - self.context_rank]])
 
 
-def deal_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, mesh: Mesh) -> np.ndarray:
-    """The rows of a global batch that a rank gets when the work of attention is dealt evenly: ascending, int64.
+def ranks_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, data_size: int) -> np.ndarray:
+    """The rank of each row of a global batch when the work of attention is dealt evenly: (num_rows,) int64.
 
     Args:
         lengths: (num_pieces,) int32.
@@ -82,8 +82,8 @@ def deal_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length:
     sums = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(np.stack([long, long * long], axis=1), axis=0)])
     used, costs = (sums[offsets[1:]] - sums[offsets[:-1]]).T
     costs = costs + (sequence_length - used) ** 2  # the padding is a run of its own
-    room = np.diff(np.arange(mesh.data_size + 1) * num_rows // mesh.data_size)
+    room = np.diff(np.arange(data_size + 1) * num_rows // data_size)
     rank_of = np.empty(num_rows, np.int64)
     order = np.argsort(-costs, kind="stable")
-    balance.deal_rows(np.ascontiguousarray(costs), order, room, np.zeros(mesh.data_size, np.int64), rank_of)
-    return np.flatnonzero(rank_of == mesh.data_rank)
+    balance.deal_rows(np.ascontiguousarray(costs), order, room, np.zeros(data_size, np.int64), rank_of)
+    return rank_of

@@ -225,9 +225,10 @@ class _Run:
 
     def samples(self, step: int, mesh: Mesh) -> np.ndarray:
         """The samples of one rank at a step: (B,) int64, rising."""
-        return BatchBuilder(self.course, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance).samples(
-            step
-        )
+        return self._builder(mesh).samples(step)
+
+    def _builder(self, mesh: Mesh) -> BatchBuilder:
+        return BatchBuilder(self.course, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
 
     def key_of(self, text: str) -> bytes:
         """The key that hex digits, or "path:place", stand for."""
@@ -256,10 +257,13 @@ class _Run:
         if known is not None and known[0] not in layout.sources:
             return
         chosen = range(len(layout.sources)) if known is None else [layout.sources.index(known[0])]
+        halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
+        place = int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0])
         for source in chosen:
             for number in range(*layout.source_shards[source : source + 2]):
-                if self._may_hold(layout.shards[number], key):
-                    for row, piece, start, length in self._find_in(layout.shards[number], key):
+                shard = layout.shards[number]
+                if shard.hashes is None or shard.hashes[0] <= place < shard.hashes[1]:
+                    for row, piece, start, length in self._find_in(shard, key):
                         yield int(layout.shard_starts[number]) + row, piece, start, length
 
     def appearances(
@@ -302,19 +306,9 @@ class _Run:
 
     def _place(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
         """The rank that has a sample, and the row it is in."""
-        for rank in range(world_size):
-            samples = self.samples(step, _mesh(rank, world_size))
-            at = int(np.searchsorted(samples, sample))
-            if at < len(samples) and samples[at] == sample:
-                return rank, at
-        raise AssertionError((step, sample))
-
-    def _may_hold(self, shard: ShardEntry, key: bytes) -> bool:
-        """Whether a document's hash lies in the range of a shard."""
-        if shard.hashes is None:
-            return True
-        halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
-        return shard.hashes[0] <= int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0]) < shard.hashes[1]
+        ranks = self._builder(_mesh(0, world_size)).ranks(step)
+        at = sample - self.course.steps.samples(step)[0]
+        return int(ranks[at]), int((ranks[:at] == ranks[at]).sum())
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(row, piece in the row, start in the document, tokens) of the document's pieces in one shard."""

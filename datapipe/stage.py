@@ -5,7 +5,7 @@ A stage is a frozen record of its options. Those options are its YAML, its help 
     Reader   one split of an input file    ->  rows of documents, and what could not be read
     Filter   a batch of documents          ->  keep, rule and measured value per document
     Map      a batch of documents          ->  new columns
-    Global   a batch of documents          ->  rows that are exchanged by hash, reduced, and come back as verdicts
+    Global   a batch of documents          ->  rows that are exchanged by hash, meet, and come back as verdicts
 
 The engine counts, times, logs, writes, isolates the document that makes a stage raise, and re-reads what it needs.
 A stage is found by name (`catalogue.py`), so adding one is adding a file and its test.
@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
+from datapipe.exchanges import Bucket, Exchange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,34 +180,23 @@ class Map(Stage):
 
 # ---------------------------------------------------------------------------------------------------- global stages
 
-VERDICT_FIELDS = (
-    pa.field("key", KEY_TYPE, nullable=False),
-    pa.field("survivor", KEY_TYPE, nullable=False),
-    pa.field("value", pa.float64(), nullable=False),
-)
-"""A verdict: drop the document `key`, since `survivor` stands for it; `value` is the measured likeness (1.0: equal)."""
-
-EDGE_FIELDS = (
-    pa.field("key", KEY_TYPE, nullable=False),
-    pa.field("other", KEY_TYPE, nullable=False),
-    pa.field("rank", pa.uint64(), nullable=False),
-    pa.field("other_rank", pa.uint64(), nullable=False),
-    pa.field("value", pa.float64(), nullable=False),
-)
-"""Two documents found alike, with the ranks by which a survivor is chosen (lowest (rank, key) wins)."""
-
-VERDICT_SCHEMA = pa.schema(VERDICT_FIELDS)
-EDGE_SCHEMA = pa.schema(EDGE_FIELDS)
-
 
 class Global(Stage):
-    """Judges each document in the sight of all others. A document is emitted, met in a bucket, and gets a verdict.
+    """Judges each document in the sight of all others, by a row of exchanges.
 
-        emit(batch)     rows (hash uint64, key, …): what of a document is exchanged, and where it meets its like
-        reduce(bucket)  all rows of a range of hashes, sorted by (hash, key)  ->  edges between documents found alike
-        components      of all edges; each cluster keeps the one document of lowest (rank, key), the others are dropped
+        emit(batch)          rows (hash uint64, …, key, …) of the tables `emits()`: what of a document is exchanged
+        exchanges()          in turn: which tables meet, and what comes of it. Each is planned when the one before is committed
+        meet(name, bucket)   all rows of a range of hashes  ->  rows of other tables, which are exchanged by hashes of theirs
+        verdicts             the tables `drops`, `cuts` and `sizes`, brought back to the documents by the engine
 
-    `scope: source` keeps the sources apart: the engine then mixes the source's name into every emitted hash.
+    What `meet` returns, taken over all buckets, must not depend on where the ranges of hashes begin: rows of different hashes
+    know nothing of each other. **Giant groups**: where the rows of one hash are more than a task may hold, `meet` is called
+    for pieces of them: of the table that has most rows of the hash some consecutive ones, of the other tables all rows of
+    the hash. A piece that begins inside a group (`Exchange.group`) begins with the first row of that group once more. So a
+    star around the first row of each group needs no thought, and a join of a long table with a short one neither.
+
+    `scope: source` keeps the sources apart: the engine then mixes the source's name into every emitted hash, those of tables
+    named in `by_key` excepted.
     """
 
     scope: Literal["run", "source"] = Field(
@@ -232,21 +221,40 @@ class Global(Stage):
     rule: ClassVar[str] = "duplicate"
     """The reason of a drop, after the stage's name."""
 
-    disjoint_stars: ClassVar[bool] = False
-    """Whether the edges of different buckets never share a document, so that each star is a finished cluster."""
+    by_key: ClassVar[tuple[str, ...]] = ()
+    """Emitted tables whose hash is `exchanges.key_hash` of the key: rows that are looked up by document."""
 
-    def emit_schema(self) -> pa.Schema:
-        """Columns of what `emit` returns: `hash` uint64 and `key` first, then the stage's own, such as `rank` uint64."""
+    def removed_share_limit(self) -> float:
+        """Of a document of which a greater share of the bytes is cut, all is dropped, as `STAGE:too_much_removed`."""
+        return 1.0
+
+    def emits(self) -> Mapping[str, pa.Schema]:
+        """The tables that a document gives rows to."""
         raise NotImplementedError
 
-    def emit(self, batch: DocumentBatch) -> pa.RecordBatch:
+    def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
+        """The rows of a batch, for every table of `emits()`."""
         raise NotImplementedError
 
-    def reduce(self, bucket: pa.RecordBatch) -> pa.RecordBatch:
-        """Edges (`EDGE_SCHEMA`) as stars around one document of each group, never all pairs.
+    def exchanges(self) -> Sequence[Exchange]:
+        """A function of the options alone; it is asked for when the run is planned, before `open`."""
+        raise NotImplementedError
+
+    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+        """What comes of a meeting: rows in any order, for tables of the exchange's outputs; those left out get none.
 
         Args:
-            bucket: rows of `emit_schema()`, sorted by (hash, key). All rows of one hash are in one bucket.
+            exchange: its name.
+            bucket: all rows of a range of hashes, each table sorted (`Exchange`); or a piece of a giant group.
+        """
+        raise NotImplementedError
+
+    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+        """What comes of a meeting of everything, for an exchange that has `at_once_bytes`.
+
+        Args:
+            exchange: its name.
+            tables: all rows there are, each table sorted.
         """
         raise NotImplementedError
 

@@ -80,6 +80,8 @@ class Exchange:
             where `rounds` are not enough the run fails.
         group: the columns that documents compared with each other have in common, a prefix of the sorted columns of the
             largest table; `hash` alone by default.
+        neighbours: whether a piece of a giant group begins with the last row of the piece before it too, after the first of
+            the group.
         at_once_bytes: 0: never. Else: where the inputs take no more than that (None: `execution.bucket_bytes`) they meet in
             one task and one call, `meet_at_once`, and there is no second round.
     """
@@ -89,6 +91,7 @@ class Exchange:
     outputs: Mapping[str, pa.Schema]
     rounds: int = 1
     group: tuple[str, ...] = ("hash",)
+    neighbours: bool = False
     at_once_bytes: int | None = 0
 
 

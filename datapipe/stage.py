@@ -193,7 +193,8 @@ class Global(Stage):
     know nothing of each other. **Giant groups**: where the rows of one hash are more than a task may hold, `meet` is called
     for pieces of them: of the table that has most rows of the hash some consecutive ones, of the other tables all rows of
     the hash. A piece that begins inside a group (`Exchange.group`) begins with the first row of that group once more. So a
-    star around the first row of each group needs no thought, and a join of a long table with a short one neither.
+    star around the first row of each group needs no thought, and a join of a long table with a short one neither; what is
+    made of a row that comes twice is to be such that it does no harm (`drops` may repeat themselves, counts may not).
 
     `scope: source` keeps the sources apart: the engine then mixes the source's name into every emitted hash, those of tables
     named in `by_key` excepted.

@@ -31,7 +31,7 @@ _KINDS = {
     "write shards": "shards",
     OTHER: "other",
 }
-_GLOBAL_KINDS = ("exchange", "meet", "cluster", "verdicts")
+_GLOBAL_KINDS = ("exchange", "by document", "verdicts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +40,8 @@ class Row:
 
     Attributes:
         name: as `datapipe report` has it.
-        kind: read, segmentation, stage, emit, exchange, meet, cluster, verdicts, documents, sample, train, tokenize, tokens,
-            pack, shards or other.
+        kind: read, segmentation, stage, emit, exchange, meet, by document, verdicts, documents, sample, train, tokenize,
+            tokens, pack, shards or other.
         uses: the stage as the mixture names it, "filter.language"; empty where it is the engine's own work.
         seconds: the median over passes.
         bytes: what went in: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -104,7 +104,8 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
     if name in uses:
         return "emit" if name in emitting else "stage"
     of_global = next((kind for kind in _GLOBAL_KINDS if name.endswith(f": {kind}")), None)
-    return of_global or _KINDS.get(name, "segmentation")
+    meets = "meet" if name.partition(": ")[0] in emitting else None
+    return of_global or meets or _KINDS.get(name, "segmentation")
 
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
@@ -157,8 +158,8 @@ _BY_KIND = {
     "stage": _ANY_STAGE,
     "emit": _ANY_STAGE,
     "exchange": "Rows are sorted, compressed and written: drop documents earlier, or give the output a faster disk.",
-    "meet": "It grows with the rows that were emitted: drop documents earlier.",
-    "cluster": "One task joins all near duplicates: run dedup.exact before, so that fewer are left.",
+    "meet": "It grows with the rows that meet: drop documents earlier, and copies by dedup.exact.",
+    "by document": "It grows with the documents that were dropped or cut: drop documents earlier.",
     "verdicts": "It grows with the documents and the verdicts: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, have fewer global stages.",
     "sample": "The tokenizer's sample is drawn from every document: give a tokenizer (tokenizer.path) to save it.",

@@ -1,7 +1,7 @@
 """The map task: documents stream through the fused stages of a segment.
 
     splits ─▶ reader ─┐                                         ┌─▶ documents    for the next step
-                      ├─▶ verdicts ─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted      rows for the global stage that follows
+                      ├─▶ verdicts ─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted.TABLE  rows for the global stage that follows
     documents ────────┘                                         ├─▶ drops        key, reason, measured value
                                                                 └─▶ quarantine   what could not be read or processed
 
@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
-from datapipe.columns import keys_from, make_keys
+from datapipe.columns import make_keys
 from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
-from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.guard import Culprit, guarded
+from datapipe.executor.judge import Judge
 from datapipe.executor.partitions import TableWriter, documents_writer, read_documents
 from datapipe.executor.results import checked_filter, checked_map
-from datapipe.executor.verdicts import SizeReader, VerdictReader
+from datapipe.executor.tables import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, MapTask, OutputRef
@@ -53,13 +53,12 @@ class _Mapper:
         self.documents = documents_writer(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
-        self.verdicts = VerdictReader(root, task.verdicts.files) if task.verdicts else None
-        self.sizes = SizeReader(root, task.verdicts.sizes) if task.verdicts and task.verdicts.size_column else None
-        self.exchange: ExchangeWriter | None = None
+        self.judge = Judge(root, task.verdicts, self.books, self.drops) if task.verdicts else None
+        self.emitted: TableWriters | None = None
         if task.emit is not None:
             stage = task.emit.stage
             assert isinstance(stage, Global)
-            self.exchange = ExchangeWriter(root, f"{folder}/emitted.exchange", stage.emit_schema())
+            self.emitted = TableWriters(root, folder, stage.emits())
             self.salt = np.uint64(seed_for(0, "scope", task.source) if stage.scope == "source" else 0)
 
     # ---------------------------------------------------------------------------------------------- where batches come from
@@ -121,16 +120,19 @@ class _Mapper:
     # ---------------------------------------------------------------------------------------------- through the stages
 
     def process(self, batch: DocumentBatch) -> None:
-        if self.verdicts is not None:
-            batch = self._apply_verdicts(batch)
+        if self.judge is not None and self.task.verdicts is not None:
+            started = perf_counter()
+            given, batch = batch, self.judge.apply(batch)
+            name = f"{self.task.verdicts.name}: verdicts"
+            self.metrics.spent(name, perf_counter() - started, given.text_bytes, given.num_docs)
         for bound in self.task.stages:
             if batch.num_docs == 0:
                 return
             given, started = batch, perf_counter()
             batch = self._run_stage(bound, given)
             self._charge(bound.name, given, perf_counter() - started)
-        if self.exchange is not None and self.task.emit is not None and batch.num_docs:
-            batch = self._emit(self.task.emit, self.exchange, batch)
+        if self.emitted is not None and self.task.emit is not None and batch.num_docs:
+            batch = self._emit(self.task.emit, self.emitted, batch)
         started = perf_counter()
         self.documents.add(batch.record)
         self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
@@ -205,54 +207,27 @@ class _Mapper:
         self._isolate(name, batch, done.culprits)
         return _joined(parts, batch)
 
-    def _emit(self, bound: BoundStage, exchange: ExchangeWriter, batch: DocumentBatch) -> DocumentBatch:
+    def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
         assert isinstance(stage, Global)
         started = perf_counter()
         done = guarded(stage.emit, batch)
-        emitted = [self._salted(rows) for _, _, rows in done.parts]
+        emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
         self._charge(bound.name, batch, perf_counter() - started)
         started = perf_counter()
-        for rows in emitted:
-            exchange.add(rows)
-        self.metrics.spent(f"{bound.name}: exchange", perf_counter() - started, sum(rows.nbytes for rows in emitted))
+        written = sum(writers.add(tables, bound.name) for tables in emitted)
+        self.metrics.spent(f"{bound.name}: exchange", perf_counter() - started, written)
         self._isolate(bound.name, batch, done.culprits)
         return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.culprits else batch
 
-    def _salted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
         """Rows whose hashes no other source's can equal, where the stage keeps the sources apart."""
-        if not self.salt:
-            return rows
-        hashes = rows.column("hash").to_numpy() ^ self.salt
-        return rows.set_column(0, rows.schema.field(0), pa.array(hashes))
-
-    def _apply_verdicts(self, batch: DocumentBatch) -> DocumentBatch:
-        assert self.verdicts is not None
-        assert self.task.verdicts is not None
-        started = perf_counter()
-        found = self.verdicts.of(batch.keys)
-        rows = np.flatnonzero(found.dropped)
-        if len(rows):
-            self.books.dropped[f"{self.task.verdicts.name}:{self.task.verdicts.rule}"] += len(rows)
-            self.drops.add(
-                pa.record_batch(
-                    [
-                        batch.keys.take(pa.array(rows)),
-                        pa.array([self.task.verdicts.name] * len(rows)),
-                        pa.array([self.task.verdicts.rule] * len(rows)),
-                        pa.array(found.value[rows]),
-                        pa.nulls(len(rows), pa.float64()),
-                        keys_from(found.survivor[rows]),
-                    ],
-                    schema=schemas.DROPS,
-                )
-            )
-        kept = batch.filter(~found.dropped)
-        if self.sizes is not None and self.task.verdicts.size_column is not None:
-            kept = kept.with_columns({self.task.verdicts.size_column: pa.array(self.sizes.of(kept.keys))})
-        name = f"{self.task.verdicts.name}: verdicts"
-        self.metrics.spent(name, perf_counter() - started, batch.text_bytes, batch.num_docs)
-        return kept
+        return {
+            name: rows
+            if not self.salt or name in stage.by_key
+            else rows.set_column(0, rows.schema.field(0), pa.array(rows.column(0).to_numpy() ^ self.salt))
+            for name, rows in tables.items()
+        }
 
     def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
         """Quarantines documents that made a stage raise."""
@@ -275,9 +250,9 @@ class _Mapper:
         outputs = {"documents": (self.documents.finish(),)}
         self.metrics.spent("write documents", perf_counter() - started)
         outputs |= {"drops": (self.drops.finish(),), "quarantine": (self.quarantine.finish(),)}
-        if self.exchange is not None and self.task.emit is not None:
+        if self.emitted is not None and self.task.emit is not None:
             started = perf_counter()
-            outputs["emitted"] = (self.exchange.finish(),)
+            outputs |= self.emitted.finish("emitted.")
             self.metrics.spent(f"{self.task.emit.name}: exchange", perf_counter() - started)
         self.books.check(self.task.label)
         return outputs

@@ -11,20 +11,20 @@ from time import perf_counter
 from typing import Any
 
 from datapipe.errors import DatapipeError
-from datapipe.executor.global_stage import run_cluster, run_reduce
 from datapipe.executor.ledger import ATTEMPTS
 from datapipe.executor.map import run_map
+from datapipe.executor.meet import run_gather, run_meet
 from datapipe.executor.pack import run_pack
 from datapipe.executor.tokenize import run_sample, run_tokenize, run_train
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.tasks import (
     BoundStage,
-    ClusterTask,
+    GatherTask,
     MapTask,
+    MeetTask,
     OutputRef,
     PackTask,
     Record,
-    ReduceTask,
     SampleTask,
     Task,
     TokenizeTask,
@@ -37,8 +37,8 @@ Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], Task
 
 _RUNNERS: dict[type[Task], Runner] = {
     MapTask: run_map,
-    ReduceTask: run_reduce,
-    ClusterTask: run_cluster,
+    MeetTask: run_meet,
+    GatherTask: run_gather,
     SampleTask: run_sample,
     TrainTask: run_train,
     TokenizeTask: run_tokenize,
@@ -73,7 +73,7 @@ def _with_open_stages(task: Task) -> Task:
         stages = tuple(_open(bound, task.seed) for bound in task.stages)
         emit = None if task.emit is None else _open(task.emit, task.seed)
         return replace(task, stages=stages, emit=emit)
-    if isinstance(task, ReduceTask):
+    if isinstance(task, MeetTask):
         return replace(task, stage=_open(task.stage, task.seed))
     return task
 

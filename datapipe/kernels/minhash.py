@@ -31,7 +31,6 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.mixing import eight_bytes, mix64
 
 _BLOCK = 256
-_DOCS_PER_CALL = 4096
 _PADDING_BYTES = 8
 _WORD = np.uint64(0xCBF29CE484222325)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -74,25 +73,21 @@ def signatures(
 
 def band_rows(
     offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, num_bands: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where documents meet their like: hashes (num_rows,) uint64, and the document of each (num_rows,) int64, ascending.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where documents meet their like: hashes (num_rows,) uint64, the document of each (num_rows,) int64, ascending, and the
+    signatures of all documents (num_docs, num_perm) uint32.
 
     A document of at least `ngram` words has `num_bands` rows, in the order of the bands. One of fewer words has one row,
-    the hash of its words: it meets documents of the very same words and no others. One without words has none.
-    Signatures live for 4,096 documents at a time.
+    the hash of its words: it meets documents of the very same words and no others, and its signature is made of that hash, so
+    that theirs are equal. One without words has none.
     """
-    hashes, documents = [], []
-    for start in range(0, len(offsets) - 1, _DOCS_PER_CALL):
-        some = offsets[start : start + _DOCS_PER_CALL + 1]
-        num_words, word_hashes, signed = signatures(some, data, chosen, ngram)
-        num_rows = int(np.where(num_words >= ngram, num_bands, num_words > 0).sum())
-        found, whose = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64)
-        band(signed, num_words, word_hashes, ngram, num_bands, found, whose)
-        hashes.append(found)
-        documents.append(whose + start)
-    if not hashes:
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    return np.concatenate(hashes), np.concatenate(documents)
+    num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram)
+    short = num_words < ngram
+    signed[short] = (word_hashes[short] & np.uint64(0xFFFFFFFF)).astype(np.uint32)[:, None]
+    num_rows = int(np.where(short, num_words > 0, num_bands).sum())
+    hashes, documents = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64)
+    band(signed, num_words, word_hashes, ngram, num_bands, hashes, documents)
+    return hashes, documents, signed
 
 
 @inline

@@ -1,10 +1,11 @@
 """What must run: the mixture, its inputs and what is committed, compiled into steps of tasks. Pure.
 
-    inputs ─▶ clean-0 ─▶ reduce ─▶ cluster ─▶ clean-1 ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
+    inputs ─▶ clean-0 ─▶ exchange ─▶ … ─▶ verdicts ─▶ clean-1 ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
 
 A step is expanded into tasks as soon as the records of the step before are there; until then it is known by name alone.
 So the plan is compiled again whenever a step ends, and a resumed run walks through the committed ones at once. What the
-tasks of a step are is decided in `expand.py`; this file decides which step needs which.
+tasks of a step are is decided in `expand.py`; this file decides which step needs which. How often an exchange is repeated
+is known from what its last round wrote, and from nothing else.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from typing import cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
+from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.plan import expand
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
 from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts, train_rows
 from datapipe.stage import Global, InputFile, Reader, Split
+
+EXCHANGES = ("meet", "gather")
+"""Kinds of steps that exchange rows: they have no documents to count."""
 
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
@@ -41,9 +46,14 @@ class PlannedSource:
     stages: tuple[BoundStage, ...]
 
     @property
+    def splits(self) -> tuple[Split, ...]:
+        """What all tasks read."""
+        return tuple(split for group in self.groups for split in group)
+
+    @property
     def files(self) -> dict[str, InputFile]:
         """Every input file by its path, each once however it is cut."""
-        return {split.file.path: split.file for group in self.groups for split in group}
+        return {split.file.path: split.file for split in self.splits}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +122,14 @@ class Plan:
         return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
 
 
+_Tables = dict[str, tuple[OutputRef, ...]]
+
+
+def _files(steps: Sequence[Step], kind: str) -> tuple[OutputRef, ...]:
+    """The outputs of a kind that have rows."""
+    return tuple(output for step in steps for output in step.outputs(kind) if output.rows)
+
+
 def compile_plan(request: Request, look_up: LookUp) -> Plan:
     """The plan of a run at this moment. Raises UserError where the mixture cannot be laid out."""
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
@@ -168,33 +186,62 @@ class _Compilation:
         verdicts = self.verdicts(ending)
         later = None
         if before.is_committed and verdicts is not None:
-            later = self.expander.later_tasks(step_id, name, before.records, verdicts, stages, emit)
+            planned = self.request.sources[name]
+            later = self.expander.later_tasks(step_id, name, planned, before.records, verdicts, stages, emit)
         return self.add(step_id, "map", " → ".join([f"apply {ending.id}", *labels]), name, later)
 
     def verdicts(self, meeting: Meeting) -> Verdicts | None:
         """The verdicts of a global stage, or None while they are not committed."""
-        emitting = [self.segment(name, number) for name, number in meeting.sources]
-        cluster = self.known.get(f"{meeting.id}/cluster") or self.cluster(meeting, emitting)
-        if not cluster.is_committed:
+        step_id = f"{meeting.id}/verdicts"
+        step = self.known.get(step_id) or self.gather(step_id, meeting)
+        if not step.is_committed:
             return None
-        column = cast(Global, meeting.stage.stage).size_column
+        stage = cast(Global, meeting.stage.stage)
         return Verdicts(
             name=meeting.id,
             rule=meeting.rule,
-            files=cluster.outputs("verdicts"),
-            size_column=column,
-            sizes=() if column is None else cluster.outputs("sizes"),
+            tables={name: step.outputs(name) for name in FINAL_SCHEMAS if name != "sizes" or stage.size_column is not None},
+            size_column=stage.size_column,
+            removed_share=stage.removed_share_limit(),
         )
 
-    def cluster(self, meeting: Meeting, emitting: Sequence[Step]) -> Step:
-        ready = all(step.is_committed for step in emitting)
-        rows = [output for step in emitting for output in step.outputs("emitted")]
-        reduce_id, cluster_id = f"{meeting.id}/reduce", f"{meeting.id}/cluster"
-        reduces = self.expander.reduce_tasks(reduce_id, meeting.stage, rows) if ready else None
-        reduced = self.add(reduce_id, "reduce", f"{meeting.id}: meet by hash", "", reduces)
-        edges = reduced.outputs("edges")
-        clusters = self.expander.cluster_tasks(cluster_id, meeting.stage, edges) if reduced.is_committed else None
-        return self.add(cluster_id, "cluster", f"{meeting.id}: name survivors", "", clusters)
+    def gather(self, step_id: str, meeting: Meeting) -> Step:
+        """The exchanges of a global stage one after the other, and its verdicts by document."""
+        stage = cast(Global, meeting.stage.stage)
+        emitting = [self.segment(name, number) for name, number in meeting.sources]
+        tables: _Tables | None = None
+        if all(step.is_committed for step in emitting):
+            tables = {name: _files(emitting, f"emitted.{name}") for name in stage.emits()}
+        for exchange in stage.exchanges():
+            tables = self.exchange(meeting, exchange, tables)
+        final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
+        gathers = None if final is None else self.expander.gather_tasks(step_id, meeting.stage, final)
+        return self.add(step_id, "gather", f"{meeting.id}: verdicts by document", "", gathers)
+
+    def exchange(self, meeting: Meeting, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
+        """The tables there are after an exchange, or None while they are not known."""
+        name = f"{meeting.id}/{exchange.name}"
+        for number in range(1, exchange.rounds + 1):
+            step_id = name if exchange.rounds == 1 else f"{name}-{number}"
+            met = None
+            if tables is not None:
+                own = {one: tables.get(one, ()) for one in exchange.inputs}
+                met = self.expander.meet_tasks(step_id, meeting.stage, exchange, own)
+            label = f"{meeting.id}: {exchange.name}" + (f", round {number}" if exchange.rounds > 1 else "")
+            step = self.add(step_id, "meet", label, "", met)
+            if tables is None or not step.is_committed:
+                return None
+            written = {one: _files([step], one) for one in exchange.outputs}
+            kept = {one: () if one in exchange.outputs and one in exchange.inputs else tables[one] for one in tables}
+            tables = {one: kept.get(one, ()) + written.get(one, ()) for one in {**kept, **written}}
+            if not tables.pop(OPEN, ()):
+                return tables
+        if exchange.rounds == 1:
+            return tables
+        raise DatapipeError(
+            f"{name}: not finished after {exchange.rounds} rounds. This is a defect of datapipe or of a stage of yours: "
+            "each round must bring the end nearer."
+        )
 
     def tokenizer(self, cleaned: Sequence[Step]) -> OutputRef | None:
         """The tokenizer's file, or None while it is not committed."""

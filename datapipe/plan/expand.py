@@ -8,24 +8,29 @@ tasks that made it differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import xxhash
 
 from datapipe.config.mixture import Mixture
+from datapipe.exchanges import Exchange
 from datapipe.plan.fingerprint import fingerprint
+from datapipe.plan.inputs import file_hash
 from datapipe.plan.sampling import sample_fractions
 from datapipe.plan.tasks import (
     HASH_SPACE,
     BoundStage,
-    ClusterTask,
+    GatherTask,
     MapTask,
+    MeetTask,
     OutputRef,
     PackTask,
     Record,
-    ReduceTask,
     SampleTask,
+    Tables,
     Task,
     TokenizeTask,
     TrainTask,
@@ -46,6 +51,33 @@ def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
     count = math.ceil(total_bytes / bucket_bytes)
     borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
     return list(zip(borders[:-1], borders[1:])) if count else []
+
+
+def fits_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+    """Whether an exchange is done in one call, as `Exchange.at_once_bytes` has it."""
+    budget = bucket_bytes if at_once_bytes is None else at_once_bytes
+    return budget > 0 and _weight(tables) <= budget
+
+
+def _weight(tables: Tables) -> int:
+    return sum(output.weight for files in tables.values() for output in files)
+
+
+def _in_range(tables: Tables, start: int, stop: int) -> dict[str, tuple[OutputRef, ...]]:
+    """The files that may have rows of a range of hashes, in an order that their content gives."""
+    return {
+        name: tuple(sorted((one for one in files if _overlaps(one, start, stop)), key=lambda one: one.checksum))
+        for name, files in tables.items()
+    }
+
+
+def _overlaps(output: OutputRef, start: int, stop: int) -> bool:
+    facts = output.facts or {}
+    return output.rows > 0 and int(facts["first"]) < stop and int(facts["last"]) >= start
+
+
+def _table_checksums(tables: Tables) -> dict[str, list[str]]:
+    return {name: _checksums(files) for name, files in sorted(tables.items())}
 
 
 def _checksums(outputs: Iterable[OutputRef]) -> list[str]:
@@ -106,52 +138,81 @@ class Expander:
         self,
         step: str,
         name: str,
+        planned: PlannedSource,
         before: Sequence[Record],
         verdicts: Verdicts,
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
     ) -> Sequence[Task]:
-        judged: dict[str, Any] = {"name": verdicts.name, "rule": verdicts.rule, "files": _checksums(verdicts.files)}
-        if verdicts.size_column is not None:
-            judged["sizes"] = [verdicts.size_column, _checksums(verdicts.sizes)]
-        options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit)
-        return [
-            MapTask(
-                **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
-                documents=record.of("documents"),
-                verdicts=verdicts,
-                stages=stages,
-                emit=emit,
+        """One task for each of the step before; it is given the verdicts on documents of its own input files alone."""
+        groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # with a limit one task reads all
+        tasks: list[Task] = []
+        for splits, record in zip(groups, before, strict=True):
+            hashes = {file_hash(name, split.file.path) for split in splits}
+            own = replace(verdicts, tables=_of_files(verdicts.tables, hashes))
+            judged: dict[str, Any] = {
+                "name": own.name,
+                "rule": own.rule,
+                "tables": _table_checksums(own.tables),
+                "size_column": own.size_column,
+                "removed_share": own.removed_share,
+            }
+            options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit)
+            tasks.append(
+                MapTask(
+                    **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
+                    documents=record.of("documents"),
+                    verdicts=own,
+                    stages=stages,
+                    emit=emit,
+                )
             )
-            for record in before
-        ]
+        return tasks
 
-    def reduce_tasks(self, step: str, stage: BoundStage, rows: Sequence[OutputRef]) -> Sequence[Task]:
-        files = tuple(rows)
-        inputs = _checksums(files)
-        ranges = hash_ranges(sum(output.weight for output in files), self.mixture.execution.bucket_bytes)
-        return [
-            ReduceTask(
-                **self.common(step, "", "reduce", [stage.name], stage=stage.digest, files=inputs, range=[start, stop]),
-                stage=stage,
-                files=files,
-                start=start,
-                stop=stop,
+    def meet_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> Sequence[Task]:
+        """One task per range of hashes of a round, or one for everything where that fits."""
+        bucket_bytes = self.mixture.execution.bucket_bytes
+        at_once = fits_one_task(tables, exchange.at_once_bytes, bucket_bytes)
+        ranges = hash_ranges(_weight(tables), _weight(tables) if at_once else bucket_bytes)
+        tasks: list[Task] = []
+        for start, stop in ranges:
+            own = _in_range(tables, start, stop)
+            if not any(own.values()):
+                continue
+            parts: dict[str, Any] = {"stage": stage.digest, "exchange": exchange.name, "tables": _table_checksums(own)}
+            tasks.append(
+                MeetTask(
+                    **self.common(step, "", "meet", [stage.name], **parts, range=[start, stop], at_once=at_once),
+                    stage=stage,
+                    exchange=exchange.name,
+                    tables=own,
+                    start=start,
+                    stop=stop,
+                    limit_bytes=2 * bucket_bytes,
+                    at_once=at_once,
+                )
             )
-            for start, stop in ranges
-        ]
+        return tasks
 
-    def cluster_tasks(self, step: str, stage: BoundStage, edges: Sequence[OutputRef]) -> Sequence[Task]:
-        """One task where clusters span buckets, else one per bucket, since each star there is a finished cluster."""
-        disjoint = getattr(stage.stage, "disjoint_stars", False)
-        groups = [(output,) for output in edges] if disjoint else [tuple(edges)]
-        return [
-            ClusterTask(
-                **self.common(step, "", "cluster", [stage.name], files=_checksums(group), number=number),
-                files=group,
+    def gather_tasks(self, step: str, stage: BoundStage, tables: Tables) -> Sequence[Task]:
+        """The verdicts by document; one task per range of the first halves of keys."""
+        bucket_bytes = self.mixture.execution.bucket_bytes
+        tasks: list[Task] = []
+        for start, stop in hash_ranges(_weight(tables), bucket_bytes):
+            own = _in_range(tables, start, stop)
+            if not any(own.values()):
+                continue
+            tasks.append(
+                GatherTask(
+                    **self.common(step, "", "gather", [stage.name], tables=_table_checksums(own), range=[start, stop]),
+                    stage=stage,
+                    tables=own,
+                    start=start,
+                    stop=stop,
+                    limit_bytes=bucket_bytes,
+                )
             )
-            for number, group in enumerate(groups)
-        ]
+        return tasks
 
     # -------------------------------------------------------------------------------------------------- tokens
 
@@ -239,6 +300,17 @@ class Expander:
                 for bucket, (start, stop) in enumerate(ranges)
             ]
         return tasks
+
+
+def _of_files(tables: Tables, hashes: Collection[int]) -> Tables:
+    """The files that may have rows about documents of these input files."""
+    listed = sorted(hashes)
+
+    def is_own(output: OutputRef) -> bool:
+        at = bisect_left(listed, int((output.facts or {})["first"]))
+        return at < len(listed) and listed[at] <= int((output.facts or {})["last"])
+
+    return {name: tuple(output for output in files if output.rows and is_own(output)) for name, files in tables.items()}
 
 
 def _names(stages: Sequence[BoundStage], emit: BoundStage | None) -> list[str]:

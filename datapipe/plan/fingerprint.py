@@ -17,8 +17,8 @@ from datapipe.source_code import digest_of
 
 _RUNNERS = {
     "map": "datapipe.executor.map",
-    "reduce": "datapipe.executor.global_stage",
-    "cluster": "datapipe.executor.global_stage",
+    "meet": "datapipe.executor.meet",
+    "gather": "datapipe.executor.meet",
     "sample": "datapipe.executor.tokenize",
     "train": "datapipe.executor.tokenize",
     "tokenize": "datapipe.executor.tokenize",

@@ -1,8 +1,8 @@
 """The records that travel: what a worker is told to do, and what it says it has done.
 
     map        splits of input, or documents of the step before  ->  documents, drops, quarantine, rows to exchange
-    reduce     a range of hashes of the exchanged rows           ->  edges between documents found alike
-    cluster    all edges                                         ->  verdicts, sizes of clusters
+    meet       a range of hashes of the tables of an exchange    ->  rows of its outputs
+    gather     a range of document keys of the final tables      ->  drops, cuts and sizes, one file of each
     sample     documents                                         ->  a deterministic part of their text
     train      samples                                           ->  tokenizer.json
     tokenize   documents                                         ->  token rows to exchange: of each stratum, and held out
@@ -33,7 +33,7 @@ class OutputRef:
     """A committed file: where it is (relative to OUTPUT), and what is in it.
 
     Attributes:
-        rows: documents, edges or sequences, as the file's kind has it.
+        rows: documents, rows to exchange or sequences, as the file's kind has it.
         bytes: as stored.
         weight: bytes before compression, or tokens × width: what bucket counts are reckoned from.
         facts: the few more things the next step must know, such as the end-of-text id of a tokenizer.
@@ -56,20 +56,25 @@ class BoundStage:
     digest: str
 
 
+Tables = Mapping[str, tuple[OutputRef, ...]]
+"""Exchange files by the table that their rows are of."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
-    """The verdicts of a global stage, and the reason they give.
+    """The verdicts of a global stage on the documents of a task, and the reason they give.
 
     Attributes:
+        tables: "drops", "cuts" and "sizes", as far as there are rows for files of the task.
         size_column: where the sizes of clusters go, if anywhere.
-        sizes: files of them.
+        removed_share: a document of which a greater share is cut is dropped.
     """
 
     name: str
     rule: str
-    files: tuple[OutputRef, ...]
+    tables: Tables
     size_column: str | None = None
-    sizes: tuple[OutputRef, ...] = ()
+    removed_share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,20 +107,34 @@ class MapTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReduceTask(Task):
-    """Meets the rows of one hash range."""
+class MeetTask(Task):
+    """Meets the rows of one hash range in one round of an exchange.
+
+    Attributes:
+        exchange: its name.
+        tables: by input.
+        limit_bytes: rows given to the stage at once, about; where a range has more, they come in parts.
+        at_once: whether all rows go to `Global.meet_at_once`.
+    """
 
     stage: BoundStage
-    files: tuple[OutputRef, ...]
+    exchange: str
+    tables: Tables
     start: int
     stop: int
+    limit_bytes: int
+    at_once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterTask(Task):
-    """Joins all edges into clusters and names one survivor each."""
+class GatherTask(Task):
+    """Puts the final tables of a global stage in the order of document keys; a range of the first halves of keys."""
 
-    files: tuple[OutputRef, ...]
+    stage: BoundStage
+    tables: Tables
+    start: int
+    stop: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

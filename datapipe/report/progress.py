@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from datapipe.plan.compile import Plan, Step
+from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.tasks import Record, Task
 from datapipe.report.funnel import size
 
@@ -103,12 +103,18 @@ class Progress:
         tasks = f"{len(records)}/{'?' if step.tasks is None else len(step.tasks)}"
         rate = pace.mb_per_s() if pace else None
         kept = sum(record.metrics.books.kept for record in records)
+        done = f"{kept:,} kept" if kept else ""
+        if step.kind in EXCHANGES:
+            outputs = [output for record in records for files in record.outputs.values() for output in files]
+            seconds = sum(record.metrics.seconds for record in records)
+            rows, stored = sum(output.rows for output in outputs), sum(output.bytes for output in outputs)
+            done = f"{rows:,} rows, {size(stored)}, {seconds:,.1f} s"
         remaining = 0 if step.tasks is None else len(step.tasks) - len(records)
         left = pace.left_s(remaining) if pace and remaining else None
         return (
             tasks,
             "" if rate is None else f"{rate:,.1f} MB/s",
-            f"{kept:,} kept" if kept else "",
+            done,
             "" if left is None else f"{_duration(left)} left",
         )
 

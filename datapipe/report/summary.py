@@ -7,6 +7,7 @@ sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
            .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same, and the steps that serve several sources
+tasks                   step → {planned, committed}; of each round of an exchange also what it wrote: {rows, bytes, seconds}
 mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/drawing.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
 from datapipe.plan.books import SourceBooks, shared_work, source_books
-from datapipe.plan.compile import Plan
+from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.report.drawing import drawing
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
@@ -63,10 +64,21 @@ def summarize(
         "tokenizer": tokenizer,
         "tasks": {
             step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
+            | (_exchanged(step) if step.kind in EXCHANGES else {})
             for step in plan.steps
         },
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
+    }
+
+
+def _exchanged(step: Step) -> dict[str, int | float]:
+    """What one round of an exchange wrote, and what it took."""
+    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
+    return {
+        "rows": sum(output.rows for output in outputs),
+        "bytes": sum(output.bytes for output in outputs),
+        "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
     }
 
 

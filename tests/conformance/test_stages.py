@@ -16,7 +16,10 @@ import pytest
 import stages
 from datapipe import columns
 from datapipe.documents import BASE_FIELDS, DocumentBatch
-from datapipe.stage import EDGE_SCHEMA, Filter, FilterResult, Global, Map, Reader, Stage, StageContext
+from datapipe.exchanges import DROP_SCHEMA
+from datapipe.executor.meet import table_schemas
+from datapipe.stage import Filter, FilterResult, Global, Map, Reader, Stage, StageContext
+from tests import meetings
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
@@ -121,7 +124,11 @@ def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
     if isinstance(stage, Map):
         return pa.Table.from_batches([batch.with_columns(stage.process(batch)).record])
     assert isinstance(stage, Global)
-    return pa.Table.from_batches([stage.emit(batch)])
+    emitted = stage.emit(batch)
+    assert list(emitted) == list(stage.emits())
+    named = [(pa.Table.from_batches([rows]), pa.array([name] * len(rows), pa.string())) for name, rows in emitted.items()]
+    tables = [table.append_column("table", names) for table, names in named]
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _rows(stage: Stage, table: pa.Table) -> list[str]:
@@ -241,18 +248,51 @@ def test_map_leaves_key_id_and_kept_columns_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GLOBALS)
-def test_global_stage_joins_equal_documents_by_edges_of_the_schema(name: str) -> None:
+def test_global_stage_tables_are_declared_before_they_meet(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    emitted = stage.emit(_batch(SMALL))
-    assert emitted.schema == stage.emit_schema()
-    assert emitted.schema.names[:2] == ["hash", "key"]
-    order = [("hash", "ascending"), ("key", "ascending")]
-    bucket = pa.Table.from_batches([emitted]).sort_by(order).combine_chunks().to_batches()[0]
-    edges = stage.reduce(bucket)
-    assert edges.schema == EDGE_SCHEMA
-    keys = set(emitted.column("key").to_pylist())
-    assert keys >= {*edges.column("key").to_pylist(), *edges.column("other").to_pylist()}
-    alike = set(_batch(["prose", "prose again"]).keys.to_pylist())
-    assert alike in [{key, other} for key, other in zip(edges.column("key").to_pylist(), edges.column("other").to_pylist())]
-    assert stage.reduce(bucket.slice(0, 0)).num_rows == 0
+    known = dict(stage.emits())
+    assert {table: rows.schema for table, rows in stage.emit(_batch(SMALL)).items()} == known
+    assert set(stage.by_key) <= set(known)
+    exchanges = stage.exchanges()
+    assert len({one.name for one in exchanges}) == len(exchanges)
+    for exchange in exchanges:
+        assert set(exchange.inputs) <= {*known, *exchange.outputs}
+        known.update(exchange.outputs)
+    assert {"drops", "cuts"} & set(known)
+    assert all(schema.field(0).equals(DROP_SCHEMA.field(0)) for schema in known.values())
+    assert table_schemas(stage) == known
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_global_stage_judges_documents_by_schema_and_keeps_one_of_equal_ones(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Global)
+    batch = _batch(SMALL)
+    final = meetings.meet_all(stage, [batch])
+    keys = set(batch.keys.to_pylist())
+    drops = {row["key"]: row["survivor"] for row in final["drops"].to_pylist()} if "drops" in final else {}
+    assert {*drops, *drops.values()} <= keys
+    assert not set(drops) & set(drops.values())
+    cut = set(final["cuts"].column("key").to_pylist()) if "cuts" in final else set()
+    prose, again = _batch(["prose", "prose again"]).keys.to_pylist()
+    assert again in {*drops, *cut} or prose in {*drops, *cut}
+    for table in final.values():
+        assert table.column("hash").to_pylist() == columns.key_halves(table.column("key"))[0].tolist()
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_global_stage_verdicts_do_not_depend_on_batches_or_buckets(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Global)
+    whole = meetings.meet_all(stage, [_batch(SMALL)])
+    parts = [_batch(SMALL[at : at + 3]) for at in range(0, len(SMALL), 3)]
+    assert meetings.meet_all(stage, parts[::-1], num_buckets=7) == whole
+    assert meetings.meet_all(stage, parts, num_buckets=3, at_once=False) == whole
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_global_stage_nothing_meets_to_nothing(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Global)
+    assert all(table.num_rows == 0 for table in meetings.meet_all(stage, [_batch([])]).values())

@@ -1,91 +1,150 @@
-"""Verdicts from edges: who survives does not depend on how the edges came."""
+"""Components from edges: who survives does not depend on how the edges came, how they are cut, or which way joins them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from datapipe import columns
-from datapipe.clusters import cluster_sizes, cluster_verdicts
-from datapipe.stage import EDGE_SCHEMA, VERDICT_SCHEMA
+from datapipe.clusters import (
+    EDGE_SCHEMA,
+    NARROW,
+    WIDE,
+    Nodes,
+    both_ways,
+    components_exchange,
+    first_of_group,
+    join_at_once,
+    meet_components,
+    size_rows,
+    star_drops,
+)
+from datapipe.exchanges import OPEN
+from datapipe.executor.exchange import sorted_rows
 from tests.oracles import components as oracle
 
-Edge = tuple[bytes, bytes, int, int, float]
+Edges = list[tuple[int, int]]
 
 
-def _key(number: int) -> bytes:
-    """Spread over both halves, with the high bit set in some."""
-    return ((number * 0x9E3779B97F4A7C15) % 2**64 >> 62 << 62).to_bytes(8, "big") + number.to_bytes(8, "big")
+def _nodes(numbers: np.ndarray, ranks: np.ndarray) -> Nodes:
+    """Keys spread over both halves, in the order of the numbers, with the high bit set in some."""
+    numbers = numbers.astype(np.uint64)
+    return ranks[numbers.astype(np.int64)], (numbers >> np.uint64(2)) << np.uint64(50), numbers
 
 
-def _table(edges: list[Edge]) -> pa.Table:
-    names = [field.name for field in EDGE_SCHEMA]
-    return pa.Table.from_pylist([dict(zip(names, edge, strict=True)) for edge in edges], schema=EDGE_SCHEMA)
+def _wide(edges: Edges, ranks: np.ndarray) -> pa.RecordBatch:
+    ends = np.array(edges, np.int64).reshape(-1, 2)
+    return both_ways(_nodes(ends[:, 0], ranks), _nodes(ends[:, 1], ranks))
 
 
-def _rows(verdicts: pa.RecordBatch) -> list[tuple[bytes, bytes, float]]:
-    assert verdicts.schema == VERDICT_SCHEMA
-    return [(row["key"], row["survivor"], row["value"]) for row in verdicts.to_pylist()]
+def _survivors(narrow: pa.RecordBatch) -> dict[int, int]:
+    ends = (columns.key_halves(narrow.column(name))[1].tolist() for name in ("key", "other"))
+    return dict(zip(*ends))
 
 
-def _random_edges(seed: int) -> list[Edge]:
+def _at_once(wide: pa.RecordBatch) -> dict[int, int]:
+    return _survivors(join_at_once({WIDE: _sorted(wide), NARROW: wide.slice(0, 0)})[NARROW])
+
+
+def _in_rounds(wide: pa.RecordBatch, num_buckets: int = 1) -> tuple[dict[int, int], int]:
+    """The survivors, and how many rounds it took."""
+    tables = {WIDE: _sorted(wide), NARROW: wide.slice(0, 0)}
+    for number in range(1, components_exchange(0).rounds + 1):
+        found: dict[str, list[pa.RecordBatch]] = {WIDE: [], NARROW: [], OPEN: []}
+        for bucket in _buckets(tables, num_buckets):
+            for name, rows in meet_components(bucket).items():
+                found[name].append(rows)
+        tables = {name: _sorted(*found[name]) for name in (WIDE, NARROW)}
+        if not sum(rows.num_rows for rows in found[OPEN]):
+            return _survivors(tables[NARROW]), number
+    raise AssertionError("not finished")
+
+
+def _buckets(tables: dict[str, pa.RecordBatch], count: int) -> list[dict[str, pa.RecordBatch]]:
+    def part(rows: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        numbers = columns.numbers(rows.column("hash")) >> np.uint64(32)
+        return rows.filter(pa.array(numbers * np.uint64(count) >> np.uint64(32) == np.uint64(number)))
+
+    return [{name: part(rows, number) for name, rows in tables.items()} for number in range(count)]
+
+
+def _sorted(*rows: pa.RecordBatch) -> pa.RecordBatch:
+    return sorted_rows(pa.Table.from_batches(rows, EDGE_SCHEMA))
+
+
+def _expected(edges: Edges, ranks: np.ndarray) -> dict[int, int]:
+    return oracle.survivors(len(ranks), edges, ranks.tolist())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_components_random_graphs_equal_the_oracle_either_way(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    ranks = generator.integers(0, 3, 60).tolist()
-    ends = generator.integers(0, 60, (40, 2)).tolist()
-    values = generator.integers(1, 5, 40) / 4
-    return [(_key(a), _key(b), ranks[a], ranks[b], value) for (a, b), value in zip(ends, values.tolist(), strict=True)]
+    num_nodes = int(generator.integers(2, 120))
+    edges = [(a, b) for a, b in generator.integers(0, num_nodes, (int(generator.integers(1, 150)), 2)).tolist() if a != b]
+    ranks = generator.integers(0, 3, num_nodes).astype(np.uint64)
+    expected = _expected(edges, ranks)
+    wide = _wide(edges, ranks)
+    assert _at_once(wide) == expected
+    assert _in_rounds(wide)[0] == expected
+    assert _in_rounds(wide, 7)[0] == expected
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_cluster_verdicts_random_edges_equal_the_oracle(seed: int) -> None:
-    edges = _random_edges(seed)
-    assert _rows(cluster_verdicts(_table(edges))) == oracle.verdicts(edges)
+@pytest.mark.parametrize(("count", "is_shuffled"), [(100_000, False), (10_000, True)])
+def test_components_chain_is_one_in_few_rounds(count: int, is_shuffled: bool) -> None:
+    numbers = np.random.default_rng(1).permutation(count) if is_shuffled else np.arange(count)
+    wide = _wide(np.column_stack([numbers[:-1], numbers[1:]]).tolist(), np.zeros(count, np.uint64))
+    expected = dict.fromkeys(range(1, count), 0)
+    assert _at_once(wide) == expected
+    found, num_rounds = _in_rounds(wide, 3)
+    assert found == expected
+    assert num_rounds <= 2 * 17 + 1
 
 
-def test_cluster_verdicts_any_order_and_chunking_are_the_same() -> None:
-    edges = _random_edges(99)
-    expected = cluster_verdicts(_table(edges))
-    turned = [(b, a, rank_b, rank_a, value) for a, b, rank_a, rank_b, value in reversed(edges)]
-    chunked = pa.concat_tables([_table(turned[:7]), _table(turned[7:8]), _table(turned[8:])])
-    assert cluster_verdicts(chunked).equals(expected)
+@pytest.mark.parametrize("center", [0, 500, 999])
+def test_components_star_takes_few_rounds_wherever_its_middle_is(center: int) -> None:
+    edges = [(center, other) for other in range(1000) if other != center]
+    found, num_rounds = _in_rounds(_wide(edges, np.zeros(1000, np.uint64)))
+    assert found == dict.fromkeys(range(1, 1000), 0)
+    assert num_rounds <= 3
 
 
-def test_cluster_verdicts_stars_drop_every_ray() -> None:
-    edges = [(_key(1), _key(number), 0, number, 1.0) for number in (5, 3, 4)]
-    survivor = _key(1)
-    expected = sorted((_key(number), survivor, 1.0) for number in (5, 3, 4))
-    assert _rows(cluster_verdicts(_table(edges))) == expected
+@pytest.mark.parametrize("join", [_at_once, lambda wide: _in_rounds(wide)[0]])
+def test_components_lowest_rank_wins_over_lowest_key(join: Callable[[pa.RecordBatch], dict[int, int]]) -> None:
+    ranks = np.array([5, 5, 2], np.uint64)
+    assert join(_wide([(0, 1), (1, 2)], ranks)) == {0: 2, 1: 2}
 
 
-def test_cluster_verdicts_lowest_rank_wins_over_lowest_key() -> None:
-    low, middle, high = sorted(map(_key, (1, 2, 3)))
-    edges = [(low, middle, 9, 7, 0.5), (middle, high, 7, 2, 0.75)]
-    assert _rows(cluster_verdicts(_table(edges))) == [(low, high, 0.5), (middle, high, 0.75)]
+def test_components_round_in_pieces_of_a_giant_group_is_the_same() -> None:
+    """As the engine cuts it: every piece begins with the group's first row."""
+    wide = _sorted(_wide([(500, other) for other in range(1000) if other != 500], np.zeros(1000, np.uint64)))
+    start = int(np.flatnonzero(columns.key_halves(wide.column("key"))[1] == 500)[0])
+    group = wide.slice(start, 999)
+    pieces = [group.slice(0, 400), pa.concat_batches([group.slice(0, 1), group.slice(400)])]
+    whole = meet_components({WIDE: group, NARROW: group.slice(0, 0)})
+    parts = [meet_components({WIDE: piece, NARROW: piece.slice(0, 0)}) for piece in pieces]
+    assert _survivors(_sorted(*(part[NARROW] for part in parts))) == _survivors(whole[NARROW])
+    assert whole[OPEN].num_rows == 1
+    assert [part[OPEN].num_rows for part in parts] == [1, 1]
 
 
-def test_cluster_verdicts_no_edges_are_no_verdicts() -> None:
-    assert _rows(cluster_verdicts(_table([]))) == []
-    assert _rows(cluster_verdicts(pa.RecordBatch.from_pylist([], schema=EDGE_SCHEMA))) == []
+def test_components_no_edges_are_none() -> None:
+    nothing = pa.RecordBatch.from_pylist([], schema=EDGE_SCHEMA)
+    assert join_at_once({WIDE: nothing, NARROW: nothing})[NARROW].num_rows == 0
+    assert _in_rounds(nothing) == ({}, 1)
 
 
-def test_cluster_verdicts_long_chain_has_one_survivor() -> None:
-    keys = columns.make_keys(7, np.arange(100_000, dtype=np.uint64))
-    order = np.random.default_rng(0).permutation(99_999)
-    ranks = pa.array(np.zeros(99_999, np.uint64))
-    ends = [keys.take(pa.array(order)), keys.take(pa.array(order + 1))]
-    edges = pa.RecordBatch.from_arrays([*ends, ranks, ranks, pa.array(np.ones(99_999))], schema=EDGE_SCHEMA)
-    verdicts = cluster_verdicts(edges)
-    assert verdicts.column("key").equals(keys.slice(1))
-    assert verdicts.column("survivor").unique().to_pylist() == [keys[0].as_py()]
+def test_first_of_group_is_where_equal_rows_begin() -> None:
+    assert first_of_group(np.array([7, 7, 7, 8, 8]), np.array([1, 1, 2, 2, 2])).tolist() == [0, 0, 2, 3, 3]
+    assert first_of_group(np.zeros(0)).tolist() == []
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_cluster_sizes_count_survivors_and_all_they_stand_for(seed: int) -> None:
-    verdicts = cluster_verdicts(_table(_random_edges(seed)))
-    survivors, sizes = cluster_sizes(verdicts)
-    counts = Counter(verdicts.column("survivor").to_pylist())
-    assert list(zip(survivors.to_pylist(), sizes.tolist(), strict=True)) == [(key, n + 1) for key, n in sorted(counts.items())]
-    assert len(cluster_sizes(verdicts.slice(0, 0))[0]) == 0
+def test_star_drops_and_sizes_leave_out_the_middle() -> None:
+    keys = columns.make_keys(3, np.arange(5, dtype=np.uint64))
+    drops = star_drops(keys, np.array([0, 0, 2, 2, 2]), 0.5)
+    rows = [(row["hash"], row["key"][-1], row["survivor"][-1], row["value"]) for row in drops.to_pylist()]
+    assert rows == [(3, 1, 0, 0.5), (3, 3, 2, 0.5), (3, 4, 2, 0.5)]
+    sizes = size_rows(drops.column("survivor")).to_pylist()
+    assert sorted((row["key"][-1], row["size"]) for row in sizes) == [(0, 1), (2, 2)]

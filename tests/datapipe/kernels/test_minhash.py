@@ -41,7 +41,7 @@ def test_signatures_any_text_equal_the_oracle(ngram: int) -> None:
 def test_band_rows_any_text_equal_the_oracle() -> None:
     chosen = minhash.permutations(7, 7)  # one permutation more than two bands of three rows use
     with np.errstate(over="ignore"):
-        hashes, documents = minhash.band_rows(*_buffers(TEXTS), chosen, 5, 2)
+        hashes, documents, _ = minhash.band_rows(*_buffers(TEXTS), chosen, 5, 2)
     found = [oracle.signature(text.encode(), chosen.a.tolist(), chosen.b.tolist(), 5) for text in TEXTS]
     expected = oracle.band_rows(found, 5, 2)
     assert list(zip(hashes.tolist(), documents.tolist(), strict=True)) == expected
@@ -51,21 +51,21 @@ def test_band_rows_slice_of_a_longer_column_equal_those_of_its_texts() -> None:
     chosen = minhash.permutations(1, 8)
     whole = pa.array(TEXTS, pa.large_string())
     with np.errstate(over="ignore"):
-        hashes, documents = minhash.band_rows(*columns.text_buffers(whole.slice(3, 4)), chosen, 3, 4)
-        expected, whose = minhash.band_rows(*_buffers(TEXTS[3:7]), chosen, 3, 4)
+        hashes, documents, _ = minhash.band_rows(*columns.text_buffers(whole.slice(3, 4)), chosen, 3, 4)
+        expected, whose, _ = minhash.band_rows(*_buffers(TEXTS[3:7]), chosen, 3, 4)
     assert hashes.tolist() == expected.tolist()
     assert documents.tolist() == whose.tolist()
 
 
 def test_band_rows_no_documents_are_none() -> None:
-    hashes, documents = minhash.band_rows(*_buffers([]), minhash.permutations(1, 8), 3, 4)
+    hashes, documents, _ = minhash.band_rows(*_buffers([]), minhash.permutations(1, 8), 3, 4)
     assert (len(hashes), len(documents)) == (0, 0)
 
 
 def test_band_rows_short_texts_meet_only_equal_words() -> None:
     texts = ["One two", "one, two!", "two one", "onetwo", "one two two", "one", "two", "", "!", "one two three four five"]
     with np.errstate(over="ignore"):
-        hashes, documents = minhash.band_rows(*_buffers(texts), minhash.permutations(1, 4), 5, 2)
+        hashes, documents, _ = minhash.band_rows(*_buffers(texts), minhash.permutations(1, 4), 5, 2)
     assert documents.tolist() == [0, 1, 2, 3, 4, 5, 6, 9, 9]
     assert hashes[0] == hashes[1]
     assert len(set(hashes.tolist())) == 8
@@ -113,7 +113,7 @@ def _counting(start: int) -> tuple[str, str]:
 def test_band_rows_meet_as_often_as_the_banding_says(similarity: float, low: float, high: float) -> None:
     num_pairs = 400
     texts, _ = _pairs(similarity, num_pairs, seed=3)
-    hashes, documents = minhash.band_rows(*_buffers(texts), minhash.permutations(3, 112), 1, 14)
+    hashes, documents, _ = minhash.band_rows(*_buffers(texts), minhash.permutations(3, 112), 1, 14)
     assert documents.tolist() == [document for document in range(2 * num_pairs) for _ in range(14)]
     meets = (hashes.reshape(num_pairs, 2, 14)[:, 0] == hashes.reshape(num_pairs, 2, 14)[:, 1]).any(axis=1)
     assert low <= meets.mean() <= high

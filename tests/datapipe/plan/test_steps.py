@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from datapipe.errors import UserError
 from datapipe.plan.steps import lay_out
 from datapipe.plan.tasks import BoundStage
-from datapipe.stage import EDGE_SCHEMA, Global, Map
+from datapipe.stage import Global, Map
 
 
 class Clean(Map):
@@ -20,9 +19,6 @@ class Clean(Map):
 
 class Meet(Global):
     """Finds nothing."""
-
-    def emit_schema(self) -> pa.Schema:
-        return EDGE_SCHEMA
 
 
 def _map(name: str) -> BoundStage:

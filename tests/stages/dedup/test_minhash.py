@@ -11,38 +11,15 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from datapipe import columns
-from datapipe.clusters import cluster_verdicts
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.stage import EDGE_SCHEMA, StageContext
 from stages.dedup.minhash import Minhash
+from tests.meetings import batch_of, dropped, meet_all, opened, place
 from tests.oracles import minhash as oracle
 
 
-def _batch(texts: list[str]) -> DocumentBatch:
-    keys = columns.make_keys(1, np.arange(len(texts), dtype=np.uint64))
-    ids = pa.array([str(number) for number in range(len(texts))], pa.large_string())
-    return DocumentBatch(pa.record_batch({"key": keys, "id": ids, "text": pa.array(texts, pa.large_string())}))
-
-
 def _opened(seed: int = 1, **options: object) -> Minhash:
-    stage = Minhash.model_validate(options)
-    stage.open(StageContext(name="dedup.minhash", seed=seed))
-    return stage
-
-
-def _place(key: bytes) -> int:
-    return int.from_bytes(key[8:], "big")
-
-
-def _dropped(stage: Minhash, texts: list[str]) -> dict[int, int]:
-    """Place of each dropped document -> place of its survivor."""
-    rows = stage.emit(_batch(texts))
-    order = np.lexsort((*reversed(columns.key_halves(rows.column("key"))), rows.column("hash").to_numpy()))
-    edges = stage.reduce(rows.take(pa.array(order)))
-    assert edges.schema == EDGE_SCHEMA
-    return {_place(row["key"]): _place(row["survivor"]) for row in cluster_verdicts(edges).to_pylist()}
+    return opened(Minhash.model_validate(options), "dedup.minhash", seed)
 
 
 def _text(seed: int, num_words: int = 300) -> list[str]:
@@ -58,69 +35,62 @@ def _family(seed: int) -> list[str]:
 
 def test_minhash_families_of_near_duplicates_keep_one_each() -> None:
     texts = _family(1) + _family(2) + [" ".join(_text(3)), " ".join(_text(4))]
-    assert _dropped(_opened(), texts) == {1: 0, 2: 0, 3: 0, 5: 4, 6: 4, 7: 4}
+    assert dropped(_opened(), texts) == {1: 0, 2: 0, 3: 0, 5: 4, 6: 4, 7: 4}
 
 
 @pytest.mark.parametrize(("keep", "survivor"), [("first", 0), ("longest", 2), ("shortest", 0)])
 def test_minhash_keep_policy_chooses_the_survivor(keep: str, survivor: int) -> None:
-    assert set(_dropped(_opened(keep=keep), _family(5)).values()) == {survivor}
+    assert set(dropped(_opened(keep=keep), _family(5)).values()) == {survivor}
 
 
 def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
     families = [text for seed in range(10, 20) for text in _family(seed)]
-    first, second = (_dropped(_opened(seed=seed, keep="random"), families) for seed in (1, 2))
-    assert first == _dropped(_opened(seed=1, keep="random"), families)
+    first, second = (dropped(_opened(seed=seed, keep="random"), families) for seed in (1, 2))
+    assert first == dropped(_opened(seed=1, keep="random"), families)
     assert first != second
     assert len(first) == len(second) == 30
 
 
 def test_minhash_short_texts_meet_only_equal_words() -> None:
     texts = ["One two", "one, two.", "two one", "", "", "!!", "one two three four", "one two three four five"]
-    assert _dropped(_opened(), texts) == {1: 0}
+    assert dropped(_opened(), texts) == {1: 0}
 
 
 def test_minhash_rows_are_documents_by_bands_in_order() -> None:
-    stage, batch = _opened(bands=3, rows=2), _batch(["a b c d e", "a b", "", "b c d e f g"])
-    rows = stage.emit(batch)
-    assert rows.schema == stage.emit_schema()
-    assert [_place(key) for key in rows.column("key").to_pylist()] == [0, 0, 0, 1, 3, 3, 3]
+    stage, batch = _opened(bands=3, rows=2), batch_of(["a b c d e", "a b", "", "b c d e f g"])
+    rows = stage.emit(batch)["bands"]
+    assert [place(key) for key in rows.column("key").to_pylist()] == [0, 0, 0, 1, 3, 3, 3]
 
 
 def test_minhash_rows_of_a_text_are_pinned() -> None:
     """Changing these hashes makes every earlier run's signatures worthless: a breaking change."""
-    rows = _opened(bands=2, rows=3).emit(_batch(["Call me Ishmael, some years ago", "never mind"]))
+    rows = _opened(bands=2, rows=3).emit(batch_of(["Call me Ishmael, some years ago", "never mind"]))["bands"]
     assert rows.column("hash").to_pylist() == [16462863794123311122, 16814233213356597642, 17878405009042051988]
 
 
 def test_minhash_split_batches_emit_the_same_rows() -> None:
-    stage, batch = _opened(), _batch([*_family(1), "", "x", "a b c d e f"])
+    stage, batch = _opened(), batch_of([*_family(1), "", "x", "a b c d e f"])
     parts = [stage.emit(batch.slice(start, stop)) for start, stop in ((0, 1), (1, 5), (5, 5), (5, 7))]
-    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([stage.emit(batch)]))
+    for name, rows in stage.emit(batch).items():
+        assert pa.Table.from_batches([part[name] for part in parts]).equals(pa.Table.from_batches([rows]))
 
 
 def test_minhash_batch_read_back_from_disk_emits_the_same_rows(tmp_path: Path) -> None:
-    stage, batch = _opened(), _batch(_family(1))
+    stage, batch = _opened(), batch_of(_family(1))
     with pa.ipc.new_file(str(tmp_path / "batch.arrow"), batch.record.schema) as writer:
         writer.write_batch(batch.record)
     mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "batch.arrow"))).get_batch(0)
-    assert stage.emit(DocumentBatch(mapped)).equals(stage.emit(batch))
-
-
-def test_minhash_no_documents_emit_and_reduce_to_nothing() -> None:
-    stage = _opened()
-    assert stage.reduce(stage.emit(_batch([]))).num_rows == 0
+    assert stage.emit(DocumentBatch(mapped)) == stage.emit(batch)
 
 
 def test_minhash_pickled_stage_emits_the_same() -> None:
     stage = _opened(threshold=0.8)
-    assert pickle.loads(pickle.dumps(stage)).emit(_batch(_family(1))).equals(stage.emit(_batch(_family(1))))
+    assert pickle.loads(pickle.dumps(stage)).emit(batch_of(_family(1))) == stage.emit(batch_of(_family(1)))
 
 
-def test_minhash_edges_carry_the_similarity_from_which_documents_meet() -> None:
-    stage = _opened(bands=20, rows=5)
-    rows = stage.emit(_batch(["a b c d e f"] * 2))
-    edges = stage.reduce(rows.take(pa.array(np.argsort(rows.column("hash").to_numpy(), kind="stable"))))
-    assert edges.column("value").to_pylist() == [0.5493] * 20
+def test_minhash_unverified_drops_carry_the_similarity_from_which_documents_meet() -> None:
+    drops = meet_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
+    assert drops.column("value").to_pylist() == [0.5493]
 
 
 @pytest.mark.parametrize(("threshold", "num_perm"), [(0.5, None), (0.7, None), (0.9, 256)])
@@ -164,7 +134,7 @@ def test_minhash_press_releases_planted_pairs_are_found_and_no_other(real_data: 
     rows = _read(real_data / "dedup" / "ndd_100_news.jsonl.zst")
     place = {row["id"]: number for number, row in enumerate(rows)}
     planted = {frozenset((place[row["id"]], place[f"ndd/{row['near_dup_of']}"])) for row in rows if row["near_dup_of"]}
-    found = {frozenset(pair) for pair in _dropped(_opened(), [row["text"] for row in rows]).items()}
+    found = {frozenset(pair) for pair in dropped(_opened(), [row["text"] for row in rows]).items()}
     assert found == planted
 
 
@@ -172,7 +142,7 @@ def test_minhash_press_releases_planted_pairs_are_found_and_no_other(real_data: 
 def test_minhash_editions_of_a_book_meet_where_their_similarity_says(real_data: Path) -> None:
     rows = _read(real_data / "dedup" / "gutenberg_editions.jsonl.zst")
     texts = [row["text"] for row in rows]
-    cluster = _clusters(_dropped(_opened(), texts), len(texts))
+    cluster = _clusters(dropped(_opened(), texts), len(texts))
     for a in range(len(texts)):
         for b in range(a):
             if cluster[a] == cluster[b]:

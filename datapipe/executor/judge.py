@@ -1,0 +1,104 @@
+"""Carrying out the verdicts of a global stage on a batch: documents dropped, spans cut, sizes of clusters written beside them.
+
+    batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed: dropped, as STAGE:too_much_removed
+                            └─▶ the text without the spans ─▶ size column
+
+The bytes cut from documents that stay are counted by rule, as the tally STAGE:RULE_bytes; each byte once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import keys_from, texts_from
+from datapipe.documents import DocumentBatch
+from datapipe.errors import DatapipeError
+from datapipe.executor.partitions import TableWriter
+from datapipe.executor.verdicts import CutReader, Cuts, SizeReader, VerdictReader
+from datapipe.kernels import replace
+from datapipe.metrics import Books
+from datapipe.plan.tasks import Verdicts
+from datapipe.shards import schemas
+from datapipe.storage import Root
+
+TOO_MUCH_REMOVED = "too_much_removed"
+
+_CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx go on with a character
+
+
+class Judge:
+    """The verdicts of one task's documents."""
+
+    def __init__(self, root: Root, verdicts: Verdicts, books: Books, drops: TableWriter) -> None:
+        self.verdicts, self.books, self.drops = verdicts, books, drops
+        self._drops = VerdictReader(root, verdicts.tables.get("drops", ()))
+        self._sizes = SizeReader(root, verdicts.tables.get("sizes", ()))
+        cuts = verdicts.tables.get("cuts", ())
+        self._cuts = CutReader(root, cuts) if cuts else None
+
+    def apply(self, batch: DocumentBatch) -> DocumentBatch:
+        """What stays of a batch."""
+        found = self._drops.of(batch.keys)
+        if found.dropped.any():
+            rows = np.flatnonzero(found.dropped)
+            survivors = keys_from(found.survivor[rows])
+            self._drop(batch, rows, self.verdicts.rule, found.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
+            batch = batch.filter(~found.dropped)
+        if self._cuts is not None and batch.num_docs:
+            batch = self._cut(batch, self._cuts.of(batch.keys))
+        column = self.verdicts.size_column
+        return batch if column is None else batch.with_columns({column: pa.array(self._sizes.of(batch.keys))})
+
+    def _drop(
+        self, batch: DocumentBatch, rows: np.ndarray, rule: str, values: np.ndarray, limits: pa.Array, survivors: pa.Array
+    ) -> None:
+        name = self.verdicts.name
+        self.books.dropped[f"{name}:{rule}"] += len(rows)
+        keys, names, rules = batch.keys.take(pa.array(rows)), pa.array([name] * len(rows)), pa.array([rule] * len(rows))
+        arrays = [keys, names, rules, pa.array(values), limits, survivors]
+        self.drops.add(pa.record_batch(arrays, schema=schemas.DROPS))
+
+    def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:
+        if not len(cuts.documents):
+            return batch
+        offsets, data = batch.buffers
+        starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
+        removed = np.bincount(cuts.documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
+        share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
+        too_much = share > self.verdicts.removed_share
+        if too_much.any():
+            rows, limit = np.flatnonzero(too_much), self.verdicts.removed_share
+            survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type)
+            self._drop(batch, rows, TOO_MUCH_REMOVED, share[rows], pa.array(np.full(len(rows), limit)), survivors)
+        stay = ~too_much[cuts.documents] & (starts < stops)
+        counts = np.bincount(cuts.rules[stay], (stops - starts)[stay], len(cuts.names))
+        for rule, count in zip(cuts.names, counts):
+            self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
+        texts = _without(offsets, data, starts[stay], stops[stay])
+        return batch.with_columns({"text": texts}).filter(~too_much)
+
+
+def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where each cut begins and ends in `data`, less what cuts before it took: (num_cuts,) int64 each, ascending.
+
+    Raises DatapipeError for a span outside its document, or one that would cut a character in two.
+    """
+    begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
+    starts, stops = cuts.starts + begins, cuts.stops + begins
+    inside = (starts >= begins) & (starts <= stops) & (stops <= ends)
+    for place in (starts, stops):
+        follows = place[inside & (place < ends)]
+        if not inside.all() or ((data[follows] & _MASK) == _CONTINUES).any():
+            raise DatapipeError(f"{name}: cuts a text outside of it or within a character; this is a defect of the stage")
+    taken = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]])
+    return np.maximum(starts, np.minimum(taken, stops)), stops
+
+
+def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
+    """The texts without the spans."""
+    out_offsets = np.empty(len(offsets), np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0] - (stops - starts).sum()), np.uint8)
+    nothing = np.zeros((len(starts), 32), np.uint8), np.zeros(len(starts), np.int64)
+    replace.replace_spans(offsets, data, np.ascontiguousarray(starts), np.ascontiguousarray(stops), *nothing, out_offsets, out)
+    return texts_from(out_offsets, out)

@@ -1,0 +1,214 @@
+"""Pairs of documents from bands, verified by signatures, and joined: the exchanges of `dedup.minhash`.
+
+Only keys, hashes and what is needed travel: a band row is 32 bytes, a pair 40, and a signature goes once with its document and
+once for each pair that it is the first of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import clusters, columns
+from datapipe.columns import KEY_TYPE
+from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
+
+_SKETCH_BYTES = 8
+
+_HASH = pa.field("hash", pa.uint64(), nullable=False)
+_KEY, _OTHER = pa.field("key", KEY_TYPE, nullable=False), pa.field("other", KEY_TYPE, nullable=False)
+_RANK = pa.field("rank", pa.uint64(), nullable=False)
+
+BANDS = pa.schema([_HASH, pa.field("sketch", pa.uint64(), nullable=False), _KEY])
+PAIRS = pa.schema([_HASH, _KEY, _OTHER])
+"""Two documents that met; `key` is the lesser one."""
+LIKENESS = pa.schema([_HASH, _KEY, pa.field("differing", pa.uint16(), nullable=False)])
+"""How many permutations a document differs in from one that it is alike: sorted, the least is the first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifiedPairs:
+    """The tables and meetings.
+
+    Attributes:
+        num_perm: permutations of a signature; 0 where meetings are not verified.
+        least: the similarity from which a pair counts; without verification what every pair is said to have.
+        at_once_bytes: as `Exchange` has it, for the components.
+    """
+
+    num_perm: int
+    least: float
+    at_once_bytes: int | None
+
+    @property
+    def signatures(self) -> pa.Schema:
+        """One row a document."""
+        return pa.schema([_HASH, _KEY, _RANK, *self._signature])
+
+    @property
+    def halves(self) -> pa.Schema:
+        """Pairs by their second document, with what is known of the first."""
+        return pa.schema([_HASH, _KEY, _OTHER, _RANK, *self._signature])
+
+    @property
+    def _signature(self) -> list[pa.Field]:
+        return [pa.field("signature", pa.binary(4 * self.num_perm), nullable=False)] if self.num_perm else []
+
+    def emits(self) -> Mapping[str, pa.Schema]:
+        return {"bands": BANDS, "signatures": self.signatures}
+
+    def emit(
+        self, keys: pa.Array, hashes: np.ndarray, documents: np.ndarray, signed: np.ndarray, ranks: np.ndarray
+    ) -> Mapping[str, pa.RecordBatch]:
+        """The rows of a batch.
+
+        Args:
+            keys: (num_docs,).
+            hashes: (num_rows,) uint64, of bands.
+            documents: (num_rows,) int64, the document of each band row, ascending.
+            signed: (num_docs, num_perm) uint32.
+            ranks: (num_docs,) uint64.
+        """
+        sketches = _sketches(signed) if self.num_perm else np.zeros(len(signed), np.uint64)
+        rows = pa.array(documents)
+        bands = [pa.array(hashes), pa.array(sketches[documents]), keys.take(rows)]
+        there = np.unique(documents)
+        own = keys.take(pa.array(there))
+        known = [pa.array(key_hash(own)), own, pa.array(ranks[there])] + ([_binary(signed[there])] if self.num_perm else [])
+        return {
+            "bands": pa.RecordBatch.from_arrays(bands, schema=BANDS),
+            "signatures": pa.RecordBatch.from_arrays(known, schema=self.signatures),
+        }
+
+    def exchanges(self, with_sizes: bool) -> Sequence[Exchange]:
+        edges = {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": LIKENESS}
+        found = [
+            Exchange(name="bands", inputs=("bands",), outputs={"pairs": PAIRS}, neighbours=True),
+            Exchange(name="first", inputs=("pairs", "signatures"), outputs={"halves": self.halves}),
+            Exchange(name="second", inputs=("halves", "signatures"), outputs=edges),
+            clusters.components_exchange(self.at_once_bytes),
+            Exchange(name="gather", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
+        ]
+        sizes = Exchange(name="count", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
+        return [*found, sizes] if with_sizes else found
+
+    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+        match exchange:
+            case "bands":
+                return {"pairs": _pairs(bucket["bands"])}
+            case "first":
+                return {"halves": self._first(bucket["pairs"], bucket["signatures"])}
+            case "second":
+                return self._second(bucket["halves"], bucket["signatures"])
+            case "components":
+                return clusters.meet_components(bucket)
+            case "gather":
+                return {"drops": self._gather(bucket[clusters.NARROW], bucket["likeness"])}
+            case _:
+                narrow = bucket[clusters.NARROW]
+                return {"sizes": clusters.size_rows(narrow.column("other").take(pa.array(_distinct(narrow, "key"))))}
+
+    def _first(self, pairs: pa.RecordBatch, signatures: pa.RecordBatch) -> pa.RecordBatch:
+        pairs = pairs.take(pa.array(_distinct(pairs, "key", "other")))
+        at = pa.array(_found(pairs, signatures))
+        seconds = pairs.column("other")
+        arrays = [pa.array(key_hash(seconds)), seconds, pairs.column("key")]
+        known = [signatures.column(name).take(at) for name in self.halves.names[3:]]
+        return pa.RecordBatch.from_arrays([*arrays, *known], schema=self.halves)
+
+    def _second(self, halves: pa.RecordBatch, signatures: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        halves = halves.take(pa.array(_distinct(halves, "key", "other")))
+        at = _found(halves, signatures)
+        differing = np.zeros(len(at), np.int64)
+        if self.num_perm:
+            differing = _differing(self._signed(halves), self._signed(signatures), at)
+            alike = np.flatnonzero(np.round(1 - differing / self.num_perm, 6) >= self.least)
+            halves, at, differing = halves.take(pa.array(alike)), at[alike], differing[alike]
+        keys, others = halves.column("key"), halves.column("other")
+        nodes = (columns.numbers(signatures.column("rank"))[at], *columns.key_halves(keys))
+        rest = (columns.numbers(halves.column("rank")), *columns.key_halves(others))
+        both = pa.concat_arrays([keys, others])
+        likeness = [pa.array(key_hash(both)), both, pa.array(np.tile(differing.astype(np.uint16), 2))]
+        return {
+            clusters.WIDE: clusters.both_ways(nodes, rest),
+            "likeness": pa.RecordBatch.from_arrays(likeness, schema=LIKENESS),
+        }
+
+    def _gather(self, narrow: pa.RecordBatch, likeness: pa.RecordBatch) -> pa.RecordBatch:
+        narrow = narrow.take(pa.array(_distinct(narrow, "key")))
+        best = likeness.take(pa.array(_distinct(likeness, "key")))
+        differing = columns.numbers(best.column("differing"))[_found(narrow, best)]
+        values = np.round(1 - differing / self.num_perm, 4) if self.num_perm else np.full(len(differing), self.least)
+        return clusters.drop_rows(narrow.column("key"), narrow.column("other"), values)
+
+    def _signed(self, rows: pa.RecordBatch) -> np.ndarray:
+        """(num_rows, num_perm) uint32."""
+        column = rows.column("signature")
+        data = column.buffers()[1]
+        if data is None or not len(column):
+            return np.zeros((0, self.num_perm), np.uint32)
+        signed = np.frombuffer(data, np.uint32, len(column) * self.num_perm, column.offset * 4 * self.num_perm)
+        return signed.reshape(-1, self.num_perm)
+
+
+def _pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
+    """Each row with the first of its bucket, and with the row before it."""
+    firsts = clusters.first_of_group(columns.numbers(bands.column("hash")))
+    rows = np.arange(len(firsts))
+    rays, chained = np.flatnonzero(firsts != rows), np.flatnonzero(firsts < rows - 1)
+    ends = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
+    keys = bands.column("key")
+    high, low = columns.key_halves(keys)
+    one, other = ends
+    swapped = (high[one] > high[other]) | ((high[one] == high[other]) & (low[one] > low[other]))
+    differ = np.flatnonzero((high[one] != high[other]) | (low[one] != low[other]))  # a row may stand twice in a piece
+    lesser, greater = np.where(swapped, other, one)[differ], np.where(swapped, one, other)[differ]
+    found = keys.take(pa.array(lesser))
+    return pa.RecordBatch.from_arrays([pa.array(key_hash(found)), found, keys.take(pa.array(greater))], schema=PAIRS)
+
+
+def _sketches(signed: np.ndarray) -> np.ndarray:
+    """Eight bytes of each signature, from permutations far apart: documents that are alike are often side by side in their
+    order. (num_docs,) uint64."""
+    places = np.linspace(0, signed.shape[1] - 1, _SKETCH_BYTES).astype(np.int64)
+    sketches = np.zeros(len(signed), np.uint64)
+    for place in places:
+        sketches = (sketches << np.uint64(8)) | (signed[:, place].astype(np.uint64) & np.uint64(0xFF))
+    return sketches
+
+
+def _distinct(rows: pa.RecordBatch, *names: str) -> np.ndarray:
+    """The first of sorted rows that agree in these key columns."""
+    halves = [half for name in names for half in columns.key_halves(rows.column(name))]
+    firsts = clusters.first_of_group(*halves)
+    return np.flatnonzero(firsts == np.arange(len(firsts)))
+
+
+def _found(rows: pa.RecordBatch, known: pa.RecordBatch) -> np.ndarray:
+    """For each row the row of `known` that is of its document; both are sorted by (hash, key), and every document is known."""
+    ends = [np.concatenate(halves) for halves in zip(*(columns.key_halves(one.column("key")) for one in (known, rows)))]
+    order = np.lexsort((np.arange(len(ends[0])), *reversed(ends)))  # each document of `known` before the rows about it
+    firsts = clusters.first_of_group(*(end[order] for end in ends))
+    at = np.empty(len(order), np.int64)
+    at[order] = order[firsts]
+    numbers = at[known.num_rows :]
+    assert not len(numbers) or numbers.max() < known.num_rows, "a document without a signature"
+    return numbers
+
+
+def _differing(one: np.ndarray, other: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """In how many permutations each row of `one` differs from row `at` of `other`: (num_rows,) int64."""
+    found = np.empty(len(one), np.int64)
+    for start in range(0, len(one), 4096):
+        part = slice(start, start + 4096)
+        found[part] = np.count_nonzero(one[part] != other[at[part]], axis=1)
+    return found
+
+
+def _binary(signed: np.ndarray) -> pa.Array:
+    """(num_docs, num_perm) uint32 as a column."""
+    width = 4 * signed.shape[1]
+    return pa.Array.from_buffers(pa.binary(width), len(signed), [None, pa.py_buffer(np.ascontiguousarray(signed))])

@@ -1,0 +1,98 @@
+"""A global stage run in memory, as the engine runs it: exchanges in turn, buckets by hash, rounds to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.documents import DocumentBatch
+from datapipe.exchanges import FINAL_SCHEMAS, OPEN
+from datapipe.executor.exchange import sorted_rows
+from datapipe.executor.meet import table_schemas
+from datapipe.stage import Global, StageContext
+
+
+def batch_of(texts: Sequence[str], source: int = 1, first: int = 0, **extra: pa.Array) -> DocumentBatch:
+    """Documents with keys (source, first), (source, first + 1), …"""
+    keys = columns.make_keys(source, np.arange(first, first + len(texts), dtype=np.uint64))
+    ids = pa.array([str(number) for number in range(len(texts))], pa.large_string())
+    return DocumentBatch(pa.record_batch({"key": keys, "id": ids, "text": pa.array(texts, pa.large_string()), **extra}))
+
+
+def place(key: bytes) -> int:
+    return int.from_bytes(key[8:], "big")
+
+
+def opened(stage: Global, name: str = "stage", seed: int = 1) -> Any:
+    stage.open(StageContext(name=name, seed=seed))
+    return stage
+
+
+def meet_all(
+    stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True
+) -> dict[str, pa.RecordBatch]:
+    """The final tables of an opened stage, sorted.
+
+    Args:
+        num_buckets: ranges of hashes in each exchange.
+        at_once: whether exchanges that may be done in one call are.
+    """
+    tables: dict[str, list[pa.RecordBatch]] = {name: [] for name in stage.emits()}
+    for batch in batches:
+        for name, rows in stage.emit(batch).items():
+            tables[name].append(rows)
+    return exchanged(stage, tables, num_buckets, at_once)
+
+
+def exchanged(
+    stage: Global, tables: Mapping[str, Sequence[pa.RecordBatch]], num_buckets: int = 1, at_once: bool = True
+) -> dict[str, pa.RecordBatch]:
+    """The final tables that come of emitted ones."""
+    schemas = table_schemas(stage)
+    held = {name: list(rows) for name, rows in tables.items()}
+    for exchange in stage.exchanges():
+        for number in range(exchange.rounds):
+            inputs = {name: sorted_rows(pa.Table.from_batches(held.get(name, []), schemas[name])) for name in exchange.inputs}
+            is_last = at_once and exchange.at_once_bytes != 0
+            calls = [inputs] if is_last else _buckets(inputs, num_buckets)
+            meet = stage.meet_at_once if is_last else stage.meet
+            for name in set(exchange.inputs) & set(exchange.outputs):
+                held[name] = []
+            held[OPEN] = []
+            for bucket in calls:
+                for name, rows in meet(exchange.name, bucket).items():
+                    assert rows.schema.equals(exchange.outputs[name]), f"{exchange.name}: {name}"
+                    held.setdefault(name, []).append(rows)
+            if not sum(rows.num_rows for rows in held.pop(OPEN)):
+                break
+            assert number + 1 < exchange.rounds, f"{exchange.name}: not finished after {exchange.rounds} rounds"
+    return {
+        name: sorted_rows(pa.Table.from_batches(held.get(name, []), schema))
+        for name, schema in FINAL_SCHEMAS.items()
+        if name in schemas
+    }
+
+
+def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dict[str, pa.RecordBatch]]:
+    borders = [(number << 64) // num_buckets for number in range(num_buckets)]
+    found = []
+    for number, start in enumerate(borders):
+        bucket = {}
+        for name, rows in inputs.items():
+            hashes = columns.numbers(rows.column("hash"))
+            low = int(np.searchsorted(hashes, np.uint64(start)))
+            is_last = number + 1 == num_buckets
+            high = len(hashes) if is_last else int(np.searchsorted(hashes, np.uint64(borders[number + 1])))
+            bucket[name] = rows.slice(low, high - low)
+        found.append(bucket)
+    return found
+
+
+def dropped(stage: Global, texts: Sequence[str], **options: Any) -> dict[int, int]:
+    """Place of each dropped document -> place of its survivor."""
+    rows = meet_all(stage, [batch_of(texts)], **options)["drops"].to_pylist()
+    return {place(row["key"]): place(row["survivor"]) for row in rows}

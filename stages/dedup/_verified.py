@@ -1,6 +1,6 @@
 """Pairs of documents from bands, verified by signatures, and joined: the exchanges of `dedup.minhash`.
 
-Only keys, hashes and what is needed travel: a band row is 32 bytes, a pair 40, and a signature goes once with its document and
+Only keys, hashes and what is needed travel: a band row is 24 bytes, a pair 40, and a signature goes once with its document and
 once for each pair that it is the first of.
 """
 
@@ -16,13 +16,11 @@ from datapipe import clusters, columns
 from datapipe.columns import KEY_TYPE
 from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 
-_SKETCH_BYTES = 8
-
 _HASH = pa.field("hash", pa.uint64(), nullable=False)
 _KEY, _OTHER = pa.field("key", KEY_TYPE, nullable=False), pa.field("other", KEY_TYPE, nullable=False)
 _RANK = pa.field("rank", pa.uint64(), nullable=False)
 
-BANDS = pa.schema([_HASH, pa.field("sketch", pa.uint64(), nullable=False), _KEY])
+BANDS = pa.schema([_HASH, _KEY])
 PAIRS = pa.schema([_HASH, _KEY, _OTHER])
 """Two documents that met; `key` is the lesser one."""
 LIKENESS = pa.schema([_HASH, _KEY, pa.field("differing", pa.uint16(), nullable=False)])
@@ -72,9 +70,7 @@ class VerifiedPairs:
             signed: (num_docs, num_perm) uint32.
             ranks: (num_docs,) uint64.
         """
-        sketches = _sketches(signed) if self.num_perm else np.zeros(len(signed), np.uint64)
-        rows = pa.array(documents)
-        bands = [pa.array(hashes), pa.array(sketches[documents]), keys.take(rows)]
+        bands = [pa.array(hashes), keys.take(pa.array(documents))]
         there = np.unique(documents)
         own = keys.take(pa.array(there))
         known = [pa.array(key_hash(own)), own, pa.array(ranks[there])] + ([_binary(signed[there])] if self.num_perm else [])
@@ -155,29 +151,13 @@ class VerifiedPairs:
 
 
 def _pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
-    """Each row with the first of its bucket, and with the row before it."""
+    """Each document of a bucket with the first one, and with the one before it; a document gives one row to a bucket."""
     firsts = clusters.first_of_group(columns.numbers(bands.column("hash")))
     rows = np.arange(len(firsts))
     rays, chained = np.flatnonzero(firsts != rows), np.flatnonzero(firsts < rows - 1)
-    ends = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
-    keys = bands.column("key")
-    high, low = columns.key_halves(keys)
-    one, other = ends
-    swapped = (high[one] > high[other]) | ((high[one] == high[other]) & (low[one] > low[other]))
-    differ = np.flatnonzero((high[one] != high[other]) | (low[one] != low[other]))  # a row may stand twice in a piece
-    lesser, greater = np.where(swapped, other, one)[differ], np.where(swapped, one, other)[differ]
-    found = keys.take(pa.array(lesser))
-    return pa.RecordBatch.from_arrays([pa.array(key_hash(found)), found, keys.take(pa.array(greater))], schema=PAIRS)
-
-
-def _sketches(signed: np.ndarray) -> np.ndarray:
-    """Eight bytes of each signature, from permutations far apart: documents that are alike are often side by side in their
-    order. (num_docs,) uint64."""
-    places = np.linspace(0, signed.shape[1] - 1, _SKETCH_BYTES).astype(np.int64)
-    sketches = np.zeros(len(signed), np.uint64)
-    for place in places:
-        sketches = (sketches << np.uint64(8)) | (signed[:, place].astype(np.uint64) & np.uint64(0xFF))
-    return sketches
+    lesser, greater = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
+    found, others = (bands.column("key").take(pa.array(ends)) for ends in (lesser, greater))
+    return pa.RecordBatch.from_arrays([pa.array(key_hash(found)), found, others], schema=PAIRS)
 
 
 def _distinct(rows: pa.RecordBatch, *names: str) -> np.ndarray:

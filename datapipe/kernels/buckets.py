@@ -1,6 +1,6 @@
-"""Where documents meet: a hash of each whole text, and the star of every group of equal hashes.
+"""Where documents meet: a hash of each whole text, as it is or with its white space squeezed.
 
-    texts  ->  (hash, digest) of 64 bits each  ->  rows sorted by hash in a bucket  ->  stars of equal (hash, digest)
+    texts  ->  (hash, digest) of 64 bits each
 
 The two halves are two mixers over the same eight-byte pieces, each with constants of its own; texts are equal where all 128
 bits are. Neither is cryptographic. One core of a 2-core AMD EPYC hashes 3 GB/s and squeezes white space at 400 MB/s.
@@ -111,32 +111,3 @@ def squeeze_space(offsets, data, out_offsets, out) -> None:
             at += _1
             j += _1
         out_offsets[document + 1] = np.int64(at)
-
-
-@kernel("int64(Array(uint64, 1, 'C', True), Array(uint64, 1, 'C', True), Array(uint64, 1, 'C', True), int64[::1], int64[::1])")
-def find_stars(hashes, digests, ranks, centers, others) -> int:
-    """The star of every group of equal (hash, digest) around its row of lowest rank; of several, the first.
-
-    Args:
-        hashes: (num_rows,) uint64, equal ones side by side.
-        digests: (num_rows,) uint64, equal ones side by side among equal hashes.
-        ranks: (num_rows,) uint64.
-        centers: (num_rows,) int64, the row in the middle of each star.
-        others: (num_rows,) int64, the row at the end of each ray, ascending.
-
-    Returns:
-        The number of rays.
-    """
-    num_rays, start, num_rows = 0, 0, len(hashes)
-    while start < num_rows:
-        stop, center = start + 1, start
-        while stop < num_rows and hashes[stop] == hashes[start] and digests[stop] == digests[start]:
-            if ranks[stop] < ranks[center]:
-                center = stop
-            stop += 1
-        for row in range(start, stop):
-            if row != center:
-                centers[num_rays], others[num_rays] = center, row
-                num_rays += 1
-        start = stop
-    return num_rays

@@ -188,7 +188,7 @@ class Expander:
                     tables=own,
                     start=start,
                     stop=stop,
-                    limit_bytes=2 * bucket_bytes,
+                    limit_bytes=bucket_bytes + bucket_bytes // 4,
                     at_once=at_once,
                 )
             )

@@ -84,7 +84,7 @@ class Minhash(Global):
     components_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Edges of at most so many bytes are joined by one task in memory, which takes about three times that; more "
+        description="Edges of at most so many bytes are joined by one task in memory, which takes about five times that; more "
         "of them by an exchange in rounds. Both give the same. When not given: execution.bucket_bytes. 0: always in rounds.",
     )
 

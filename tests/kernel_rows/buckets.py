@@ -34,21 +34,7 @@ def _squeeze_expected(offsets: np.ndarray, data: np.ndarray) -> tuple[None, list
     return None, [list(accumulate(map(len, found), initial=0)), list(b"".join(found))]
 
 
-def _stars_arguments(case: Case) -> list[Any]:
-    num_rows = min(len(case.data), 500)
-    groups = np.sort(case.generator.integers(0, num_rows // 2, num_rows))
-    ranks = case.generator.integers(0, 4, num_rows).astype(np.uint64)
-    hashes, digests = (groups // 3).astype(np.uint64), (groups % 3).astype(np.uint64)
-    return [hashes, digests, ranks, np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)]
-
-
-def _stars_expected(hashes: np.ndarray, digests: np.ndarray, ranks: np.ndarray) -> tuple[int, list[Any]]:
-    found = oracle.stars(list(zip(hashes.tolist(), digests.tolist(), ranks.tolist())))
-    return len(found), [[center for center, _ in found], [other for _, other in found]]
-
-
 ROWS = [
     Row(kernel=kernels.hash_texts, arguments=_hash_arguments, oracle=_hash_expected, num_outputs=2),
     Row(kernel=kernels.squeeze_space, arguments=_squeeze_arguments, oracle=_squeeze_expected, num_outputs=2, valid_only=True),
-    Row(kernel=kernels.find_stars, arguments=_stars_arguments, oracle=_stars_expected, num_outputs=2),
 ]

@@ -1,4 +1,4 @@
-"""Text hashes, white space and stars in plain Python."""
+"""Text hashes and white space in plain Python."""
 
 from __future__ import annotations
 
@@ -22,15 +22,3 @@ def text_hash(text: bytes) -> tuple[int, int]:
 
 def squeeze_space(text: str) -> str:
     return " ".join(text.split())
-
-
-def stars(rows: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """(center, other) for rows of (hash, digest, rank)."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for place, (hashed, digest, _) in enumerate(rows):
-        groups.setdefault((hashed, digest), []).append(place)
-    found = []
-    for group in groups.values():
-        center = min(group, key=lambda place: (rows[place][2], place))
-        found += [(center, other) for other in group if other != center]
-    return found

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from datapipe import columns
 from datapipe.kernels import buckets
@@ -54,15 +53,3 @@ def test_squeeze_space_every_character_is_space_as_in_python() -> None:
     texts = [f"a{chr(code)}b" for code in range(0x3100) if not 0xD800 <= code < 0xE000]
     texts += ["", " ", "\u3000\u2003", " a\t\n b ", "é\u00a0", "\u00a0é", "x\u1680", "末\u3000尾", chr(sys.maxunicode)]
     assert _squeeze(texts) == [oracle.squeeze_space(text) for text in texts]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_find_stars_random_groups_equal_the_oracle(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    rows = sorted(map(tuple, generator.integers(0, 6, (60, 2)).tolist()))
-    ranks = generator.integers(0, 4, 60)
-    hashes, digests = np.array(rows, np.uint64).T.copy()
-    centers, others = np.empty(60, np.int64), np.empty(60, np.int64)
-    count = buckets.find_stars(hashes, digests, ranks.astype(np.uint64), centers, others)
-    expected = oracle.stars([(*row, rank) for row, rank in zip(rows, ranks.tolist(), strict=True)])
-    assert list(zip(centers[:count].tolist(), others[:count].tolist(), strict=True)) == expected

@@ -56,7 +56,7 @@ def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
 def fits_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether an exchange is done in one call, as `Exchange.at_once_bytes` has it."""
     budget = bucket_bytes if at_once_bytes is None else at_once_bytes
-    return budget > 0 and _weight(tables) <= budget
+    return 0 < _weight(tables) <= budget
 
 
 def _weight(tables: Tables) -> int:

@@ -1,0 +1,100 @@
+"""Lines, paragraphs and spans of three sentences, and their hashes, in plain Python."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from datapipe.kernels.marks import END_CHARS
+from tests.oracles.minhash import mix
+
+_MASK = 2**64 - 1
+_PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93
+
+
+def folded(text: str, normalize: str) -> str:
+    if normalize == "none":
+        return text.strip()
+    kept = []
+    for character in text:
+        lowered = character.lower() if len(character.lower()) == 1 else character
+        if character.isspace():
+            kept.append(" ")
+        elif unicodedata.category(character)[0] == "P" or unicodedata.category(character) == "Cc":
+            continue
+        else:
+            kept.append("0" if character.isdigit() else lowered)
+    return re.sub(" +", " ", "".join(kept)).strip(" ")
+
+
+def text_hash(text: str) -> tuple[int, int]:
+    hashed, digest = _PRIME_3, _PRIME_1
+    for code in map(ord, text):
+        hashed = (hashed ^ code) * _PRIME_2 & _MASK
+        digest = (digest + code) * _PRIME_4 & _MASK
+        hashed, digest = hashed ^ (hashed >> 29), digest ^ (digest >> 32)
+    return mix(hashed), mix(digest)
+
+
+def lines(text: str, paragraphs: bool) -> list[tuple[int, int, str]]:
+    """Begin and stop in characters, and what it says, of each line that is not blank, or each run of such lines."""
+    found: list[tuple[int, str]] = []
+    at, apart = 0, True
+    for line in text.split("\n"):
+        if line.strip():
+            if paragraphs and not apart:
+                found[-1] = (found[-1][0], found[-1][1] + "\n" + line)
+            else:
+                found.append((at, line))
+        apart = not line.strip()
+        at += len(line) + 1
+    stops = [begin for begin, _ in found[1:]] + [len(text)]
+    return [(begin, stop, said) for (begin, said), stop in zip(found, stops)]
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Begin and stop in characters of each sentence, white space after it with it."""
+    begins, ended, wide, broken = [0] if text else [], False, False, False
+    for place, character in enumerate(text):
+        is_punctuation = unicodedata.category(character)[0] == "P"
+        if character.isspace():
+            broken |= ended or character == "\n"
+            continue
+        if broken or (wide and character not in END_CHARS and not is_punctuation):
+            begins.append(place)
+            ended = wide = broken = False
+        if character in END_CHARS:
+            ended, wide = True, 0x3000 <= ord(character) < 0x10000
+        elif not is_punctuation:
+            ended = wide = False
+    return list(zip(begins, [*begins[1:], len(text)]))
+
+
+def three_sentences(text: str, normalize: str, min_chars: int) -> list[tuple[int, int, tuple[int, int]]]:
+    """Begin, stop and hash of every three sentences that say something."""
+    found: list[tuple[int, int, str]] = []
+    for begin, stop in sentences(text):
+        said = folded(text[begin:stop], normalize)
+        if said:
+            found.append((begin, stop, said))
+        elif found:
+            found[-1] = (found[-1][0], stop, found[-1][2])
+    spans = []
+    for three in zip(found, found[1:], found[2:]):
+        if sum(len(said) for *_, said in three) < min_chars:
+            continue
+        (first, other), (second, another), (third, last) = (text_hash(said) for *_, said in three)
+        hashed = mix((mix((first + second * _PRIME_1) & _MASK) + third * _PRIME_2) & _MASK)
+        digest = mix((mix((other + another * _PRIME_3) & _MASK) + last * _PRIME_4) & _MASK)
+        spans.append((three[0][0], three[2][1], (hashed, digest)))
+    return spans
+
+
+def units(text: str, unit: str, normalize: str, min_chars: int) -> list[tuple[int, int, tuple[int, int]]]:
+    """Begin and stop in bytes and hash of every unit."""
+    if unit == "three_sentences":
+        found = three_sentences(text, normalize, min_chars)
+    else:
+        said = [(begin, stop, folded(part, normalize)) for begin, stop, part in lines(text, unit == "paragraph")]
+        found = [(begin, stop, text_hash(part)) for begin, stop, part in said if len(part) >= max(1, min_chars)]
+    return [(len(text[:begin].encode()), len(text[:stop].encode()), both) for begin, stop, both in found]

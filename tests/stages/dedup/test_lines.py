@@ -1,0 +1,165 @@
+"""Duplicate lines: what goes, held against brute force."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import accumulate
+
+import pytest
+import zstandard
+
+from datapipe.documents import DocumentBatch
+from datapipe.stage import StageContext
+from stages.dedup.lines import Lines
+from tests.exchanged import Exchanged, batch_of
+from tests.oracles import text_units as oracle
+
+
+def _opened(**options: object) -> Lines:
+    stage = Lines.model_validate(options)
+    stage.open(StageContext(name="dedup.lines", seed=1))
+    return stage
+
+
+def _left(texts: list[str], **options: object) -> list[str]:
+    batch = batch_of(texts)
+    return ["".join(parts) for parts in Exchanged(_opened(**options), [batch]).kept(batch)]
+
+
+def _by_force(texts: list[str], unit: str, normalize: str, min_length: int, keep: str) -> list[set[int]]:
+    """Bytes that go from each text: every unit is compared with every other."""
+    units = [
+        (document, start, stop, hashed)
+        for document, text in enumerate(texts)
+        for start, stop, hashed in oracle.units(text, unit, normalize, min_length)
+    ]
+    gone: list[set[int]] = [set() for _ in texts]
+    for place, (document, start, stop, hashed) in enumerate(units):
+        others = units[:place] if keep == "first" else units[:place] + units[place + 1 :]
+        if any(other[3] == hashed for other in others):
+            gone[document].update(range(start, stop))
+    return gone
+
+
+def _corpus(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    pieces = [
+        "a.",
+        "a b",
+        "A, b!",
+        "1 x",
+        "2 x",
+        "",
+        " ",
+        "中文。",
+        "中文。再",
+        "é? É",
+        "\n",
+        "\n\n",
+        "  \n",
+        " ",
+        ". ",
+        "-",
+        "\u3000",
+    ]
+    return ["".join(rng.choices(pieces, k=rng.randint(0, 14))) for _ in range(rng.randint(1, 9))]
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+@pytest.mark.parametrize("seed", range(25))
+def test_lines_random_corpora_equal_brute_force(unit: str, seed: int) -> None:
+    texts, rng = _corpus(seed), random.Random(seed)
+    normalize, keep, min_length = rng.choice(["none", "ccnet"]), rng.choice(["first", "none"]), rng.choice([1, 1, 3])
+    stage = _opened(unit=unit, normalize=normalize, keep=keep, min_length=min_length)
+    cut = rng.randint(0, len(texts))
+    batches = [batch_of(texts[cut:], cut), batch_of(texts[:cut])]
+    found = Exchanged(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2])).cuts
+    gone = [{at for start, stop in found.get(key, []) for at in range(start, stop)} for key in batch_of(texts).keys.to_pylist()]
+    assert gone == _by_force(texts, unit, normalize, min_length, keep)
+
+
+def test_lines_first_by_key_stays_and_blank_lines_go_with_their_line() -> None:
+    texts = ["Menu\n\nOne.\n", "Home\nmenu!\n\nTwo.\n", "MENU\nThree, 1 of 9\n\nthree 2 of 8"]
+    assert _left(texts) == ["Menu\n\nOne.\n", "Home\nTwo.\n", "Three, 1 of 9\n\n"]
+    assert _left(texts, normalize="none") == texts
+    assert _left(texts, keep="none") == ["One.\n", "Home\nTwo.\n", ""]
+    assert _left(texts, min_length=5) == ["Menu\n\nOne.\n", "Home\nmenu!\n\nTwo.\n", "MENU\nThree, 1 of 9\n\n"]
+
+
+def test_lines_three_sentences_go_where_all_three_were_said() -> None:
+    texts = ["One. Two! Three? Four.", "Zero. Two! Three? Four. Five.", "Two! Three? Else. Four."]
+    assert _left(texts, unit="three_sentences") == [texts[0], "Zero. Five.", texts[2]]
+
+
+def test_lines_signs_alone_say_nothing_and_stay() -> None:
+    assert _left(["---\na\n---\n", "---\nb\n***\n"]) == ["---\na\n---\n", "---\nb\n***\n"]
+
+
+def test_lines_first_text_of_a_line_does_not_depend_on_batches_and_buckets() -> None:
+    texts = ["\n".join(random.Random(seed).choices(["a", "b", "c 1", "C 2", "d"], k=6)) for seed in range(40)]
+    whole = Exchanged(_opened(), [batch_of(texts)]).cuts
+    starts = list(accumulate([1, 7, 0, 20], initial=0))
+    parts = [batch_of(texts[start:stop], start) for start, stop in zip(starts, [*starts[1:], 40])]
+    assert Exchanged(_opened(), parts[::-1], num_buckets=7, piece_rows=3).cuts == whole
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+def test_lines_hundred_thousand_copies_of_a_page_leave_one(unit: str) -> None:
+    page = "The page. It has four. Sentences in it.\nAnd a second line. So it goes on."
+    batch = batch_of([page] * 100_000)
+    found = Exchanged(_opened(unit=unit), [batch], piece_rows=0).table("cuts")
+    cut = set(zip(found.column("key").to_pylist(), found.column("start").to_pylist()))
+    assert len({key for key, _ in cut}) == 99_999
+    assert batch.keys[0].as_py() not in {key for key, _ in cut}
+
+
+def test_lines_empty_documents_and_cjk_are_judged() -> None:
+    assert _left(["", "", " \n "]) == ["", "", " \n "]
+    assert _left(["中文。再一句。又一句。", "前言。中文。再一句。又一句。"], unit="three_sentences") == [
+        "中文。再一句。又一句。",
+        "前言。",
+    ]
+
+
+def test_lines_limit_of_what_goes_is_the_option() -> None:
+    assert _opened(max_removed_share=0.25).removed_share_limit() == 0.25
+    with pytest.raises(ValueError, match="max_removed_share"):
+        _opened(max_removed_share=1.5)
+
+
+def test_lines_hashes_are_pinned() -> None:
+    """Changing these hashes makes every earlier run's rows worthless: a breaking change."""
+    (row,) = _opened().emit(batch_of(["Call me Ishmael."]))["units"].to_pylist()
+    assert (row["hash"], row["digest"], row["start"], row["size"]) == (14442756389976022463, 5278431907498196812, 0, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+def test_lines_one_document_of_50_mb_is_linear(unit: str) -> None:
+    text = "".join(f"Sentence {number % 1000:b}. " + "\n" * (number % 7 == 0) for number in range(2_600_000))
+    rows = _opened(unit=unit, normalize="none").emit(batch_of([text]))["units"]
+    assert len(text) > 50_000_000
+    assert rows.num_rows >= 1
+
+
+@pytest.mark.real
+def test_lines_cs336_fixture_is_as_expected(real_data) -> None:
+    """Their rule removes every copy of a line that occurs more than once."""
+
+    def read(name: str) -> list[str]:
+        with zstandard.open(real_data / f"dedup/cs336_documents_{name}.jsonl.zst", "rt", encoding="utf-8") as lines:
+            return [json.loads(line)["text"] for line in lines]
+
+    assert _left(read("with_line_duplicates"), normalize="none", keep="none") == read("line_deduplicated")
+
+
+def test_lines_rows_follow_from_each_document_alone() -> None:
+    texts = _corpus(99)
+    stage, whole = _opened(unit="three_sentences"), batch_of(texts)
+    alone = [row for at in range(len(texts)) for row in _rows(stage, whole.slice(at, at + 1))]
+    assert _rows(stage, whole) == alone
+
+
+def _rows(stage: Lines, batch: DocumentBatch) -> list[dict[str, object]]:
+    return stage.emit(batch)["units"].to_pylist()

@@ -1,0 +1,132 @@
+"""What `dedup.substring` emits: the pieces of documents as passages, and the anchors by which their windows meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.columns import KEY_TYPE
+from datapipe.documents import DocumentBatch
+from datapipe.exchanges import key_hash
+from datapipe.kernels import substring
+
+_ROOM_PIECES, _ROOM_ANCHORS = 1 << 13, 1 << 17
+
+ANCHORS = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("span", pa.uint64(), nullable=False),
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("size", pa.uint32(), nullable=False),
+        pa.field("piece", pa.uint32(), nullable=False),
+        pa.field("trims", pa.uint8(), nullable=False),
+    ]
+)
+"""The gram's hash and the span's, and where the span is in the text. `trims`: bytes of characters that its ends cut."""
+
+PASSAGES = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("piece", pa.uint32(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("text", pa.large_binary(), nullable=False),
+    ]
+)
+"""The text of a piece, which begins at byte `start` of its document; met by document."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grams:
+    """How texts are cut: tokens that are bytes or words, of a window, of a gram, and how many windows are a piece."""
+
+    by_bytes: bool
+    length: int
+
+    @property
+    def gram(self) -> int:
+        return (self.length + 2) // 3
+
+    @property
+    def piece_tokens(self) -> int:
+        """So that a piece is about 64 KiB."""
+        return 1 << 16 if self.by_bytes else 1 << 13
+
+    @property
+    def most_windows(self) -> int:
+        """Of one anchor."""
+        return self.length - self.gram + 1
+
+    @property
+    def text(self) -> tuple[np.ndarray, bool, int]:
+        """What every kernel asks for."""
+        return substring.token_table(), self.by_bytes, self.length
+
+
+def emitted(batch: DocumentBatch, grams: Grams) -> dict[str, pa.RecordBatch]:
+    """The anchors and passages of a batch."""
+    offsets, data = batch.buffers
+    room = (
+        np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
+        np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
+        np.empty((_ROOM_ANCHORS, 2), np.uint64),
+    )
+    fixed = (*grams.text, grams.gram, grams.piece_tokens, substring.powers_of_radix(grams.length))
+    scratch = substring.scratch(grams.piece_tokens, grams.length)
+    state = np.array([0, offsets[0], 0, 0], np.int64)
+    found: list[tuple[np.ndarray, ...]] = []
+    while state[0] < batch.num_docs:
+        num_anchors = int(substring.select_anchors(offsets, data, *fixed, *scratch, state, *room))
+        pieces, anchors, halves = room[0][: state[3]].copy(), room[1][:num_anchors], room[2][:num_anchors].copy()
+        found.append((pieces, np.concatenate([anchors[:, 1:], pieces[anchors[:, 0]]], axis=1), halves))
+    if not found:
+        return {"anchors": _empty(ANCHORS), "passages": _empty(PASSAGES)}
+    pieces, anchors, halves = (np.concatenate(part) for part in zip(*found))
+    keys = columns.key_matrix(batch.keys)
+    return {"anchors": _anchors(anchors, halves, offsets, keys), "passages": _passages(pieces, offsets, data, keys)}
+
+
+def whole_texts(batch: DocumentBatch) -> pa.RecordBatch:
+    """Every document as one passage."""
+    nought = np.zeros(batch.num_docs, np.int64)
+    arrays = [key_hash(batch.keys), batch.keys, nought.astype(np.uint32), nought, batch.texts.cast(pa.large_binary())]
+    return pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=PASSAGES)
+
+
+def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray) -> pa.RecordBatch:
+    """Rows of ANCHORS of (num_anchors, 7) int64: first byte, bytes, trims, and those of the piece."""
+    starts, sizes, trims, documents, numbers = rows.T[:5]
+    arrays = [
+        pa.array(np.ascontiguousarray(halves[:, 0])),
+        pa.array(np.ascontiguousarray(halves[:, 1])),
+        columns.keys_from(keys[documents]),
+        pa.array(starts - offsets[documents]),
+        pa.array(sizes.astype(np.uint32)),
+        pa.array(numbers.astype(np.uint32)),
+        pa.array(trims.astype(np.uint8)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ANCHORS)
+
+
+def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: np.ndarray) -> pa.RecordBatch:
+    documents, numbers, starts, stops = (np.ascontiguousarray(column) for column in pieces.T)
+    text_offsets = np.concatenate([[0], np.cumsum(stops - starts)])
+    text = np.empty(int(text_offsets[-1]), np.uint8)
+    substring.copy_spans(starts, stops, data, text)
+    whose = columns.keys_from(keys[documents])
+    arrays = [
+        pa.array(key_hash(whose)),
+        whose,
+        pa.array(numbers.astype(np.uint32)),
+        pa.array(starts - offsets[documents]),
+        columns.texts_from(text_offsets, text).view(pa.large_binary()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=PASSAGES)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)

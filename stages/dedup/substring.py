@@ -1,0 +1,121 @@
+"""Repeated spans: of every run of `length` words or bytes that occurs twice in the corpus, the first copy stays.
+
+A token goes if it lies in a window, `length` tokens in a row of one document, that occurs earlier: by (key, place). With
+`keep: none` if it occurs anywhere else. That is all, and both methods give just this, whatever the corpus.
+
+    text ─┬─ passages, by document ──────────────────────────────┐
+          └─ anchors, by gram ─▶ meet ─▶ cuts (equal spans)      │
+                                   └──▶ candidates, by document ─▶ look ─▶ windows, by their hash ─▶ verify ─▶ cuts
+
+`exchange`: every window chooses a gram inside it (`datapipe/kernels/substring.py`); equal windows choose equal ones, so they
+meet by its hash. An anchor stands for the run of windows that chose one gram, its span. Where whole spans are equal, all but the
+first go at once: that is most of a copied page. What is left are spans that are alike in part, at the ends of copies: one of each
+kind goes on, is looked up in the passages, and its windows meet by hashes of 128 bits. No pairs are formed anywhere: each step is
+linear, and a task holds one bucket. Of the corpus itself its text travels once, compressed, since what is left is compared
+exactly; windows as hashes would weigh 8 bytes a token, and reading again is no step of an exchange.
+
+`suffix_array`: all texts in one task that `memory_bytes` bounds, sorted by pydivsufsort. The reference, and for small corpora.
+
+A token owns the bytes up to the next one; of bytes, only whole characters go. **The seam that a cut leaves counts as the end of
+a document**: what is left on either side, taken apart, holds no repeated window, so a second pass finds nothing.
+
+One core of a 2-core AMD EPYC, 20 MB of web text, news and novels in memory, all steps of `exchange` with their sorting: 27 MB/s
+for 50 tokens (emitting 68), 19 for 100 bytes. Exchanged for each byte of text: 0.56 bytes of anchors and 0.15 of candidates and
+windows; for bytes 1.45 and 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from datapipe import columns
+from datapipe.documents import DocumentBatch
+from datapipe.errors import UserError
+from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange
+from datapipe.kernels import substring
+from datapipe.stage import Global
+from stages.dedup import _suffixes
+from stages.dedup._passages import ANCHORS, PASSAGES, Grams, emitted, whole_texts
+from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, cut_rows, windows_of
+
+
+class Substring(Global):
+    """Cuts out spans of text that occur earlier in the corpus."""
+
+    unit: Literal["token", "byte"] = Field(
+        default="token",
+        description="What length counts. token: words and runs of signs, each character of scripts without spaces; white "
+        "space between them does not matter. byte: bytes, white space too.",
+    )
+    length: int = Field(
+        default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens or bytes of a span that is repeated."
+    )
+    keep: Literal["first", "none"] = Field(
+        default="first", description="first: the copy of lowest key, then place, stays. none: all of them go."
+    )
+    max_removed_share: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more.",
+    )
+    method: Literal["exchange", "suffix_array"] = Field(
+        default="exchange",
+        description="exchange: distributed, for any size. suffix_array: all texts at once in one task (needs pydivsufsort); "
+        "the spans are the same.",
+    )
+    memory_bytes: int = Field(
+        default=1 << 30, ge=1, description="Most bytes of text for method suffix_array, which takes about 30 times as many."
+    )
+
+    by_key: ClassVar[tuple[str, ...]] = ("passages",)
+    rule = "repeated"
+
+    def removed_share_limit(self) -> float:
+        return self.max_removed_share
+
+    def emits(self) -> Mapping[str, pa.Schema]:
+        return {"passages": PASSAGES} if self.method == "suffix_array" else {"anchors": ANCHORS, "passages": PASSAGES}
+
+    def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
+        return {"passages": whole_texts(batch)} if self.method == "suffix_array" else emitted(batch, self._grams)
+
+    def exchanges(self) -> Sequence[Exchange]:
+        cuts = {"cuts": CUT_SCHEMA}
+        if self.method == "suffix_array":
+            return [Exchange(name="sort", inputs=("passages",), outputs=cuts, at_once_bytes=self.memory_bytes)]
+        return [
+            Exchange(name="meet", inputs=("anchors",), outputs={**cuts, "candidates": CANDIDATES}),
+            Exchange(name="look", inputs=("candidates", "passages"), outputs={"windows": WINDOWS}),
+            Exchange(name="verify", inputs=("windows",), outputs=cuts, group=("hash", "check")),
+        ]
+
+    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+        if exchange == "sort":
+            raise UserError(
+                f"dedup.substring: the texts are more than memory_bytes, {self.memory_bytes}. Give it more, or "
+                "method: exchange, which finds the same spans."
+            )
+        if exchange == "look":
+            return {"windows": windows_of(bucket["candidates"], bucket["passages"], self._grams)}
+        if exchange == "verify":
+            return {"cuts": cut_repeated(bucket["windows"], "check", self.keep)}
+        anchors = bucket["anchors"]
+        return {"cuts": cut_repeated(anchors, "span", self.keep), "candidates": candidates_of(anchors)}
+
+    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+        passages = tables["passages"]
+        order = np.lexsort(columns.key_halves(passages.column("key"))[::-1])
+        texts = passages.column("text").take(pa.array(order))
+        documents, starts, stops = _suffixes.repeated_spans(texts, self._grams, self.keep)
+        keys = columns.keys_from(columns.key_matrix(passages.column("key"))[order[documents]])
+        return {"cuts": cut_rows(keys, starts, stops)}
+
+    @property
+    def _grams(self) -> Grams:
+        return Grams(by_bytes=self.unit == "byte", length=self.length)

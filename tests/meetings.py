@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import FINAL_SCHEMAS, OPEN
+from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.executor.exchange import sorted_rows
 from datapipe.executor.meet import table_schemas
 from datapipe.stage import Global, StageContext
@@ -33,23 +33,28 @@ def opened(stage: Global, name: str = "stage", seed: int = 1) -> Any:
 
 
 def meet_all(
-    stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True
+    stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True, piece_rows: int = 0
 ) -> dict[str, pa.RecordBatch]:
     """The final tables of an opened stage, sorted.
 
     Args:
         num_buckets: ranges of hashes in each exchange.
         at_once: whether exchanges that may be done in one call are.
+        piece_rows: most rows of one hash that are met at once; 0: all.
     """
     tables: dict[str, list[pa.RecordBatch]] = {name: [] for name in stage.emits()}
     for batch in batches:
         for name, rows in stage.emit(batch).items():
             tables[name].append(rows)
-    return exchanged(stage, tables, num_buckets, at_once)
+    return exchanged(stage, tables, num_buckets, at_once, piece_rows)
 
 
 def exchanged(
-    stage: Global, tables: Mapping[str, Sequence[pa.RecordBatch]], num_buckets: int = 1, at_once: bool = True
+    stage: Global,
+    tables: Mapping[str, Sequence[pa.RecordBatch]],
+    num_buckets: int = 1,
+    at_once: bool = True,
+    piece_rows: int = 0,
 ) -> dict[str, pa.RecordBatch]:
     """The final tables that come of emitted ones."""
     schemas = table_schemas(stage)
@@ -59,6 +64,8 @@ def exchanged(
             inputs = {name: sorted_rows(pa.Table.from_batches(held.get(name, []), schemas[name])) for name in exchange.inputs}
             is_last = at_once and exchange.at_once_bytes != 0
             calls = [inputs] if is_last else _buckets(inputs, num_buckets)
+            if piece_rows and not is_last:
+                calls = [piece for bucket in calls for piece in _pieces(exchange, bucket, piece_rows)]
             meet = stage.meet_at_once if is_last else stage.meet
             for name in set(exchange.inputs) & set(exchange.outputs):
                 held[name] = []
@@ -89,6 +96,24 @@ def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dic
             high = len(hashes) if is_last else int(np.searchsorted(hashes, np.uint64(borders[number + 1])))
             bucket[name] = rows.slice(low, high - low)
         found.append(bucket)
+    return found
+
+
+def _pieces(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], piece_rows: int) -> list[dict[str, pa.RecordBatch]]:
+    """A bucket as if every hash of it were a giant group."""
+    hashes = {name: columns.numbers(rows.column("hash")) for name, rows in bucket.items()}
+    found = []
+    for one in np.unique(np.concatenate(list(hashes.values()))):
+        ends = {name: np.searchsorted(part, one + np.array([0, 1], np.uint64)) for name, part in hashes.items()}
+        tables = {name: rows.slice(ends[name][0], ends[name][1] - ends[name][0]) for name, rows in bucket.items()}
+        longest = max(tables, key=lambda name: tables[name].num_rows)
+        rows = tables[longest]
+        group = list(zip(*(rows.column(name).to_pylist() for name in exchange.group)))
+        for start in range(0, rows.num_rows, piece_rows):
+            first = group.index(group[start])
+            before = [first] * (first < start) + [start - 1] * (exchange.neighbours and first < start - 1)
+            piece = rows.take(pa.array([*before, *range(start, min(start + piece_rows, rows.num_rows))]))
+            found.append({**tables, longest: piece})
     return found
 
 

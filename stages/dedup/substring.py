@@ -7,12 +7,12 @@ A token goes if it lies in a window, `length` tokens in a row of one document, t
           └─ anchors, by gram ─▶ meet ─▶ cuts (equal spans)      │
                                    └──▶ candidates, by document ─▶ look ─▶ windows, by their hash ─▶ verify ─▶ cuts
 
-`exchange`: every window chooses a gram inside it (`datapipe/kernels/substring.py`); equal windows choose equal ones, so they
-meet by its hash. An anchor stands for the run of windows that chose one gram, its span. Where whole spans are equal, all but the
-first go at once: that is most of a copied page. What is left are spans that are alike in part, at the ends of copies: one of each
-kind goes on, is looked up in the passages, and its windows meet by hashes of 128 bits. No pairs are formed anywhere: each step is
-linear, and a task holds one bucket. Of the corpus itself its text travels once, compressed, since what is left is compared
-exactly; windows as hashes would weigh 8 bytes a token, and reading again is no step of an exchange.
+`exchange`: every window chooses a gram inside it (`datapipe/kernels/substring.py`); equal windows choose equal ones, and
+meet by its hash. An anchor stands for the run of windows that chose one gram, its span. Where whole spans are equal, all but
+the first go at once: that is most of a copied page. What is left are spans that are alike in part, at the ends of copies: one
+of each kind goes on, is looked up in the passages, and its windows meet by hashes of 128 bits. No pairs are formed anywhere:
+each step is linear, and a task holds one bucket. Of the corpus itself its text travels once, compressed, since what is left is
+compared exactly; windows as hashes would weigh 8 bytes a token, and reading again is no step of an exchange.
 
 `suffix_array`: all texts in one task that `memory_bytes` bounds, sorted by pydivsufsort. The reference, and for small corpora.
 

@@ -10,21 +10,19 @@ import pytest
 import zstandard
 
 from datapipe.documents import DocumentBatch
-from datapipe.stage import StageContext
 from stages.dedup.lines import Lines
-from tests.exchanged import Exchanged, batch_of
+from tests.cut_texts import bytes_cut, parts_kept, spans_cut
+from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import text_units as oracle
 
 
 def _opened(**options: object) -> Lines:
-    stage = Lines.model_validate(options)
-    stage.open(StageContext(name="dedup.lines", seed=1))
-    return stage
+    return opened(Lines.model_validate(options))
 
 
 def _left(texts: list[str], **options: object) -> list[str]:
     batch = batch_of(texts)
-    return ["".join(parts) for parts in Exchanged(_opened(**options), [batch]).kept(batch)]
+    return ["".join(parts) for parts in parts_kept(spans_cut(_opened(**options), [batch]), batch)]
 
 
 def _by_force(texts: list[str], unit: str, normalize: str, min_length: int, keep: str) -> list[set[int]]:
@@ -73,10 +71,9 @@ def test_lines_random_corpora_equal_brute_force(unit: str, seed: int) -> None:
     normalize, keep, min_length = rng.choice(["none", "ccnet"]), rng.choice(["first", "none"]), rng.choice([1, 1, 3])
     stage = _opened(unit=unit, normalize=normalize, keep=keep, min_length=min_length)
     cut = rng.randint(0, len(texts))
-    batches = [batch_of(texts[cut:], cut), batch_of(texts[:cut])]
-    found = Exchanged(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2])).cuts
-    gone = [{at for start, stop in found.get(key, []) for at in range(start, stop)} for key in batch_of(texts).keys.to_pylist()]
-    assert gone == _by_force(texts, unit, normalize, min_length, keep)
+    batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
+    found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2]))
+    assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == _by_force(texts, unit, normalize, min_length, keep)
 
 
 def test_lines_first_by_key_stays_and_blank_lines_go_with_their_line() -> None:
@@ -98,17 +95,17 @@ def test_lines_signs_alone_say_nothing_and_stay() -> None:
 
 def test_lines_first_text_of_a_line_does_not_depend_on_batches_and_buckets() -> None:
     texts = ["\n".join(random.Random(seed).choices(["a", "b", "c 1", "C 2", "d"], k=6)) for seed in range(40)]
-    whole = Exchanged(_opened(), [batch_of(texts)]).cuts
+    whole = spans_cut(_opened(), [batch_of(texts)])
     starts = list(accumulate([1, 7, 0, 20], initial=0))
-    parts = [batch_of(texts[start:stop], start) for start, stop in zip(starts, [*starts[1:], 40])]
-    assert Exchanged(_opened(), parts[::-1], num_buckets=7, piece_rows=3).cuts == whole
+    parts = [batch_of(texts[start:stop], first=start) for start, stop in zip(starts, [*starts[1:], 40])]
+    assert spans_cut(_opened(), parts[::-1], num_buckets=7, piece_rows=3) == whole
 
 
 @pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
 def test_lines_hundred_thousand_copies_of_a_page_leave_one(unit: str) -> None:
     page = "The page. It has four. Sentences in it.\nAnd a second line. So it goes on."
     batch = batch_of([page] * 100_000)
-    found = Exchanged(_opened(unit=unit), [batch], piece_rows=0).table("cuts")
+    found = meet_all(_opened(unit=unit), [batch])["cuts"]
     cut = set(zip(found.column("key").to_pylist(), found.column("start").to_pylist()))
     assert len({key for key, _ in cut}) == 99_999
     assert batch.keys[0].as_py() not in {key for key, _ in cut}

@@ -9,24 +9,17 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.stage import StageContext
 from stages.dedup._passages import Grams
 from stages.dedup.substring import Substring
-from tests.exchanged import Exchanged, batch_of
+from tests.cut_texts import bytes_cut, parts_kept, spans_cut
+from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import substring as oracle
 
 METHODS = ["exchange", "suffix_array"]
 
 
 def _opened(**options: object) -> Substring:
-    stage = Substring.model_validate(options)
-    stage.open(StageContext(name="dedup.substring", seed=1))
-    return stage
-
-
-def _gone(exchanged: Exchanged, num_docs: int) -> list[set[int]]:
-    keys = batch_of([""] * num_docs).keys.to_pylist()
-    return [{at for start, stop in exchanged.cuts.get(key, []) for at in range(start, stop)} for key in keys]
+    return opened(Substring.model_validate(options))
 
 
 def _corpus(seed: int, by_bytes: bool) -> list[str]:
@@ -56,12 +49,12 @@ def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_
     rng = random.Random(seed)
     texts, length, keep = _corpus(seed, unit == "byte"), rng.choice([8, 9, 13]), rng.choice(["first", "first", "none"])
     cut = rng.randint(0, len(texts))
-    batches = [batch_of(texts[cut:], cut), batch_of(texts[:cut])]
+    batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
     expected = oracle.repeated([text.encode() for text in texts], unit == "byte", length, keep)
     for method in METHODS:
         stage = _opened(unit=unit, length=length, keep=keep, method=method)
-        found = Exchanged(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2, 5]))
-        assert _gone(found, len(texts)) == expected, method
+        found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2, 5]))
+        assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == expected, method
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
@@ -70,8 +63,8 @@ def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_
 def test_substring_second_pass_over_what_lies_between_seams_finds_nothing(seed: int, keep: str, unit: str) -> None:
     texts = _corpus(seed, unit == "byte")
     stage = _opened(unit=unit, length=8, keep=keep)
-    left = Exchanged(stage, [batch_of(texts)]).kept(batch_of(texts))
-    assert Exchanged(stage, [batch_of([part for parts in left for part in parts])]).cuts == {}
+    left = parts_kept(spans_cut(stage, [batch_of(texts)]), batch_of(texts))
+    assert spans_cut(stage, [batch_of([part for parts in left for part in parts])]) == {}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -83,9 +76,9 @@ def test_substring_long_copies_in_prose_are_found_alike_by_both_methods(seed: in
         source, target = rng.sample(range(12), 2)
         at, to = rng.randint(0, len(texts[source])), rng.randint(0, len(texts[target]))
         texts[target] = texts[target][:to] + texts[source][at : at + rng.randint(0, 2000)] + texts[target][to:]
-    batches = [batch_of(texts[:5]), batch_of(texts[5:], 5)]
+    batches = [batch_of(texts[:5]), batch_of(texts[5:], first=5)]
     unit, length = rng.choice([("token", 50), ("byte", 100)])
-    found = [Exchanged(_opened(unit=unit, length=length, method=method), batches, num_buckets=4).cuts for method in METHODS]
+    found = [spans_cut(_opened(unit=unit, length=length, method=method), batches, num_buckets=4) for method in METHODS]
     assert found[0] == found[1]
     assert found[0]
 
@@ -94,14 +87,14 @@ def test_substring_cut_ends_where_the_next_word_begins() -> None:
     said = "one two three four five six seven eight"
     texts = [f"First: {said}. End", f"Other,  {said}  here", said]
     batch = batch_of(texts)
-    left = Exchanged(_opened(length=8), [batch]).kept(batch)
+    left = parts_kept(spans_cut(_opened(length=8), [batch]), batch)
     assert left == [[texts[0]], ["Other,  ", "here"], []]
-    assert Exchanged(_opened(length=8, keep="none"), [batch]).kept(batch)[0] == ["First: ", ". End"]
+    assert parts_kept(spans_cut(_opened(length=8, keep="none"), [batch]), batch)[0] == ["First: ", ". End"]
 
 
 def test_substring_overlapping_copy_of_itself_leaves_the_first_token() -> None:
     batch = batch_of(["a " * 100])
-    assert Exchanged(_opened(length=8), [batch]).kept(batch) == [["a "]]
+    assert parts_kept(spans_cut(_opened(length=8), [batch]), batch) == [["a "]]
 
 
 def test_substring_vocabulary_above_65536_is_exact() -> None:
@@ -109,26 +102,26 @@ def test_substring_vocabulary_above_65536_is_exact() -> None:
     texts = [" ".join(words), " ".join(["new", *words[-60:], "end"])]
     batch = batch_of(texts)
     for method in METHODS:
-        assert Exchanged(_opened(method=method), [batch]).kept(batch) == [[texts[0]], ["new ", "end"]]
+        assert parts_kept(spans_cut(_opened(method=method), [batch]), batch) == [[texts[0]], ["new ", "end"]]
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
 def test_substring_empty_short_and_cjk_documents_are_judged(unit: str) -> None:
     texts = ["", " ", "中文", "", "这是一个很长的句子需要去重", "前面这是一个很长的句子需要去重后面"]
     batch = batch_of(texts)
-    left = Exchanged(_opened(unit=unit, length=8), [batch]).kept(batch)
+    left = parts_kept(spans_cut(_opened(unit=unit, length=8), [batch]), batch)
     assert left == [[], [" "], ["中文"], [], [texts[4]], ["前面", "后面"]]
 
 
 def test_substring_scope_source_keeps_sources_apart() -> None:
     """The engine mixes the source into the anchors' hashes; windows must be met by them too."""
     said = " ".join(f"w{number}" for number in range(80))
-    stage, batches = _opened(scope="source"), [batch_of([said + " a b c"]), batch_of(["x y z " + said], file=2)]
+    stage, batches = _opened(scope="source"), [batch_of([said + " a b c"]), batch_of(["x y z " + said], source=2)]
     emitted = [stage.emit(batch) for batch in batches]
-    assert Exchanged(stage, batches).cuts != {}
+    assert spans_cut(stage, batches) != {}
     mixed = _Mixed(stage)
     assert emitted[0]["anchors"].num_rows > 0
-    assert Exchanged(mixed, batches).cuts == {}  # type: ignore[arg-type]
+    assert spans_cut(mixed, batches) == {}  # type: ignore[arg-type]
 
 
 class _Mixed:
@@ -153,7 +146,7 @@ class _Mixed:
 
 def test_substring_texts_above_the_memory_of_a_suffix_array_are_refused() -> None:
     with pytest.raises(UserError, match="memory_bytes, 10"):
-        Exchanged(_opened(method="suffix_array", memory_bytes=10), [batch_of(["a long text of some words"])])
+        spans_cut(_opened(method="suffix_array", memory_bytes=10), [batch_of(["a long text"])], at_once=False)
 
 
 def test_substring_hashes_are_pinned() -> None:
@@ -169,18 +162,18 @@ def test_substring_hashes_are_pinned() -> None:
 def test_substring_copies_of_a_page_leave_one(unit: str) -> None:
     page = " ".join(f"word{number}" for number in range(120))
     batch = batch_of([page] * 2000)
-    found = Exchanged(_opened(unit=unit), [batch], num_buckets=3)
-    assert found.table("candidates").num_rows == 0
-    assert found.cuts == {key: [(0, len(page))] for key in batch.keys.to_pylist()[1:]}
+    found = spans_cut(_opened(unit=unit), [batch], num_buckets=3)
+    assert found == {key: [(0, len(page))] for key in batch.keys.to_pylist()[1:]}
 
 
 @pytest.mark.slow
 def test_substring_hundred_thousand_copies_meet_once() -> None:
     page = " ".join(f"word{number}" for number in range(120))
     batch = batch_of([page] * 100_000)
-    found = Exchanged(_opened(), [batch])
-    assert found.table("candidates").num_rows == 0
-    assert len(set(found.table("cuts").column("key").to_pylist())) == 99_999
+    anchors = _opened().emit(batch.slice(0, 1))["anchors"].num_rows
+    cuts = meet_all(_opened(), [batch])["cuts"]
+    assert cuts.num_rows == 99_999 * anchors  # so no window was looked at
+    assert len(set(cuts.column("key").to_pylist())) == 99_999
 
 
 @pytest.mark.slow
@@ -190,8 +183,7 @@ def test_substring_one_document_of_50_mb_is_worked_at_in_pieces() -> None:
     text = " ".join(rng.choices(words, k=8_500_000))
     batch = batch_of([text + " " + text[: 1 << 20]])
     assert len(text) > 48_000_000
-    exchanged = Exchanged(_opened(), [batch])
-    (spans,) = exchanged.cuts.values()
+    (spans,) = spans_cut(_opened(), [batch]).values()
     assert [(stop - start) >> 10 for start, stop in spans] == [1023]
 
 
@@ -200,10 +192,10 @@ def test_substring_real_pages_are_the_same_by_both_methods(real_data) -> None:
     with zstandard.open(real_data / "prose/govuk_commoncrawl_wet.jsonl.zst", "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     half = len(texts) // 2
-    batches = [batch_of(texts[:half]), batch_of(texts[half:], half)]
+    batches = [batch_of(texts[:half]), batch_of(texts[half:], first=half)]
     for unit, length in (("token", 50), ("token", 20), ("byte", 100)):
         stages = [_opened(unit=unit, length=length, method=method) for method in METHODS]
-        found = [Exchanged(stage, batches, num_buckets=5).cuts for stage in stages]
+        found = [spans_cut(stage, batches, num_buckets=5) for stage in stages]
         assert found[0] == found[1]
         assert found[0]
 
@@ -214,7 +206,7 @@ def test_substring_cs336_licences_differ_by_the_names(real_data) -> None:
     with zstandard.open(real_data / "dedup/cs336_documents_with_fuzzy_duplicates.jsonl.zst", "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     batch = batch_of(texts)
-    found = [Exchanged(_opened(method=method), [batch]).kept(batch) for method in METHODS]
+    found = [parts_kept(spans_cut(_opened(method=method), [batch]), batch) for method in METHODS]
     assert found[0] == found[1]
     removed = [1 - sum(map(len, parts)) / len(text) for parts, text in zip(found[0], texts)]
     assert sorted(share > 0.5 for share in removed) == [False, False, True]

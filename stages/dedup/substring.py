@@ -14,7 +14,8 @@ of each kind goes on, is looked up in the passages, and its windows meet by hash
 each step is linear, and a task holds one bucket. Of the corpus itself its text travels once, compressed, since what is left is
 compared exactly; windows as hashes would weigh 8 bytes a token, and reading again is no step of an exchange.
 
-`suffix_array`: all texts in one task that `memory_bytes` bounds, sorted by pydivsufsort. The reference, and for small corpora.
+`suffix_array`: all texts in one task that `memory_bytes` bounds, sorted by pydivsufsort. The reference, and for small corpora;
+6 MB/s for tokens, 2.4 for bytes.
 
 A token owns the bytes up to the next one; of bytes, only whole characters go. **The seam that a cut leaves counts as the end of
 a document**: what is left on either side, taken apart, holds no repeated window, so a second pass finds nothing.
@@ -70,7 +71,9 @@ class Substring(Global):
         "the spans are the same.",
     )
     memory_bytes: int = Field(
-        default=1 << 30, ge=1, description="Most bytes of text for method suffix_array, which takes about 30 times as many."
+        default=1 << 30,
+        ge=1,
+        description="Most bytes of text for method suffix_array, which takes 20 times as many (unit byte: 65 times).",
     )
 
     by_key: ClassVar[tuple[str, ...]] = ("passages",)

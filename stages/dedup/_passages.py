@@ -10,7 +10,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import key_hash
+from datapipe.exchanges import CUT_SCHEMA, key_hash
 from datapipe.kernels import substring
 
 _ROOM_PIECES, _ROOM_ANCHORS = 1 << 13, 1 << 17
@@ -67,27 +67,52 @@ class Grams:
         return substring.token_table(), self.by_bytes, self.length
 
 
-def emitted(batch: DocumentBatch, grams: Grams) -> dict[str, pa.RecordBatch]:
-    """The anchors and passages of a batch."""
+def emitted(batch: DocumentBatch, grams: Grams, keep: str) -> dict[str, pa.RecordBatch]:
+    """The anchors and passages of a batch, and the cuts that are known before anything has met: echoes of a piece of itself."""
     offsets, data = batch.buffers
     room = (
         np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
         np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
         np.empty((_ROOM_ANCHORS, 2), np.uint64),
+        np.empty((_ROOM_ANCHORS, substring.NUM_ECHO), np.int64),
     )
     fixed = (*grams.text, grams.gram, grams.piece_tokens, substring.powers_of_radix(grams.length))
     scratch = substring.scratch(grams.piece_tokens, grams.length)
-    state = np.array([0, offsets[0], 0, 0], np.int64)
+    state = np.array([0, offsets[0], 0, 0, 0], np.int64)
     found: list[tuple[np.ndarray, ...]] = []
     while state[0] < batch.num_docs:
-        num_anchors = int(substring.select_anchors(offsets, data, *fixed, *scratch, state, *room))
-        pieces, anchors, halves = room[0][: state[3]].copy(), room[1][:num_anchors], room[2][:num_anchors].copy()
-        found.append((pieces, np.concatenate([anchors[:, 1:], pieces[anchors[:, 0]]], axis=1), halves))
+        recent = substring.recent_anchors()
+        num_anchors = int(substring.select_anchors(offsets, data, *fixed, *scratch, recent, state, *room))
+        pieces, anchors, halves, echoes = (
+            one[:count] for one, count in zip(room, (state[3], num_anchors, num_anchors, state[4]))
+        )
+        documents, numbers = pieces[anchors[:, 0], :2].T
+        found.append((pieces.copy(), np.column_stack([documents, numbers, anchors[:, 1:]]), halves.copy(),
+                      np.column_stack([pieces[echoes[:, 0], 0], echoes[:, 1:]])))  # fmt: skip
     if not found:
-        return {"anchors": _empty(ANCHORS), "passages": _empty(PASSAGES)}
-    pieces, anchors, halves = (np.concatenate(part) for part in zip(*found))
+        return {"anchors": _empty(ANCHORS), "passages": _empty(PASSAGES), "cuts": _empty(CUT_SCHEMA)}
+    pieces, anchors, halves, echoes = (np.concatenate(part) for part in zip(*found))
     keys = columns.key_matrix(batch.keys)
-    return {"anchors": _anchors(anchors, halves, offsets, keys), "passages": _passages(pieces, offsets, data, keys)}
+    echoed = anchors[:, 4] >= substring.ECHOED
+    anchors[echoed, 4] -= substring.ECHOED
+    if keep == "none":
+        documents, _, starts, sizes, trims = anchors[echoed].T
+        first_ones = np.column_stack([documents, starts + trims % 16, starts + sizes - trims // 16])
+        echoes = np.concatenate([echoes, first_ones])
+    documents, starts, stops = echoes.T
+    whose = columns.keys_from(keys[documents])
+    return {
+        "anchors": _anchors(anchors, halves, offsets, keys),
+        "passages": _passages(pieces, offsets, data, keys),
+        "cuts": cut_rows(whose, starts - offsets[documents], stops - offsets[documents]),
+    }
+
+
+def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.RecordBatch:
+    """Rows of CUT_SCHEMA: bytes [start, stop) of the document of each key."""
+    rules = pa.array(["repeated"], pa.string()).take(pa.array(np.zeros(len(keys), np.int64)))
+    numbers = (pa.array(np.ascontiguousarray(one, np.int64)) for one in (starts, stops))
+    return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *numbers, rules], schema=CUT_SCHEMA)
 
 
 def whole_texts(batch: DocumentBatch) -> pa.RecordBatch:
@@ -98,8 +123,8 @@ def whole_texts(batch: DocumentBatch) -> pa.RecordBatch:
 
 
 def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray) -> pa.RecordBatch:
-    """Rows of ANCHORS of (num_anchors, 7) int64: first byte, bytes, trims, and those of the piece."""
-    starts, sizes, trims, documents, numbers = rows.T[:5]
+    """Rows of ANCHORS of (num_anchors, 5) int64: document, number of the piece, first byte, bytes, trims."""
+    documents, numbers, starts, sizes, trims = rows.T
     arrays = [
         pa.array(np.ascontiguousarray(halves[:, 0])),
         pa.array(np.ascontiguousarray(halves[:, 1])),

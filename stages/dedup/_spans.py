@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import CUT_SCHEMA, key_hash
+from datapipe.exchanges import key_hash
 from datapipe.kernels import substring
-from stages.dedup._passages import Grams
+from stages.dedup._passages import Grams, cut_rows
 
 CANDIDATES = pa.schema(
     [
@@ -72,12 +72,6 @@ def _whole(rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         return starts, stops
     trims = columns.numbers(rows.column("trims")).astype(np.int64)
     return starts + trims % 16, stops - trims // 16
-
-
-def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.RecordBatch:
-    rules = pa.array(["repeated"], pa.string()).take(pa.array(np.zeros(len(keys), np.int64)))
-    arrays = [pa.array(columns.key_halves(keys)[0]), keys, pa.array(starts), pa.array(stops.astype(np.int64)), rules]
-    return pa.RecordBatch.from_arrays(arrays, schema=CUT_SCHEMA)
 
 
 def candidates_of(anchors: pa.RecordBatch) -> pa.RecordBatch:

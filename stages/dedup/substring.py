@@ -3,7 +3,8 @@
 A token goes if it lies in a window, `length` tokens in a row of one document, that occurs earlier: by (key, place). With
 `keep: none` if it occurs anywhere else. That is all, and both methods give just this, whatever the corpus.
 
-    text ─┬─ passages, by document ──────────────────────────────┐
+    text ─┬─ cuts (a piece that says again what it said)
+          ├─ passages, by document ──────────────────────────────┐
           └─ anchors, by gram ─▶ meet ─▶ cuts (equal spans)      │
                                    └──▶ candidates, by document ─▶ look ─▶ windows, by their hash ─▶ verify ─▶ cuts
 
@@ -20,9 +21,9 @@ compared exactly; windows as hashes would weigh 8 bytes a token, and reading aga
 A token owns the bytes up to the next one; of bytes, only whole characters go. **The seam that a cut leaves counts as the end of
 a document**: what is left on either side, taken apart, holds no repeated window, so a second pass finds nothing.
 
-One core of a 2-core AMD EPYC, 20 MB of web text, news and novels in memory, all steps of `exchange` with their sorting: 27 MB/s
-for 50 tokens (emitting 68), 19 for 100 bytes. Exchanged for each byte of text: 0.56 bytes of anchors and 0.15 of candidates and
-windows; for bytes 1.45 and 0.9.
+One core of a 2-core AMD EPYC, 20 MB of web text, news and novels in memory, all steps of `exchange` with the sorting between
+them: 40 MB/s for 50 tokens (emitting 90), 28 for 100 bytes. Exchanged for each byte of text: the text, 0.56 bytes of anchors
+and 0.15 of candidates and windows; for bytes 1.4 and 0.9.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange
 from datapipe.kernels import substring
 from datapipe.stage import Global
 from stages.dedup import _suffixes
-from stages.dedup._passages import ANCHORS, PASSAGES, Grams, emitted, whole_texts
-from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, cut_rows, windows_of
+from stages.dedup._passages import ANCHORS, PASSAGES, Grams, cut_rows, emitted, whole_texts
+from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, windows_of
 
 
 class Substring(Global):
@@ -76,17 +77,20 @@ class Substring(Global):
         description="Most bytes of text for method suffix_array, which takes 20 times as many (unit byte: 65 times).",
     )
 
-    by_key: ClassVar[tuple[str, ...]] = ("passages",)
+    by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
     rule = "repeated"
 
     def removed_share_limit(self) -> float:
         return self.max_removed_share
 
     def emits(self) -> Mapping[str, pa.Schema]:
-        return {"passages": PASSAGES} if self.method == "suffix_array" else {"anchors": ANCHORS, "passages": PASSAGES}
+        tables = {"anchors": ANCHORS, "passages": PASSAGES, "cuts": CUT_SCHEMA}
+        return tables if self.method == "exchange" else {"passages": PASSAGES}
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
-        return {"passages": whole_texts(batch)} if self.method == "suffix_array" else emitted(batch, self._grams)
+        if self.method == "suffix_array":
+            return {"passages": whole_texts(batch)}
+        return emitted(batch, self._grams, self.keep)
 
     def exchanges(self) -> Sequence[Exchange]:
         cuts = {"cuts": CUT_SCHEMA}

@@ -26,11 +26,11 @@ def _fixed(case: Case, by_bytes: bool) -> list[Any]:
 def _anchor_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
     def make(case: Case) -> list[Any]:
         case = _chosen(case)
-        state, room = np.array([0, case.offsets[0], 0, 0]), len(case.data) + _PIECE
+        state, room = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _PIECE
         outputs = [np.empty((room, kernels.NUM_PIECE), np.int64), np.empty((room, kernels.NUM_ANCHOR), np.int64)]
-        outputs += [np.empty((room, 2), np.uint64)]
+        outputs += [np.empty((room, 2), np.uint64), np.empty((room, kernels.NUM_ECHO), np.int64)]
         powers, scratch = kernels.powers_of_radix(_LENGTH), kernels.scratch(_PIECE, _LENGTH)
-        return [*_fixed(case, by_bytes), _GRAM, _PIECE, powers, *scratch, state, *outputs]
+        return [*_fixed(case, by_bytes), _GRAM, _PIECE, powers, *scratch, kernels.recent_anchors(), state, *outputs]
 
     return make
 
@@ -41,14 +41,16 @@ def _anchor_expected(by_bytes: bool) -> Callable[[Case], tuple[int, list[Any]]]:
         pieces: list[list[int]] = []
         anchors: list[list[int]] = []
         halves: list[list[int]] = []
+        echoes: list[list[int]] = []
         for document, text in enumerate(case.texts):
             base, before = int(case.offsets[document]), len(pieces)
-            some, found = oracle.anchors(text, by_bytes, _LENGTH, _GRAM, _PIECE)
+            some, found, echoed = oracle.anchors(text, by_bytes, _LENGTH, _GRAM, _PIECE)
             pieces += [[document, number, base + start, base + stop] for number, start, stop in some]
             anchors += [[before + piece, base + start, size, trims] for piece, start, size, trims, _, _ in found]
             halves += [[gram, span] for *_, gram, span in found]
-        state = [len(case.texts), int(case.offsets[-1]), 0, len(pieces)]
-        return len(anchors), [state, pieces, anchors, halves]
+            echoes += [[before + piece, base + start, base + stop] for piece, start, stop in echoed]
+        state = [len(case.texts), int(case.offsets[-1]), 0, len(pieces), len(echoes)]
+        return len(anchors), [state, pieces, anchors, halves, echoes]
 
     return expected
 
@@ -135,7 +137,7 @@ ROWS = [
             kernel=kernels.select_anchors,
             arguments=_anchor_arguments(by_bytes),
             oracle=_anchor_expected(by_bytes),
-            num_outputs=4,
+            num_outputs=5,
             variant="bytes" if by_bytes else "words",
             valid_only=True,
             from_case=True,

@@ -73,26 +73,48 @@ def run_hash(hashes: list[int]) -> int:
     return mix(total)
 
 
+Anchor = tuple[int, int, int, int, int, int]
+
+
 def anchors(
     text: bytes, by_bytes: bool, length: int, gram: int, piece_tokens: int
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int, int, int]]]:
-    """Pieces (number, first byte, last) and anchors (piece, first byte, bytes, trims, hash of gram, hash of span)."""
+) -> tuple[list[tuple[int, int, int]], list[Anchor], list[tuple[int, int, int]]]:
+    """Pieces (number, first byte, last), anchors (piece, first byte, bytes, trims, hash of gram, hash of span) and echoes
+    (piece, first byte, last)."""
     said, begins = territories(text, by_bytes)
     hashes = [token_hash(token, by_bytes) for token in said]
     grams = [run_hash(hashes[at : at + gram]) for at in range(len(hashes) - gram + 1)]
-    pieces, found = [], []
+    pieces, found, echoes = [], [], []
     for first in range(0, max(0, len(hashes) - length + 1), piece_tokens):
         windows = range(first, min(first + piece_tokens, len(hashes) - length + 1))
-        pieces.append((first // piece_tokens, begins[first], begins[windows[-1] + length]))
+        number = len(pieces)
+        pieces.append((number, begins[first], begins[windows[-1] + length]))
         chosen = [min(range(at, at + length - gram + 1), key=lambda place: (grams[place], place)) for at in windows]
+        recent: dict[int, int] = {}
+        echo: tuple[int, int] | None = None
         for place in sorted(set(chosen)):
             mine = [window for window, one in zip(windows, chosen) if one == place]
+            hashed, span = mix(grams[place] ^ _GRAM), run_hash(hashes[mine[0] : mine[-1] + length])
+            before = recent.get(hashed % 4096)
+            if before is not None and found[before][4:] == (hashed, span):
+                piece, start, size, trims, *both = found[before]
+                found[before] = (piece, start, size, trims % 256 + 256, *both)
+                echo = (echo[0] if echo else mine[0], mine[-1] + length)
+                continue
+            if echo:
+                echoes.append((number, *_ends(text, begins[echo[0]], begins[echo[1]], by_bytes)))
+                echo = None
             start, stop = begins[mine[0]], begins[mine[-1] + length]
-            whole = whole_characters(text, start, stop) if by_bytes else (start, stop)
-            trims = whole[0] - start + 16 * (stop - whole[1])
-            span = run_hash(hashes[mine[0] : mine[-1] + length])
-            found.append((len(pieces) - 1, start, stop - start, trims, mix(grams[place] ^ _GRAM), span))
-    return pieces, found
+            whole = _ends(text, start, stop, by_bytes)
+            recent[hashed % 4096] = len(found)
+            found.append((number, start, stop - start, whole[0] - start + 16 * (stop - whole[1]), hashed, span))
+        if echo:
+            echoes.append((number, *_ends(text, begins[echo[0]], begins[echo[1]], by_bytes)))
+    return pieces, found, echoes
+
+
+def _ends(text: bytes, start: int, stop: int, by_bytes: bool) -> tuple[int, int]:
+    return whole_characters(text, start, stop) if by_bytes else (start, stop)
 
 
 def window_hashes(hashes: list[int], gram: int) -> tuple[int, int]:

@@ -97,6 +97,16 @@ def test_substring_overlapping_copy_of_itself_leaves_the_first_token() -> None:
     assert parts_kept(spans_cut(_opened(length=8), [batch]), batch) == [["a "]]
 
 
+@pytest.mark.parametrize(("unit", "text"), [("token", "a b c " * 100_000), ("byte", " " * 500_000), ("byte", "中é" * 100_000)])
+def test_substring_text_that_repeats_itself_has_few_anchors(unit: str, text: str) -> None:
+    batch = batch_of([text])
+    stage = _opened(unit=unit)
+    pieces = stage.emit(batch)["passages"].num_rows
+    assert stage.emit(batch)["anchors"].num_rows <= 10 * pieces
+    (spans,) = spans_cut(stage, [batch]).values()
+    assert spans[0][0] <= 6 and spans[-1][1] == len(text.encode()) and len(spans) == 1
+
+
 def test_substring_vocabulary_above_65536_is_exact() -> None:
     words = [f"x{number}" for number in range(70_000)]
     texts = [" ".join(words), " ".join(["new", *words[-60:], "end"])]

@@ -2,8 +2,9 @@
 
     rows of equal hash ─▶ stars ─▶ edges ─▶ components ─▶ (document, survivor)
 
-Documents are compared by (rank, key): a rank is a number that a policy gives a document from the document alone, so that the
-least document of a component is its survivor, and it depends on no worker, bucket or order of edges.
+Documents are compared by (rank, key): a rank is a number that a policy gives a document from the document alone
+(`survivors.py`), so that the least document of a component is its survivor, and it depends on no worker, bucket or order of
+edges.
 
 Components by exchange are alternating large-star and small-star (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii,
 "Connected components in MapReduce and beyond", SoCC 2014):
@@ -20,20 +21,14 @@ all at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, assert_never
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe import columns, rng
+from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.documents import DocumentBatch
 from datapipe.exchanges import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 from datapipe.kernels import components
-
-Keep = Literal["first", "longest", "shortest", "random"]
-"""Which document of a cluster survives: the one of lowest key (within a file: the first), the longest or shortest by bytes,
-or one by keyed hash. Ties go to the lowest key."""
 
 EDGE_SCHEMA = pa.schema(
     [
@@ -51,27 +46,6 @@ WIDE, NARROW = "wide", "narrow"
 """The tables of edges: with a row for both ends, which large-star reads; from the greater document to the lesser one."""
 
 _MAX_ROUNDS = 200
-
-
-def survivor_ranks(keep: Keep, batch: DocumentBatch, seed: int) -> np.ndarray:
-    """The rank of each document, (num_docs,) uint64: the lowest survives.
-
-    Args:
-        keep: the policy.
-        batch: the documents.
-        seed: from `rng.seed_for`; used by "random" alone.
-    """
-    match keep:
-        case "first":
-            return np.zeros(batch.num_docs, np.uint64)
-        case "shortest":
-            return columns.text_lengths(batch.texts).astype(np.uint64)
-        case "longest":
-            return np.uint64(2**64 - 1) - columns.text_lengths(batch.texts).astype(np.uint64)
-        case "random":
-            return rng.keyed_hash(columns.key_halves(batch.keys), seed)
-        case _:
-            assert_never(keep)
 
 
 # ---------------------------------------------------------------------------------------------------- stars

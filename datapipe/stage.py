@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import Bucket, Exchange
+from datapipe.percent import Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +33,12 @@ class StageContext:
     Attributes:
         name: the stage's name in the run, after `as:`; seeds and reasons are named by it.
         seed: the seed of the mixture; derive others with `rng.seed_for(context.seed, context.name, …)`.
+        source_place: for a global stage with a `source_order`, the place in it of the source whose documents it emits, from 0.
     """
 
     name: str
     seed: int
+    source_place: int | None = None
 
 
 class Stage(BaseModel):
@@ -46,11 +49,18 @@ class Stage(BaseModel):
     libraries: ClassVar[tuple[str, ...]] = ()
     """Installed distributions whose version changes what the stage does; part of its fingerprint."""
 
+    checks: ClassVar[frozenset[str]] = frozenset()
+    """Options that change nothing that is computed, only whether a run goes on; no part of the fingerprint."""
+
     def open(self, context: StageContext) -> None:
         """Loads what is heavy, once per worker, into private attributes (`_model: Any = PrivateAttr()`)."""
 
     def input_files(self) -> tuple[str, ...]:
         """Paths the options name (a model, a word list): their content is part of the fingerprint."""
+        return ()
+
+    def notes(self) -> tuple[str, ...]:
+        """Lines for people on what the options come to; `datapipe plan` prints those of global stages."""
         return ()
 
 
@@ -212,6 +222,18 @@ class Global(Stage):
         "that was alone. A source's `strata` may go by it: documents that had many duplicates may come up more often.",
     )
 
+    max_dropped: Share | None = Field(
+        default=None,
+        description="Share of the documents of a source, such as 50%, that the stage may drop; `on_excess` says what happens "
+        "when it drops more. Unlimited by default.",
+    )
+
+    on_excess: Literal["fail", "warn"] = Field(
+        default="fail",
+        description="fail: a source that loses more than `max_dropped` stops the run, once all of it was judged. warn: the run "
+        "says so and goes on.",
+    )
+
     @field_validator("size_column")
     @classmethod
     def _not_own(cls, name: str | None) -> str | None:
@@ -219,6 +241,7 @@ class Global(Stage):
             raise ValueError("expected a name of its own: every document has a column of that name already")
         return name
 
+    checks: ClassVar[frozenset[str]] = frozenset({"max_dropped", "on_excess"})
     rule: ClassVar[str] = "duplicate"
     """The reason of a drop, after the stage's name."""
 
@@ -228,6 +251,10 @@ class Global(Stage):
     def removed_share_limit(self) -> float:
         """Of a document of which a greater share of the bytes is cut, all is dropped, as `STAGE:too_much_removed`."""
         return 1.0
+
+    def source_order(self) -> tuple[str, ...] | None:
+        """The order of sources that decides who survives: () for the mixture's own, None where none does."""
+        return None
 
     def emits(self) -> Mapping[str, pa.Schema]:
         """The tables that a document gives rows to."""

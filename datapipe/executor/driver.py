@@ -19,7 +19,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.engine import Attempt, Engine, Failure
 from datapipe.executor.ledger import Ledger
 from datapipe.executor.partitions import read_table
-from datapipe.plan.books import over_quarantined, source_books
+from datapipe.plan.books import excesses, over_quarantined, source_books
 from datapipe.plan.compile import Plan, Request, compile_plan
 from datapipe.plan.tasks import Record, Task
 
@@ -82,7 +82,8 @@ class Driver:
         self.request, self.ledger, self.observer = request, ledger, observer
         self.plan = compile_plan(request, ledger.look_up)
         observer.planned(self.plan)
-        self._check_quarantine()
+        self._warned: set[tuple[str, str]] = set()
+        self._check()
 
     def run(self, engine: Engine) -> Plan:
         """Runs every task that has no record. Raises UserError or DatapipeError; what was committed stays."""
@@ -131,10 +132,27 @@ class Driver:
     def _replan(self) -> None:
         self.plan = compile_plan(self.request, self.ledger.look_up)
         self.observer.planned(self.plan)
-        self._check_quarantine()
+        self._check()
 
     def _missing(self) -> Counter[str]:
         return Counter({step.id: len(step.pending()) for step in self.plan.steps if step.tasks is not None})
+
+    def _check(self) -> None:
+        self._check_quarantine()
+        self._check_dropped()
+
+    def _check_dropped(self) -> None:
+        """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
+        for excess in excesses(self.plan, {name: source.stages for name, source in self.request.sources.items()}):
+            look = f"See what it took for alike with `datapipe inspect {self.ledger.root.url} --dropped {excess.stage}`"
+            if excess.on_excess == "fail":
+                raise DatapipeError(
+                    f"{excess.text}. {look}. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and "
+                    f"run the same command again."
+                )
+            if (excess.source, excess.stage) not in self._warned:
+                self._warned.add((excess.source, excess.stage))
+                self.observer.say(f"warning: {excess.text}. {look}.")
 
     def _check_quarantine(self) -> None:
         """Raises DatapipeError for a source with more in quarantine than the mixture allows, once all of it was read."""

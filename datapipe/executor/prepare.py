@@ -14,12 +14,12 @@ from pydantic_core import to_jsonable_python
 from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
-from datapipe.errors import UserError
+from datapipe.errors import UserError, suggest
 from datapipe.executor.inputs import discover
 from datapipe.plan.compile import PlannedSource, Request
 from datapipe.plan.inputs import check_hashes, group_splits
 from datapipe.plan.tasks import BoundStage
-from datapipe.stage import InputFile, Reader, Stage
+from datapipe.stage import Global, InputFile, Reader, Stage
 from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.tiktoken import convert, is_rank_file
@@ -37,7 +37,21 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
-    return tuple(bind(use) for use in mixture.stages_of(name))
+    bound = tuple(bind(use) for use in mixture.stages_of(name))
+    for one in bound:
+        if isinstance(one.stage, Global):
+            _check_named(mixture, name, one.name, one.stage.source_order() or ())
+    return bound
+
+
+def _check_named(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:
+    """Raises UserError where a stage puts sources in order that the mixture does not have."""
+    unknown = next((one for one in named if one not in mixture.sources), None)
+    if unknown is not None:
+        raise UserError(
+            f"sources.{source}: {stage}: source_order names '{unknown}', which is no source of the mixture."
+            f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
+        )
 
 
 def bind(use: StageUse) -> BoundStage:
@@ -55,7 +69,7 @@ def stage_digest(stage: Stage, name: str) -> str:
             contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError as error:
             raise UserError(f"{name}: cannot read {path}: {error.strerror}. Expected a readable file.") from error
-    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python")), contents]
+    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python", exclude=set(stage.checks))), contents]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -45,8 +45,9 @@ _RUNNERS: dict[type[Task], Runner] = {
     PackTask: run_pack,
 }
 
-_opened: dict[tuple[str, str, int], Stage] = {}
-"""Stages opened in this process, by name, digest and seed: a model is loaded once per worker."""
+_opened: dict[tuple[str, str, int, int | None], Stage] = {}
+"""Stages opened in this process, by name, digest, seed and place of the source where it counts: a model is loaded once per
+worker."""
 
 
 def run_task(task: Task, root: Root, attempt: str) -> Record:
@@ -71,18 +72,19 @@ def _with_open_stages(task: Task) -> Task:
     """The task with its stages replaced by those this process has opened."""
     if isinstance(task, MapTask):
         stages = tuple(_open(bound, task.seed) for bound in task.stages)
-        emit = None if task.emit is None else _open(task.emit, task.seed)
+        emit = None if task.emit is None else _open(task.emit, task.seed, task.source_place)
         return replace(task, stages=stages, emit=emit)
     if isinstance(task, MeetTask):
         return replace(task, stage=_open(task.stage, task.seed))
     return task
 
 
-def _open(bound: BoundStage, seed: int) -> BoundStage:
-    identity = (bound.name, bound.digest, seed)
+def _open(bound: BoundStage, seed: int, source_place: int | None = None) -> BoundStage:
+    identity = (bound.name, bound.digest, seed, source_place)
     if identity not in _opened:
-        bound.stage.open(StageContext(name=bound.name, seed=seed))
-        _opened[identity] = bound.stage
+        opened = bound.stage.model_copy()  # one record may be opened for several places where no pickling lies between
+        opened.open(StageContext(name=bound.name, seed=seed, source_place=source_place))
+        _opened[identity] = opened
     stage = _opened[identity]
     if type(stage) is not type(bound.stage):
         raise DatapipeError(f"{bound.name}: two different stages have one digest")

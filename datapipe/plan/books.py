@@ -5,12 +5,14 @@ Within a task the engine checked it already; here the steps are held against eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import Books, Packing, Work, total_books, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.tasks import BoundStage
+from datapipe.stage import Global
 
 
 @dataclass(slots=True)
@@ -81,6 +83,49 @@ def _check(source: str, found: SourceBooks, tokenized: list[Step], packed: list[
 def shared_work(plan: Plan) -> dict[str, Work]:
     """Time spent on what serves several sources: global stages, the tokenizer."""
     return total_work(record.metrics.work for step in plan.steps if not step.source for record in step.records)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excess:
+    """A global stage that dropped more of a source than its `max_dropped` allows; `on_excess` as the source has it."""
+
+    source: str
+    stage: str
+    dropped: int
+    read: int
+    allowed: float
+    on_excess: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"source '{self.source}': {self.stage} dropped {self.dropped:,} of {self.read:,} documents "
+            f"({self.dropped / self.read:.2%}), and max_dropped allows {self.allowed:.2%}"
+        )
+
+
+def excesses(plan: Plan, stages: Mapping[str, Sequence[BoundStage]]) -> list[Excess]:
+    """What global stages dropped beyond `max_dropped`, once all of a source was judged; `stages` by source, in order."""
+    found: list[Excess] = []
+    for source, listed in stages.items():
+        judges = [one.stage for one in listed if isinstance(one.stage, Global)]
+        for stage, meeting, step in zip(judges, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False):
+            if stage.max_dropped is None or meeting is None or not step.is_committed:
+                continue
+            books = total_books(record.metrics.books for record in step.records)
+            dropped = sum(count for reason, count in books.dropped.items() if reason.startswith(f"{meeting.id}:"))
+            if dropped > stage.max_dropped * books.read:
+                found.append(
+                    Excess(
+                        source=source,
+                        stage=meeting.id,
+                        dropped=dropped,
+                        read=books.read,
+                        allowed=stage.max_dropped,
+                        on_excess=stage.on_excess,
+                    )
+                )
+    return found
 
 
 def over_quarantined(books: Mapping[str, SourceBooks], share: float) -> str | None:

@@ -37,7 +37,7 @@ from datapipe.plan.tasks import (
     Verdicts,
 )
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
-from datapipe.stage import FieldNames, Split
+from datapipe.stage import FieldNames, Global, Split
 
 if TYPE_CHECKING:
     from datapipe.plan.compile import PlannedSource
@@ -120,6 +120,9 @@ class Expander:
         options: dict[str, Any] = {"fields": [fields.text, fields.id, list(fields.keep)], "limit": limit} | _stage_parts(
             stages, emit
         )
+        place = self.source_place(name, emit)
+        if place is not None:
+            options["source_place"] = place
         uses = _names(stages, emit)
         return [
             MapTask(
@@ -130,6 +133,7 @@ class Expander:
                 limit=limit,
                 stages=stages,
                 emit=emit,
+                source_place=place,
             )
             for group in groups
         ]
@@ -146,6 +150,8 @@ class Expander:
     ) -> Sequence[Task]:
         """One task for each of the step before; it is given the verdicts on documents of its own input files alone."""
         groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # with a limit one task reads all
+        place = self.source_place(name, emit)
+        placed = {} if place is None else {"source_place": place}
         tasks: list[Task] = []
         for splits, record in zip(groups, before, strict=True):
             hashes = {file_hash(name, split.file.path) for split in splits}
@@ -157,7 +163,7 @@ class Expander:
                 "size_column": own.size_column,
                 "removed_share": own.removed_share,
             }
-            options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit)
+            options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit) | placed
             tasks.append(
                 MapTask(
                     **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
@@ -165,9 +171,18 @@ class Expander:
                     verdicts=own,
                     stages=stages,
                     emit=emit,
+                    source_place=place,
                 )
             )
         return tasks
+
+    def source_place(self, name: str, emit: BoundStage | None) -> int | None:
+        """The place of a source in the order that the global stage goes by, past its end where it is not named."""
+        order = cast(Global, emit.stage).source_order() if emit is not None else None
+        if order is None:
+            return None
+        order = order or tuple(self.mixture.sources)
+        return order.index(name) if name in order else len(order)
 
     def meet_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> Sequence[Task]:
         """One task per range of hashes of a round, or one for everything where that fits."""

@@ -94,7 +94,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapTask(Task):
-    """Streams documents through fused stages. Either `splits`, each with its reader, or `documents` of the step before."""
+    """Streams documents through fused stages. Either `splits`, each with its reader, or `documents` of the step before.
+
+    Attributes:
+        source_place: of the source among those that `emit` puts in order, where it does; see `StageContext`.
+    """
 
     splits: tuple[Split, ...] = ()
     readers: tuple[Reader, ...] = ()
@@ -104,6 +108,7 @@ class MapTask(Task):
     verdicts: Verdicts | None = None
     stages: tuple[BoundStage, ...] = ()
     emit: BoundStage | None = None
+    source_place: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr
 
-from datapipe import columns, rng
-from datapipe.clusters import Keep, first_of_group, size_rows, star_drops, survivor_ranks
+from datapipe import columns
+from datapipe.clusters import first_of_group, size_rows, star_drops
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange
 from datapipe.kernels import buckets
 from datapipe.stage import Global, StageContext
+from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
 
 TEXTS = pa.schema(
     [
@@ -43,17 +44,16 @@ class Exact(Global):
         description="none: texts are equal when all their bytes are. whitespace_case: when they are after every run of white "
         "space became one space and letters lower case.",
     )
-    keep: Keep = Field(
-        default="first",
-        description="Which of equal documents survives: first (lowest key: within a file the earliest), longest or shortest "
-        "(by bytes before normalisation; ties: first), or random (by keyed hash).",
-    )
+    keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
-    _seed: int = PrivateAttr(default=0)
+    _context: StageContext = PrivateAttr()
 
     def open(self, context: StageContext) -> None:
-        self._seed = rng.seed_for(context.seed, context.name, "survivor")
+        self._context = context
+
+    def source_order(self) -> tuple[str, ...] | None:
+        return source_order(self.keep)
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"texts": TEXTS}
@@ -62,7 +62,7 @@ class Exact(Global):
         offsets, data = batch.buffers if self.normalize == "none" else _normalized(batch.texts)
         hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
         buckets.hash_texts(offsets, data, hashes, digests)
-        ranks = survivor_ranks(self.keep, batch, self._seed)
+        ranks = survivor_ranks(self.keep, batch, self._context)
         arrays = [pa.array(hashes), pa.array(digests), pa.array(ranks), batch.keys]
         return {"texts": pa.RecordBatch.from_arrays(arrays, schema=TEXTS)}
 

@@ -34,12 +34,13 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import rng
-from datapipe.clusters import Keep, join_at_once, survivor_ranks
+from datapipe.clusters import join_at_once
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
 from datapipe.exchanges import Bucket, Exchange
 from datapipe.kernels import minhash
 from datapipe.stage import Global, StageContext
+from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
 from stages.dedup._verified import VerifiedPairs
 
 _BANDS, _ROWS = 14, 8  # those of FineWeb
@@ -64,11 +65,7 @@ class Minhash(Global):
         description="Permutations that `threshold` may spend; 112 when not given. Without `threshold` it is bands x rows.",
     )
     ngram: int = Field(default=5, ge=1, le=64, description="Words of a shingle.")
-    keep: Keep = Field(
-        default="first",
-        description="Which document of a cluster survives: first (lowest key: within a file the earliest), longest or shortest "
-        "(by bytes; ties: first), or random (by keyed hash).",
-    )
+    keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
     verify: Literal["signature", "none"] = Field(
         default="signature",
@@ -91,7 +88,7 @@ class Minhash(Global):
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
     _permutations: minhash.Permutations = PrivateAttr()
-    _seed: int = PrivateAttr(default=0)
+    _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
     def _one_way_of_banding(self) -> Self:
@@ -118,7 +115,10 @@ class Minhash(Global):
     def open(self, context: StageContext) -> None:
         bands, rows = self.banding()
         self._permutations = minhash.permutations(rng.seed_for(context.seed, "dedup.minhash", "permutations"), bands * rows)
-        self._seed = rng.seed_for(context.seed, context.name, "survivor")
+        self._context = context
+
+    def source_order(self) -> tuple[str, ...] | None:
+        return source_order(self.keep)
 
     @property
     def _pairs(self) -> VerifiedPairs:
@@ -132,7 +132,7 @@ class Minhash(Global):
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
         hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands)
-        ranks = survivor_ranks(self.keep, batch, self._seed)
+        ranks = survivor_ranks(self.keep, batch, self._context)
         return self._pairs.emit(batch.keys, hashes, documents, signed, ranks)
 
     def exchanges(self) -> Sequence[Exchange]:

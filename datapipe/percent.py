@@ -1,0 +1,26 @@
+"""Shares as people write them: 0.5, or 50%."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+
+def _as_number(value: Any) -> Any:
+    """A percentage as a share; anything else as it is. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    number = value.strip().removesuffix("%")
+    if number == value.strip() or not number.strip().replace(".", "", 1).isdecimal():
+        raise ValueError("expected a share from 0 to 1 such as 0.5, or a percentage such as 50%")
+    return float(number) / 100
+
+
+Share = Annotated[
+    float,
+    Field(ge=0.0, le=1.0),
+    BeforeValidator(_as_number),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": "%$"}]}),
+]
+"""From 0 to 1, or a percentage."""

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from datapipe.kernels.raw_lines import RawLines
@@ -99,6 +100,16 @@ class DocumentBatch:
     def texts(self) -> pa.Array:
         """(num_docs,) large_string, without nulls."""
         return self.record.column("text")
+
+    def column(self, name: str, asked_by: str) -> pa.Array:
+        """A column, (num_docs,) of its own type. Raises UserError, which names who asked, where there is none."""
+        names = self.record.schema.names
+        if name in names:
+            return self.record.column(name)
+        raise UserError(
+            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} They have {', '.join(names)}. Name the "
+            "field in the source's `keep`, or put the stage that writes it before this one."
+        )
 
     @cached_property
     def buffers(self) -> tuple[np.ndarray, np.ndarray]:

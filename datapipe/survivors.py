@@ -210,19 +210,11 @@ def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _column(one: Criterion, batch: DocumentBatch, context: StageContext) -> pa.Array:
-    names = batch.record.schema.names
-    if one.column not in names:
-        raise UserError(
-            f"{context.name}: keep: {{{one.by}: {one.column}}}: documents have no column '{one.column}'."
-            f"{suggest(one.column, names)} They have {', '.join(names)}. Name the field in the source's `keep`, or put the "
-            "stage that writes it before this one."
-        )
-    column = batch.record.column(one.column)
+    asked_by = f"{context.name}: keep: {{{one.by}: {one.column}}}"
+    column = batch.column(one.column, asked_by)
     is_date = one.by in ("earliest", "latest")
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)
     if not (dates.is_dated(column.type) if is_date else is_number):
         expected = "dates: ISO 8601 text, a date or a timestamp" if is_date else "numbers"
-        raise UserError(
-            f"{context.name}: keep: {{{one.by}: {one.column}}}: found a column of {column.type}, expected {expected}"
-        )
+        raise UserError(f"{asked_by}: found a column of {column.type}, expected {expected}")
     return column

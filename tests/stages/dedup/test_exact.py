@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.documents import DocumentBatch
+from datapipe.errors import UserError
 from stages.dedup.exact import TEXTS as SCHEMA
 from stages.dedup.exact import Exact
 from tests.meetings import batch_of, exchanged, meet_all, opened, place
@@ -18,9 +19,9 @@ def _opened(**options: object) -> Exact:
     return opened(Exact.model_validate(options), "dedup.exact")
 
 
-def _dropped(stage: Exact, texts: list[str]) -> dict[int, int]:
+def _dropped(stage: Exact, texts: list[str], **more: pa.Array) -> dict[int, int]:
     """Place of each dropped document -> place of its survivor."""
-    drops = meet_all(stage, [batch_of(texts)])["drops"]
+    drops = meet_all(stage, [batch_of(texts, **more)])["drops"]
     assert set(drops.column("value").to_pylist()) <= {1.0}
     return {place(row["key"]): place(row["survivor"]) for row in drops.to_pylist()}
 
@@ -41,6 +42,67 @@ def test_exact_keep_longest_and_shortest_count_bytes_then_places() -> None:
     assert _dropped(_opened(normalize="whitespace_case", keep="longest"), texts) == {0: 2, 1: 2, 3: 2, 4: 2}
     assert _dropped(_opened(normalize="whitespace_case", keep="shortest"), texts) == {1: 0, 2: 0, 3: 0, 4: 0}
     assert _dropped(_opened(normalize="whitespace_case", keep="longest"), texts[:2] + texts[4:]) == {0: 1, 2: 1}
+
+
+URLS = [
+    "https://www.example.com/a/",
+    "http://EXAMPLE.com/a?utm_source=x",
+    None,
+    "example.com/a?b=1",
+    "",
+    "https://",
+    None,
+    "example.com/A",
+    "www.example.com/a",
+    "/",
+]
+
+
+def test_exact_by_url_joins_one_page_and_nothing_without_a_url() -> None:
+    stage = _opened(by="field", field="url", normalize="url")
+    urls = pa.array(URLS)
+    assert _dropped(stage, ["the same text"] * len(URLS), url=urls) == {1: 0, 8: 0}
+    assert _dropped(stage, ["the same text"] * len(URLS), url=urls.dictionary_encode().cast(pa.large_string())) == {1: 0, 8: 0}
+    assert _dropped(stage, ["x"] * 3, url=pa.nulls(3)) == {}
+
+
+def test_exact_by_field_compares_it_and_not_the_text() -> None:
+    stage = _opened(by="field", field="n", keep="longest")
+    assert _dropped(stage, ["a", "bb", "a", "a"], n=pa.array([7, 7, None, 70])) == {0: 1}
+    assert _dropped(_opened(by="field", field="id"), ["a", "a"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "message"), [("ur", "no column 'ur'.*Did you mean 'url'"), ("url", "of type double; expected text")]
+)
+def test_exact_by_a_field_that_is_not_there_or_no_text_is_refused(field: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _opened(by="field", field=field).emit(batch_of(["a"], url=pa.array([1.0])))
+
+
+@pytest.mark.parametrize("options", [{"by": "field"}, {"field": "url"}, {"by": "text", "field": "url"}])
+def test_exact_options_that_contradict_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="go together"):
+        Exact.model_validate(options)
+
+
+def test_exact_empty_texts_are_equal_to_each_other_or_to_none() -> None:
+    texts = ["", " ", "\n\u00a0", "", "x", "x"]
+    assert _dropped(_opened(), texts) == {3: 0, 5: 4}
+    assert _dropped(_opened(empty="never"), texts) == {5: 4}
+    assert _dropped(_opened(normalize="whitespace_case"), texts) == {1: 0, 2: 0, 3: 0, 5: 4}
+    assert _dropped(_opened(normalize="whitespace_case", empty="never"), texts) == {5: 4}
+
+
+def test_exact_digits_alone_are_equal_as_any_text_or_to_none() -> None:
+    texts = ["12", "12", "p. 12", "p. 12", "3.50 $", "3.50 $", "...", "...", "٣", "٣"]
+    assert _dropped(_opened(), texts) == {1: 0, 3: 2, 5: 4, 7: 6, 9: 8}
+    assert _dropped(_opened(only_digits="never"), texts) == {3: 2, 7: 6, 9: 8}
+
+
+def test_exact_keep_by_a_column_of_quality() -> None:
+    scores = pa.array([0.25, 0.5, None, 0.5])
+    assert _dropped(_opened(keep={"highest": "score"}), ["a"] * 4, score=scores) == {0: 1, 2: 1, 3: 1}
 
 
 def test_exact_keep_random_is_even_over_documents_and_fixed_by_seed() -> None:
@@ -72,9 +134,9 @@ def test_exact_sizes_count_what_was_dropped_where_a_column_is_asked_for() -> Non
     assert meet_all(_opened(), [batch_of(TEXTS)])["sizes"].num_rows == 0
 
 
-@pytest.mark.parametrize("normalize", ["none", "whitespace_case"])
+@pytest.mark.parametrize("normalize", ["none", "whitespace_case", "url"])
 def test_exact_split_batches_emit_the_same_rows(normalize: str) -> None:
-    stage, batch = _opened(normalize=normalize), batch_of(TEXTS)
+    stage, batch = _opened(normalize=normalize, empty="never", only_digits="never"), batch_of(TEXTS)
     parts = [stage.emit(batch.slice(start, stop))["texts"] for start, stop in ((0, 1), (1, 7), (7, 7), (7, len(TEXTS)))]
     whole = stage.emit(batch)["texts"]
     assert whole.schema == SCHEMA

@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import ceil
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -27,10 +28,13 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
 def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
     branches: dict[str, Tree] = {}
+    notes = {meeting.id: meeting.stage.stage.notes() for meeting in plan.pipeline.meetings}
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
             branches[group] = tree.add(_group_label(request, step, group))
+            for note in notes.get(group, ()) if not step.source else ():
+                branches[group].add(f"[dim]{escape(note)}[/dim]")
         branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
     return tree
 

@@ -66,7 +66,7 @@ class VerifiedPairs:
         Args:
             keys: (num_docs,).
             hashes: (num_rows,) uint64, of bands.
-            documents: (num_rows,) int64, the document of each band row, ascending.
+            documents: (num_rows,) int64, the document of each band row.
             signed: (num_docs, num_perm) uint32.
             ranks: (num_docs,) uint64.
         """

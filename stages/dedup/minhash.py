@@ -1,4 +1,4 @@
-"""Near-duplicate removal by MinHash: documents that share most of their word n-grams are one document.
+"""Near-duplicate removal by MinHash: documents that share most of their n-grams are one document.
 
     bands       rows (band hash, key) meet: documents that agree on a whole band          ->  pairs that may be alike
     first       pairs meet the signature of their first document
@@ -6,11 +6,11 @@
     components  edges  ->  each document of a component with its survivor (`datapipe/clusters.py`)
     gather      documents with a survivor meet the greatest likeness measured of them     ->  drops
 
-Two documents of Jaccard similarity s (over their sets of word n-grams) meet with probability 1 - (1 - s^rows)^bands. With
-14 bands of 8 rows that is half at s = 0.68, 5 % at 0.5 and 99 % at 0.85. **Verification**: a pair that met counts where
-the similarity estimated from the whole signatures, the share of minima in common, is at least `min_similarity`: of 112
-permutations the estimate has a standard error of 0.04 at 0.75. A signature is emitted once a document and never travels with
-the band rows; a pair that met in several bands is compared once.
+Two documents of Jaccard similarity s (over their sets of n-grams) meet with probability 1 - (1 - s^rows)^bands. With 14 bands
+of 8 rows that is half at s = 0.68, 5 % at 0.5 and 99 % at 0.85; `datapipe plan` prints the curve. **Verification**: a pair
+that met counts where the similarity estimated from the whole signatures, the share of minima in common, is at least
+`min_similarity`: of 112 permutations the estimate has a standard error of 0.04 at 0.75. A signature is emitted once a document
+and never travels with the band rows; a pair that met in several bands is compared once.
 
 Which pairs: in each bucket a star around the document of least key, and each document with the one before it; never all
 pairs. So a document that is unlike the middle of its star is compared with another one in each of its buckets. On corpora
@@ -18,16 +18,21 @@ made to be hard (families that drift, mixed by a common template) up to 1.4 % of
 every bucket would drop are kept, where stars alone keep up to 4 %; an order by bytes of the signature instead of the key
 did no better (`tests/stages/dedup/test_verified.py`). 100,000 copies in a bucket give 200,000 pairs.
 
-A document of fewer words than one n-gram meets documents of the very same words, and no others; one without words meets
-none (`dedup.exact` sees those). Words are runs of letters and digits in lower case, so punctuation and case do not count.
+Words are runs of letters and digits in lower case, so punctuation and case do not count. `shingle: char` takes n-grams of the
+characters that words are made of instead, for scripts without spaces, where a sentence would be one word; at equal `ngram`
+those of prose are more alike than word n-grams (SlimPajama took 13).
 
-One core of a 2-core AMD EPYC emits 160 MB/s of web text with the defaults; see `datapipe/kernels/minhash.py`.
+What says little, by rule: a document of fewer words (characters) than one n-gram meets documents of the very same ones, and no
+others, or none with `short: never`. One without letters and digits meets none, or with `empty: meet` all others like it. One of
+digits alone is a document like any other, or with `only_digits: never` meets none.
+
+One core of a 2-core AMD EPYC emits 160 to 300 MB/s of web text by words and 84 by characters; see
+`datapipe/kernels/minhash.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -36,11 +41,11 @@ from pydantic import Field, PrivateAttr, model_validator
 from datapipe import rng
 from datapipe.clusters import join_at_once
 from datapipe.documents import DocumentBatch
-from datapipe.errors import UserError
 from datapipe.exchanges import Bucket, Exchange
 from datapipe.kernels import minhash
 from datapipe.stage import Global, StageContext
 from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs
 
 _BANDS, _ROWS = 14, 8  # those of FineWeb
@@ -64,7 +69,27 @@ class Minhash(Global):
         le=4096,
         description="Permutations that `threshold` may spend; 112 when not given. Without `threshold` it is bands x rows.",
     )
-    ngram: int = Field(default=5, ge=1, le=64, description="Words of a shingle.")
+    ngram: int = Field(default=5, ge=1, le=64, description="Words, or characters, of a shingle.")
+    shingle: Literal["word", "char"] = Field(
+        default="word",
+        description="word: n-grams of words. char: of the characters of words, for scripts without spaces; slower, as there "
+        "are more of them.",
+    )
+    short: Literal["same_words", "never"] = Field(
+        default="same_words",
+        description="Documents of fewer words (characters) than a shingle. same_words: they meet those of the very same ones. "
+        "never: they meet none.",
+    )
+    empty: Literal["meet", "never"] = Field(
+        default="never",
+        description="Documents without a letter or digit. never: they meet none. meet: they are all alike, so that one of them "
+        "survives.",
+    )
+    only_digits: Literal["meet", "never"] = Field(
+        default="meet",
+        description="Documents with digits and no letter. meet: compared as any other. never: they meet none, so that tables "
+        "and page numbers make no documents alike.",
+    )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
     verify: Literal["signature", "none"] = Field(
@@ -120,6 +145,9 @@ class Minhash(Global):
     def source_order(self) -> tuple[str, ...] | None:
         return source_order(self.keep)
 
+    def notes(self) -> tuple[str, ...]:
+        return curve_lines(*self.banding())
+
     @property
     def _pairs(self) -> VerifiedPairs:
         bands, rows = self.banding()
@@ -131,7 +159,10 @@ class Minhash(Global):
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
-        hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands)
+        options = {"by_character": self.shingle == "char", "with_short": self.short == "same_words"}
+        hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, **options)
+        if self.empty == "meet" or self.only_digits == "never":
+            hashes, documents = by_contents(*batch.buffers, hashes, documents, self.empty, self.only_digits)
         ranks = survivor_ranks(self.keep, batch, self._context)
         return self._pairs.emit(batch.keys, hashes, documents, signed, ranks)
 
@@ -143,19 +174,3 @@ class Minhash(Global):
 
     def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
         return join_at_once(tables)
-
-
-@lru_cache(maxsize=16)
-def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Bands and rows of at most `num_perm` permutations with the least area of false positives and negatives around
-    `threshold`, as datasketch finds them."""
-    from datasketch import MinHashLSH
-
-    try:
-        chosen = MinHashLSH(threshold=threshold, num_perm=num_perm)
-    except ValueError as error:
-        raise UserError(
-            f"dedup.minhash: no two bands of {num_perm} permutations suit a threshold of {threshold}. "
-            "Raise num_perm, lower threshold, or give bands and rows."
-        ) from error
-    return chosen.b, chosen.r

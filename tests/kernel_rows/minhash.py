@@ -18,17 +18,23 @@ def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
     return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1], offsets[1:])]
 
 
-def _sign_arguments(case: Case) -> list[Any]:
+def _sign_arguments(case: Case, by_character: bool = False) -> list[Any]:
     chosen, num_docs = kernels.permutations(case.seed, _NUM_PERM), len(case.texts)
     folded = np.empty(max(map(len, case.texts), default=0) + 8, np.uint8)
     outputs = [np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64), np.empty((num_docs, _NUM_PERM), np.uint32)]
-    return [case.offsets, case.data, chosen.a, chosen.b, _NGRAM, folded, *outputs]
+    return [case.offsets, case.data, chosen.a, chosen.b, _NGRAM, by_character, folded, *outputs]
 
 
 def _sign_expected(
-    offsets: np.ndarray, data: np.ndarray, a: np.ndarray, b: np.ndarray, ngram: int, folded: np.ndarray
+    offsets: np.ndarray,
+    data: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    ngram: int,
+    by_character: bool,
+    folded: np.ndarray,
 ) -> tuple[None, list[Any]]:
-    found = [oracle.signature(text, a.tolist(), b.tolist(), ngram) for text in _texts(offsets, data)]
+    found = [oracle.signature(text, a.tolist(), b.tolist(), ngram, by_character) for text in _texts(offsets, data)]
     return None, [[one[part] for one in found] for part in range(3)]
 
 
@@ -52,5 +58,12 @@ def _band_expected(
 
 ROWS = [
     Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected, num_outputs=3),
+    Row(
+        kernel=kernels.sign,
+        arguments=lambda case: _sign_arguments(case, by_character=True),
+        oracle=_sign_expected,
+        num_outputs=3,
+        variant="characters",
+    ),
     Row(kernel=kernels.band, arguments=_band_arguments, oracle=_band_expected, num_outputs=2),
 ]

@@ -11,6 +11,11 @@ def words(text: bytes) -> list[bytes]:
     return re.findall(rb"[0-9a-z\x80-\xff]+", text.lower())
 
 
+def characters(text: bytes) -> list[bytes]:
+    """Those of the words: a byte, with up to three bytes after it that go on with a character where it may begin one."""
+    return [one for word in words(text) for one in re.findall(rb"[\xc0-\xff][\x80-\xbf]{0,3}|[\x00-\xff]", word)]
+
+
 def shingles(text: bytes, ngram: int) -> set[tuple[bytes, ...]]:
     found = words(text)
     return {tuple(found[i : i + ngram]) for i in range(len(found) - ngram + 1)}
@@ -37,22 +42,26 @@ def word_hash(word: bytes) -> int:
     return mix((hashed ^ last) * 0x9E3779B97F4A7C15 & _MASK)
 
 
-def polynomial(shingle: list[bytes]) -> int:
+def character_hash(character: bytes) -> int:
+    return mix(int.from_bytes(character, "little") ^ 0xA0761D6478BD642F)
+
+
+def polynomial(shingle: list[int]) -> int:
     value = 0
-    for word in shingle:
-        value = (value * 0xD1342543DE82EF9B + word_hash(word)) & _MASK
+    for hashed in shingle:
+        value = (value * 0xD1342543DE82EF9B + hashed) & _MASK
     return value
 
 
-def signature(text: bytes, a: list[int], b: list[int], ngram: int) -> tuple[int, int, list[int]]:
+def signature(text: bytes, a: list[int], b: list[int], ngram: int, by_character: bool = False) -> tuple[int, int, list[int]]:
     """Number of words, hash of the last `ngram` of them, and the least upper half of a * x + b for each permutation."""
-    found = words(text)
-    inputs = [mix(polynomial(found[i : i + ngram])) >> 32 for i in range(len(found) - ngram + 1)]
+    hashes = [character_hash(one) for one in characters(text)] if by_character else [word_hash(one) for one in words(text)]
+    inputs = [mix(polynomial(hashes[i : i + ngram])) >> 32 for i in range(len(hashes) - ngram + 1)]
     least = []
     for multiplier, addend in zip(a, b, strict=True):
         values = [((multiplier * x + addend + 2**63) & _MASK) >> 32 for x in inputs]  # the sign bit is turned
         least.append(min(values, default=0xFFFFFFFF))
-    return len(found), mix(polynomial(found[-ngram:]) ^ len(found)), least
+    return len(hashes), mix(polynomial(hashes[-ngram:]) ^ len(hashes)), least
 
 
 def band_rows(signatures: list[tuple[int, int, list[int]]], ngram: int, num_bands: int) -> list[tuple[int, int]]:

@@ -13,7 +13,9 @@ import zstandard
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
+from stages.dedup._banding import meeting_probability
 from stages.dedup.minhash import Minhash
+from tests import minhash_pairs
 from tests.meetings import batch_of, dropped, meet_all, opened, place
 from tests.oracles import minhash as oracle
 
@@ -54,6 +56,65 @@ def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
 def test_minhash_short_texts_meet_only_equal_words() -> None:
     texts = ["One two", "one, two.", "two one", "", "", "!!", "one two three four", "one two three four five"]
     assert dropped(_opened(), texts) == {1: 0}
+
+
+WORDLESS = ["", "!!", " \n", "12 13", "12, 13.", "1 2 3 4 5 6", "1 2 3 4 5 6", "a b", "A, b", "a b c d e f", "a b c d e f!"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {4: 3, 6: 5, 8: 7, 10: 9}),
+        ({"short": "never"}, {6: 5, 10: 9}),
+        ({"empty": "meet"}, {1: 0, 2: 0, 4: 3, 6: 5, 8: 7, 10: 9}),
+        ({"only_digits": "never"}, {8: 7, 10: 9}),
+        ({"short": "never", "empty": "meet", "only_digits": "never"}, {1: 0, 2: 0, 10: 9}),
+        ({"bands": 1, "rows": 4}, {4: 3, 6: 5, 8: 7, 10: 9}),
+    ],
+)
+def test_minhash_documents_that_say_little_go_by_their_rule(options: dict[str, object], expected: dict[int, int]) -> None:
+    stage = _opened(**options)
+    assert dropped(stage, WORDLESS) == expected
+    parts = [stage.emit(batch_of(WORDLESS).slice(start, start + 1)) for start in range(len(WORDLESS))]
+    for name, rows in stage.emit(batch_of(WORDLESS)).items():
+        split = [row for part in parts for row in part[name].to_pylist()]
+        assert sorted(split, key=repr) == sorted(rows.to_pylist(), key=repr)
+
+
+def _chinese(seed: int) -> str:
+    drawn = np.random.default_rng(seed).integers(0x4E00, 0x9000, 400)
+    return "".join(chr(code) + ("，" if number % 17 == 0 else "") for number, code in enumerate(drawn.tolist()))
+
+
+def test_minhash_by_character_finds_near_duplicates_without_spaces() -> None:
+    text, other = _chinese(1), _chinese(2)
+    changed = text[:200] + "変" + text[201:]
+    broken = text[:100] + "\n" + text[100:300] + " " + text[300:]
+    texts = [text, changed, broken, other]
+    assert dropped(_opened(shingle="char"), texts) == {1: 0, 2: 0}
+    assert dropped(_opened(), texts) == {}  # words: each text is a single one
+
+
+def test_minhash_by_character_short_texts_meet_only_equal_characters() -> None:
+    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0}
+
+
+def test_minhash_notes_tell_the_curve_of_the_banding() -> None:
+    first, similarities, chances = _opened(bands=2, rows=1).notes()
+    assert "2 bands of 1 rows, 2 permutations; half of the pairs meet at similarity 0.29" in first
+    assert dict(zip(similarities.split()[1:], chances.split()[1:], strict=True))["0.5"] == "75.00%"
+
+
+@pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (40, 2)])
+@pytest.mark.parametrize("shingle", ["word", "char"])
+def test_minhash_pairs_meet_as_often_as_the_curve_says(bands: int, rows: int, shingle: str) -> None:
+    """Within four standard deviations of as many coins, at each similarity; a row more or less in a band is far outside."""
+    stage, num_pairs = _opened(bands=bands, rows=rows, ngram=1, shingle=shingle), 300
+    for shared in (24, 48, 72, 96, 108, 120):
+        batch = batch_of(minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, shingle=shingle))
+        met = minhash_pairs.share_met(stage.emit(batch)["bands"], num_pairs)
+        expected = meeting_probability(shared / 120, bands, rows)
+        assert abs(met - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
 
 
 def test_minhash_rows_are_documents_by_bands_in_order() -> None:

@@ -1,0 +1,27 @@
+"""What `datapipe plan` shows of a mixture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from datapipe.config import load_mixture
+from datapipe.executor.run import planned
+from datapipe.report.plan_view import plan_view
+from tests import corpora, runs
+
+
+def test_plan_view_tells_the_curve_of_every_minhash_stage(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 10))
+    near = "{as: near, bands: 2, rows: 1}"
+    stages = f"stages:\n  - dedup.exact\n  - dedup.minhash\n  - dedup.minhash: {near}\n"
+    mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", stages))
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(plan_view(mixture, *planned(mixture)))
+    lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (usual,) = [at for at, line in enumerate(lines) if "14 bands of 8 rows, 112 permutations" in line]
+    (other,) = [at for at, line in enumerate(lines) if "2 bands of 1 rows, 2 permutations" in line]
+    assert lines[usual + 2].split()[-6:] == ["5.33%", "21.11%", "56.45%", "92.35%", "99.96%", "100.00%"]
+    assert lines[other + 2].split()[-6:] == ["75.00%", "84.00%", "91.00%", "96.00%", "99.00%", "100.00%"]

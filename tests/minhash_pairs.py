@@ -1,0 +1,38 @@
+"""Pairs of texts of known similarity, and how many of them meet: for the test of the S-curve and its benchmark."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+
+_FIRST, _NUM_CHARACTERS = 0x4E00, 20_000
+
+
+def pairs(num_shared: int, num_all: int, num_pairs: int, seed: int, shingle: str = "word") -> list[str]:
+    """Texts side by side whose sets of words, or characters, have `num_shared` of `num_all` in common.
+
+    The similarity is num_shared / num_all exactly; what they do not share is halved, so both differences must be even.
+    """
+    generator, texts = np.random.default_rng(seed), []
+    num_own = (num_all - num_shared) // 2
+    assert num_shared + 2 * num_own == num_all
+    for _ in range(num_pairs):
+        if shingle == "char":
+            drawn = [chr(_FIRST + code) for code in generator.choice(_NUM_CHARACTERS, num_all, replace=False).tolist()]
+        else:
+            drawn = [f"{number:x}" for number in generator.integers(0, 2**62, num_all).tolist()]
+        shared, own, others = drawn[:num_shared], drawn[num_shared : num_shared + num_own], drawn[num_shared + num_own :]
+        texts += [" ".join(shared + own), " ".join(others + shared)]
+    return texts
+
+
+def share_met(rows: pa.RecordBatch, num_pairs: int) -> float:
+    """The share of the pairs that have a hash in common, by the rows that were emitted for their documents in order."""
+    _, places = columns.key_halves(rows.column("key"))
+    hashes = columns.numbers(rows.column("hash"))
+    order = np.lexsort((places, hashes))
+    hashes, places = hashes[order], places[order]
+    meets = (hashes[1:] == hashes[:-1]) & (places[1:] == places[:-1] + 1) & (places[1:] % 2 == 1)
+    return len(np.unique(places[1:][meets])) / num_pairs

@@ -2,7 +2,7 @@
 
     taskset -c 0 python -m tests.benchmarks.minhash CORPUS.jsonl.zst [--peer ~/peers/datatrove/bin/python] [--plot curve.svg]
 
-The corpus is JSON lines with a field `text`. Both sides make 14 bands of 8 rows over word 5-grams of the same texts: ours of all
+The corpus is JSON lines with a field `text`. Both sides make 14 bands of 8 rows over word 5-grams of the texts: ours of all
 of them and hashed into bands, datatrove's (its words, its shingles, its permutations; nothing is written) of the first two
 megabytes. Both are timed by their own process's CPU time, the best of a few runs, so that other work on the machine counts for
 neither.
@@ -10,7 +10,7 @@ neither.
 The curve is measured on pairs of random words whose similarity is known.
 
 Measured on one core of a 2-core AMD EPYC, 10.7 MB of web text: 296 MB/s by words, 82 by characters, datatrove 0.10.1 0.53:
-554 times as fast. Of 30 points of three curves, 2,000 pairs each, one lay 2.7 standard deviations off and all others within 1.4.
+554 times as fast. Of 30 points of three curves, 2,000 pairs each, one lay 2.7 standard deviations off, the others within 1.4.
 """
 
 from __future__ import annotations

@@ -79,6 +79,16 @@ def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(
     assert sum(_dropped(finished).values()) == 30
 
 
+def test_run_sources_with_limits_of_their_own_still_meet(tmp_path: Path) -> None:
+    path = _mixture(tmp_path, "keep: source_order")
+    text = path.read_text().replace("books.jsonl}", "books.jsonl, stages: [dedup.exact: {STAGE, max_dropped: 80%}]}")
+    path.write_text(text.replace("STAGE", "normalize: whitespace_case, keep: source_order"))
+    assert _dropped(runs.run_mixture(path, make_engine=runs.InProcess)) == {"web": 0, "books": 30}
+    path.write_text(path.read_text().replace("80%", "70%"))
+    with pytest.raises(DatapipeError, match=r"source 'books': dedup.exact dropped 30 of 40"):
+        runs.run_mixture(path, make_engine=runs.InProcess)
+
+
 @pytest.mark.parametrize("share", ["50", "x%", "150%", "-1%"])
 def test_run_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
     with pytest.raises(UserError, match="max_dropped"):

@@ -20,10 +20,10 @@ fractions of a second. Where two share, each has 27 bits after `source_order` an
     dates     40 bits of seconds, of which the last 13 (8) go: they differ from 2.3 hours (4.3 minutes) on
     lengths   6 bits of exponent, 21 (26) of fraction: exact up to 2 MB (67 MB), then one part in two (67) million
 
-Three that share are refused: 18 bits each would tell apart too little. A document without a number (null, NaN) or a date (null,
-or text that is none) comes after all that have one, whichever end is kept. Whole numbers above 2^53 are rounded to the nearest
-float. Ranks are made of bits alone, never of arithmetic on floats, so they are the same on any machine; a stage that
-computes a score rounds it, so that the columns are too.
+Three that share are refused: 18 bits each would tell apart too little. A document without a number or a date (null, NaN, or
+text that is none) comes after all that have one, whichever end is kept; numbers kept from JSON are text, and are read. Whole
+numbers above 2^53 are rounded to the nearest float. Ranks are made of bits alone, never of arithmetic on floats, so they are
+the same on any machine; a stage that computes a score rounds it, so that the columns are too.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import pyarrow as pa
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from datapipe import columns, dates, rng
+from datapipe.columns import compute as pc
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
 from datapipe.stage import StageContext
@@ -48,6 +49,7 @@ _EXPECTED = (
     f"expected one of {', '.join(_PLAIN)}, one of {{highest: COLUMN}}, {{lowest: COLUMN}}, {{earliest: COLUMN}}, "
     "{latest: COLUMN}, {source_order: [SOURCE, …]}, or a list of these"
 )
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _SOURCE_BITS = 10
 _MOST_SHARING = 2
 _DATE_BITS, _DATE_MARGIN_S = 40, 1 << 36
@@ -202,6 +204,8 @@ def _date_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ascending, by the bits of the float turned so that they sort, and where there is one."""
+    if _is_text(column.type):  # as numbers are that were kept from JSON
+        column = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, pa.scalar(None, column.type))
     floats = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     turned = (floats + 0.0).view(np.uint64)  # adding 0 makes -0.0 the same as 0.0
     sign = np.uint64(1 << 63)
@@ -209,11 +213,16 @@ def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
     return code >> np.uint64(64 - bits), ~np.isnan(floats)
 
 
+def _is_text(column_type: pa.DataType) -> bool:
+    return pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
+
+
 def _column(one: Criterion, batch: DocumentBatch, context: StageContext) -> pa.Array:
     asked_by = f"{context.name}: keep: {{{one.by}: {one.column}}}"
     column = batch.column(one.column, asked_by)
     is_date = one.by in ("earliest", "latest")
-    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null, _is_text)
+    is_number = any(is_kind(column.type) for is_kind in kinds)
     if not (dates.is_dated(column.type) if is_date else is_number):
         expected = "dates: ISO 8601 text, a date or a timestamp" if is_date else "numbers"
         raise UserError(f"{asked_by}: found a column of {column.type}, expected {expected}")

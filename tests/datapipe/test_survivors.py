@@ -42,6 +42,13 @@ def test_ranks_by_number_put_those_without_one_last(more: list[str]) -> None:
     assert _order([{"highest": "score"}, *more], batch) == [7, 6, 9, 0, 4, 5, 2, 8, 1, 3]
 
 
+def test_ranks_by_numbers_that_are_text_are_those_of_the_numbers() -> None:
+    texts = ["0.5", None, "-1", "many", "0", "-0.0", "1e300", "", "-1e9999", ".3e1"]
+    for column_type in (pa.string(), pa.large_string()):
+        batch = _batch(["x"] * len(texts), score=pa.array(texts, column_type))
+        assert _order({"lowest": "score"}, batch) == [8, 2, 4, 5, 0, 9, 6, 1, 3, 7]
+
+
 def test_ranks_by_whole_numbers_go_by_their_size() -> None:
     for column_type in (pa.int8(), pa.int64()):
         assert _order({"highest": "n"}, _batch(["x"] * 4, n=pa.array([3, -7, None, 100], column_type))) == [3, 0, 1, 2]
@@ -133,10 +140,10 @@ def test_keep_what_makes_no_sense_is_refused(written: Any, message: str) -> None
     ("keep", "message"),
     [
         ({"highest": "scor"}, "no column 'scor'.*Did you mean 'score'"),
-        ({"highest": "text"}, "found a column of large_string, expected numbers"),
+        ({"highest": "flag"}, "found a column of bool, expected numbers"),
         ({"latest": "score"}, "found a column of double, expected dates"),
     ],
 )
 def test_ranks_column_that_is_not_there_or_of_another_type_is_refused(keep: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        survivor_ranks(KEEP.validate_python(keep), _batch(["a"], score=pa.array([1.0])), CONTEXT)
+        survivor_ranks(KEEP.validate_python(keep), _batch(["a"], score=pa.array([1.0]), flag=pa.array([True])), CONTEXT)

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import DatapipeError, UserError
+from datapipe.executor.partitions import read_documents
+from datapipe.metrics import TaskMetrics
+from datapipe.storage import Root
 from tests import corpora, runs
 
 _TAIL = """
@@ -87,6 +90,30 @@ def test_run_sources_with_limits_of_their_own_still_meet(tmp_path: Path) -> None
     path.write_text(path.read_text().replace("80%", "70%"))
     with pytest.raises(DatapipeError, match=r"source 'books': dedup.exact dropped 30 of 40"):
         runs.run_mixture(path, make_engine=runs.InProcess)
+
+
+def test_run_goes_by_fields_that_the_source_keeps(tmp_path: Path) -> None:
+    rows = [
+        {"text": "one page", "url": "http://www.a.org/x/", "score": 1, "date": "2024-01-01"},
+        {"text": "as it was later", "url": "https://a.org/x?utm_source=y", "score": 0.5, "date": "2024-05"},
+        {"text": "no address", "url": None, "score": None},
+        {"text": "none either"},
+        {"text": "another page that stays and fills the tokenizer with words", "url": "b.org", "score": 7, "date": ""},
+    ]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows * 3)
+    sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [url, score, date]}}\n"
+    for keep, kept in (("{highest: score}", "one page"), ("[{latest: date}, {highest: score}]", "as it was later")):
+        stages = f"stages:\n  - dedup.exact: {{by: field, field: url, normalize: url, keep: {keep}}}\n"
+        path = runs.write_mixture(tmp_path, sources, stages, _TAIL)
+        finished = runs.run_mixture(path, output=tmp_path / kept[:3], make_engine=runs.InProcess)
+        record = next(one for step in finished.plan.of_kind("map")[1:] for one in step.records)
+        texts = [
+            text
+            for output in record.of("documents")
+            for batch in read_documents(Root(finished.mixture.output), (output,), TaskMetrics())
+            for text in batch.texts.to_pylist()
+        ]
+        assert sorted(texts) == sorted([kept, rows[4]["text"], *["no address", "none either"] * 3])
 
 
 @pytest.mark.parametrize("share", ["50", "x%", "150%", "-1%"])

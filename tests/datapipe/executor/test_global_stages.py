@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from datapipe.columns import key_halves
 from datapipe.errors import DatapipeError
 from datapipe.executor.partitions import read_table
+from datapipe.plan.tasks import MapTask
 from datapipe.storage import Root
 from tests import corpora, runs
 
@@ -139,6 +141,36 @@ def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, f
         assert len(set(ran)) == len(ran)
         return
     pytest.fail("never finished")
+
+
+def test_global_stages_give_a_map_task_the_verdicts_on_its_own_files(tmp_path, folder):
+    done = _run(folder, tmp_path / "run", "execution.bucket_bytes=1KiB")
+    root = Root(done.mixture.output)
+    step = next(one for one in done.plan.steps if one.id == "web/clean-2")
+    verdicts = next(one for one in done.plan.steps if one.id == "dedup.minhash/verdicts").outputs("drops")
+    given = set()
+    for task in step.tasks or ():
+        assert isinstance(task, MapTask)
+        assert task.verdicts is not None
+        batches = [batch for output in task.documents for batch in read_table(root, output)]
+        own = {one for batch in batches for one in key_halves(batch.column("key"))[0].tolist()}
+        for output in task.verdicts.tables["drops"]:
+            assert output.facts is not None
+            assert any(int(output.facts["first"]) <= one <= int(output.facts["last"]) for one in own)
+            given.add(output.path)
+    assert given == {output.path for output in verdicts}
+    assert len(verdicts) > 1
+    assert any(len(task.verdicts.tables["drops"]) < len(verdicts) for task in step.tasks or ())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("scope", ["run", "source"])
+def test_global_stages_scope_source_compares_no_documents_of_other_sources(tmp_path, folder, scope):
+    sources = "".join(f"  {name}:\n    path: {folder}/0.jsonl\n" for name in ("one", "two"))
+    stages = f"stages: [dedup.minhash: {{scope: {scope}}}]\n"
+    done = runs.run_mixture(runs.write_mixture(tmp_path, sources, stages, TAIL), make_engine=runs.InProcess)
+    kept = {name: entry["documents"]["kept"] for name, entry in done.report["sources"].items()}
+    assert (kept["one"] == kept["two"]) == (scope == "source")
+    assert min(kept.values()) == (0 if scope == "run" else kept["one"])
 
 
 def test_global_stages_report_rows_bytes_and_seconds_of_each_round(tmp_path, folder):

@@ -70,6 +70,26 @@ class Grams:
 def emitted(batch: DocumentBatch, grams: Grams, keep: str) -> dict[str, pa.RecordBatch]:
     """The anchors and passages of a batch, and the cuts that are known before anything has met: echoes of a piece of itself."""
     offsets, data = batch.buffers
+    pieces, anchors, halves, echoes = _selected(offsets, data, grams)
+    keys = columns.key_matrix(batch.keys)
+    echoed = anchors[:, 4] >= substring.ECHOED
+    anchors[echoed, 4] -= substring.ECHOED
+    if keep == "none":
+        documents, _, starts, sizes, trims = anchors[echoed].T
+        first_ones = np.column_stack([documents, starts + trims % 16, starts + sizes - trims // 16])
+        echoes = np.concatenate([echoes, first_ones])
+    documents, starts, stops = echoes.T
+    begins = offsets[documents]
+    return {
+        "anchors": _anchors(anchors, halves, offsets, keys),
+        "passages": _passages(pieces, offsets, data, keys),
+        "cuts": cut_rows(columns.keys_from(keys[documents]), starts - begins, stops - begins),
+    }
+
+
+def _selected(offsets: np.ndarray, data: np.ndarray, grams: Grams) -> list[np.ndarray]:
+    """What `substring.select_anchors` finds in all documents: pieces; anchors, (num_anchors, 5) int64: document, number of the
+    piece, first byte, bytes, trims; their halves; echoes, (num_echoes, 3) int64: document, first byte, last."""
     room = (
         np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
         np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
@@ -79,33 +99,16 @@ def emitted(batch: DocumentBatch, grams: Grams, keep: str) -> dict[str, pa.Recor
     fixed = (*grams.text, grams.gram, grams.piece_tokens, substring.powers_of_radix(grams.length))
     scratch = substring.scratch(grams.piece_tokens, grams.length)
     state = np.array([0, offsets[0], 0, 0, 0], np.int64)
-    found: list[tuple[np.ndarray, ...]] = []
-    while state[0] < batch.num_docs:
+    found: list[tuple[np.ndarray, ...]] = [(room[0][:0], np.zeros((0, 5), np.int64), room[2][:0], room[3][:0])]
+    while state[0] < len(offsets) - 1:
         recent = substring.recent_anchors()
         num_anchors = int(substring.select_anchors(offsets, data, *fixed, *scratch, recent, state, *room))
-        pieces, anchors, halves, echoes = (
-            one[:count] for one, count in zip(room, (state[3], num_anchors, num_anchors, state[4]))
-        )
-        documents, numbers = pieces[anchors[:, 0], :2].T
-        found.append((pieces.copy(), np.column_stack([documents, numbers, anchors[:, 1:]]), halves.copy(),
-                      np.column_stack([pieces[echoes[:, 0], 0], echoes[:, 1:]])))  # fmt: skip
-    if not found:
-        return {"anchors": _empty(ANCHORS), "passages": _empty(PASSAGES), "cuts": _empty(CUT_SCHEMA)}
-    pieces, anchors, halves, echoes = (np.concatenate(part) for part in zip(*found))
-    keys = columns.key_matrix(batch.keys)
-    echoed = anchors[:, 4] >= substring.ECHOED
-    anchors[echoed, 4] -= substring.ECHOED
-    if keep == "none":
-        documents, _, starts, sizes, trims = anchors[echoed].T
-        first_ones = np.column_stack([documents, starts + trims % 16, starts + sizes - trims // 16])
-        echoes = np.concatenate([echoes, first_ones])
-    documents, starts, stops = echoes.T
-    whose = columns.keys_from(keys[documents])
-    return {
-        "anchors": _anchors(anchors, halves, offsets, keys),
-        "passages": _passages(pieces, offsets, data, keys),
-        "cuts": cut_rows(whose, starts - offsets[documents], stops - offsets[documents]),
-    }
+        counts = (state[3], num_anchors, num_anchors, state[4])
+        pieces, anchors, halves, echoes = (one[:count].copy() for one, count in zip(room, counts))
+        anchors = np.column_stack([pieces[anchors[:, 0], :2], anchors[:, 1:]])
+        echoes[:, 0] = pieces[echoes[:, 0], 0]
+        found.append((pieces, anchors, halves, echoes))
+    return [np.concatenate(part) for part in zip(*found)]
 
 
 def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.RecordBatch:
@@ -151,7 +154,3 @@ def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: n
         columns.texts_from(text_offsets, text).view(pa.large_binary()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=PASSAGES)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)

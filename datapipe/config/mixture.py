@@ -195,7 +195,7 @@ class ExecutionSpec(Record):
 
     split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Input text per task.")
     bucket_bytes: ByteSize = Field(
-        default=256 << 20, ge=1024, description="Rows exchanged per reducing task; it holds them in memory."
+        default=256 << 20, ge=1024, description="Rows exchanged per task; it holds them in memory, and a giant group in pieces."
     )
     max_retries: int = Field(default=3, ge=0, description="How often a task that raises is tried again before the run fails.")
     max_infrastructure_retries: int = Field(

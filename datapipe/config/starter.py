@@ -94,7 +94,7 @@ mixture:
 
 execution:                          # how the work is cut; the documents that are kept do not depend on it
   # split_bytes: 32MiB              # input text per task
-  # bucket_bytes: 256MiB            # rows exchanged per reducing task; it holds them in memory
+  # bucket_bytes: 256MiB            # rows exchanged per task; it holds them in memory
   # max_retries: 3                  # of a task that raises
   # max_infrastructure_retries: 20  # after lost workers, full memory, failing disks or networks
   # resources:                      # what tasks ask of Ray, by stage, or by step: tokenize, pack, tokenizer/train

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +43,20 @@ class Store:
             cache.close()
 
     def held(self) -> set[int]:
-        """Numbers of the shards in the folder; everything in it must be whole and right."""
-        contents = {path.read_bytes() for path in self.cached.iterdir()}
+        """Numbers of the shards in the folder; everything in it must be whole and right. (Whoever looks for room has an empty
+        part for a moment, which may be gone before it is read.)"""
+        contents = {path.read_bytes() for path in self.cached.iterdir() if path.suffix != ".part"}
+        assert all(size == 0 for size in _part_sizes(self.cached))
         assert contents <= set(self.contents)
         return {self.contents.index(content) for content in contents}
+
+
+def _part_sizes(folder: Path) -> list[int]:
+    sizes = []
+    for path in folder.glob("*.part"):
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return sizes
 
 
 def entry(number: int, content: bytes) -> ShardEntry:

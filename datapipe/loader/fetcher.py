@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from datapipe.loader import fetch as fetching
 from datapipe.loader.cache_folder import CLAIM_S, CacheFolder, FolderError, Reservation
@@ -68,11 +69,12 @@ class Fetcher:
         self._stopped = False
         self.advice: str | None = None  # what the user must hear, once
         self._is_off = False  # the disk failed
-        self._is_prepared, self._preparing = False, threading.Lock()
+        self._is_prepared = False
         self._asked: tuple[int, ...] = ()
         self._expected: tuple[int, ...] = ()
         self._ranks: dict[str, int] = {}  # name of the copy -> when it is used next
         self._fetches: dict[int, Fetch] = {}
+        self._is_reserving = False  # one at a time, or a later shard would take the room of a sooner one
         self._not_before: dict[int, float] = {}
         self._no_room_until = 0.0
         self._present: set[str] = set()  # names seen in the folder lately
@@ -144,11 +146,13 @@ class Fetcher:
             again = max(self._not_before.get(shard, 0.0), self.failed[shard][1] if shard in self.failed else 0.0)
             if again > now:
                 wake = min(wake, again)
+            elif self._is_reserving:
+                continue
             elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
                 wake = min(wake, self._no_room_until)  # nothing later may take the room; what is here needs none
             else:
                 fetch = Fetch(root=self._root, entry=self._shards[shard], patience_s=self._patience_s, in_flight=1)
-                self._fetches[shard] = fetch
+                self._fetches[shard], self._is_reserving = fetch, True
                 return partial(self._start, shard, fetch), None
         return None, wake - now
 
@@ -169,11 +173,7 @@ class Fetcher:
     def _start(self, shard: int, fetch: Fetch) -> None:
         """Finds a copy that is already here, or makes room and opens the object."""
         with self._reported(shard, fetch):
-            with self._preparing:
-                if not self._is_prepared:
-                    self._folder.prepare()
-                    self._is_prepared = True
-            answer = self._folder.reserve(fetch.entry, self._ranks.get)
+            answer = self._reserve(fetch.entry)
             if isinstance(answer, Reservation):
                 fetch.reservation = answer
                 fetch.open()
@@ -194,6 +194,17 @@ class Fetcher:
                     self._present = present
                     if shard in self._expected:
                         self._no_room_until = time.monotonic() + _NO_ROOM_S
+
+    def _reserve(self, entry: ShardEntry) -> Reservation | Literal["found", "busy", "no room"]:
+        try:
+            if not self._is_prepared:
+                self._folder.prepare()
+                self._is_prepared = True
+            return self._folder.reserve(entry, self._ranks.get)
+        finally:
+            with self._changed:
+                self._is_reserving = False
+                self._changed.notify_all()
 
     def _accept(self, shard: int, entry: ShardEntry) -> None:
         """Takes a copy from earlier if it is right, else deletes it, so that it is fetched."""

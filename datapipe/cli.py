@@ -6,7 +6,6 @@ Exit status: 0 done, 1 the run failed, 2 the user's input is wrong, 130 stopped 
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from datapipe.cli_inspect import inspect
 from datapipe.cli_loader import OutputFolder, loader_bench, trace
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 
@@ -238,60 +238,7 @@ def report(output: OutputFolder) -> None:
         ) from error
 
 
-@app.command()
-def inspect(
-    output: OutputFolder,
-    kept: Annotated[bool, typer.Option("--kept", help="Documents that were kept (the default).")] = False,
-    dropped: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Dropped by a stage or stage:rule; 'all' for any.")
-    ] = None,
-    quarantined: Annotated[bool, typer.Option("--quarantined", help="What could not be read or processed.")] = False,
-    source: Annotated[str, typer.Option(help="Of this source only.")] = "",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many.")] = 5,
-    full: Annotated[bool, typer.Option("--full", help="Whole texts instead of their beginnings.")] = False,
-    sweep: Annotated[
-        str | None,
-        typer.Option(metavar="STAGE.THRESHOLD", help="What other thresholds of a filter run with `mode: tag` would keep."),
-    ] = None,
-    at: Annotated[str | None, typer.Option(metavar="0.1,0.2,…", help="The thresholds to sweep; by default quantiles.")] = None,
-) -> None:
-    """Look at documents: kept, dropped for a reason with the measured value, or quarantined. Or sweep a threshold."""
-    if sweep is not None:
-        if kept or dropped is not None or quarantined:
-            raise UserError("expected one of --kept, --dropped REASON, --quarantined, --sweep STAGE.THRESHOLD")
-        _sweep(output, sweep, source, at)
-        return
-    if at is not None:
-        raise UserError("--at goes with --sweep STAGE.THRESHOLD")
-    from datapipe.executor.look import Looker, Wanted
-    from datapipe.report.documents import print_document
-    from datapipe.report.funnel import wide_console
-
-    if sum([kept, dropped is not None, quarantined]) > 1:
-        raise UserError("expected one of --kept, --dropped REASON, --quarantined")
-    looker = Looker(output)
-    outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
-    reason = "" if dropped in (None, "all") else dropped
-    found = looker.look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
-    console = wide_console()
-    for document in found:
-        print_document(document, console, full)
-    if not found:
-        print(f"no {outcome} documents")
-
-
-def _sweep(output: str, threshold: str, source: str, at: str | None) -> None:
-    from datapipe.executor.sweep import sweep
-    from datapipe.report.funnel import wide_console
-    from datapipe.report.sweep import print_sweep
-
-    try:
-        thresholds = [float(one) for one in at.split(",")] if at is not None else []
-        if not all(math.isfinite(one) for one in thresholds):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"--at {at}: expected numbers with commas between them, such as 0.1,0.2,0.5") from None
-    print_sweep(sweep(output, threshold, source=source, at=thresholds), wide_console())
+app.command()(inspect)
 
 
 @app.command()

@@ -8,7 +8,7 @@ memory of a task is bounded whatever the corpus, and nothing that comes of it de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,11 @@ class Exchange:
     group: tuple[str, ...] = ("hash",)
     neighbours: bool = False
     at_once_bytes: int | None = 0
+
+
+def drops_for_others(exchanges: Iterable[Exchange]) -> bool:
+    """Whether documents are dropped in favour of others, so that there are clusters to look at; else spans are cut."""
+    return any("drops" in one.outputs for one in exchanges)
 
 
 Bucket = Mapping[str, pa.RecordBatch]

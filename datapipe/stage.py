@@ -252,6 +252,10 @@ class Global(Stage):
         """Of a document of which a greater share of the bytes is cut, all is dropped, as `STAGE:too_much_removed`."""
         return 1.0
 
+    def shingles(self) -> tuple[int, Literal["word", "char"]]:
+        """What `inspect --clusters` tells likeness by: n-grams of so many words, or of characters of words."""
+        return 5, "word"
+
     def source_order(self) -> tuple[str, ...] | None:
         """The order of sources that decides who survives: () for the mixture's own, None where none does."""
         return None

@@ -143,8 +143,8 @@ class Driver:
 
     def _check_dropped(self) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
-        for excess in excesses(self.plan, {name: source.stages for name, source in self.request.sources.items()}):
-            look = f"See what it took for alike with `datapipe inspect {self.ledger.root.url} --dropped {excess.stage}`"
+        for excess in excesses(self.plan):
+            look = f"See what it took for alike with `datapipe inspect {self.ledger.root.url} {excess.inspect}`"
             if excess.on_excess == "fail":
                 raise DatapipeError(
                     f"{excess.text}. {look}. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and "

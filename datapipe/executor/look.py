@@ -17,13 +17,13 @@ from datapipe.columns import key_halves
 from datapipe.config import Mixture, load_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.executor.memory import recall
+from datapipe.executor.originals import Originals
 from datapipe.executor.partitions import read_table
 from datapipe.executor.publish import MIXTURE
 from datapipe.plan.compile import Step
 from datapipe.plan.tasks import OutputRef
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.stage import FieldNames
-from datapipe.storage import Root, open_input
+from datapipe.storage import Root
 
 Outcome = Literal["kept", "dropped", "quarantined"]
 
@@ -70,24 +70,32 @@ class Looker:
     def __init__(self, output: str) -> None:
         self.root = Root(output)
         remembered = recall(self.root)
-        self.steps, self._files = remembered.steps, remembered.files
+        self.steps = remembered.steps
         self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
-        self._mixture = mixture_of(self.root)
+        self.mixture = mixture_of(self.root)
+        self.originals = Originals(remembered.files, self.mixture)
 
     def look(self, wanted: Wanted) -> list[Seen]:
         """At most `count` documents. Raises UserError for a source or reason that is not there."""
-        if wanted.source and wanted.source not in self.sources:
-            known = ", ".join(self.sources)
-            hint = suggest(wanted.source, self.sources)
-            raise UserError(f"no source '{wanted.source}' in this output.{hint} There are: {known}")
-        sources = [wanted.source] if wanted.source else self.sources
+        sources = self.chosen(wanted.source)
         rows = heapq.nsmallest(wanted.count, self._rows(wanted, sources), key=lambda row: (row["sample"], row["key"]))
         if not rows and wanted.reason:
             self._check_reason(wanted.reason, sources)
         return [self._seen(wanted.outcome, row) for row in rows]
 
+    def chosen(self, source: str) -> list[str]:
+        """This source alone, or all of them where none is named. Raises UserError for one that is not there."""
+        if source and source not in self.sources:
+            known = ", ".join(self.sources)
+            raise UserError(f"no source '{source}' in this output.{suggest(source, self.sources)} There are: {known}")
+        return [source] if source else self.sources
+
+    def cleaning(self, source: str) -> list[Step]:
+        """The steps that documents of a source went through, in order."""
+        return [step for step in self.steps if step.kind == "map" and step.source == source]
+
     def _check_reason(self, reason: str, sources: list[str]) -> None:
-        records = [record for name in sources for step in self._cleaning(name) for record in step.records]
+        records = [record for name in sources for step in self.cleaning(name) for record in step.records]
         known = sorted({one for record in records for one in record.metrics.books.dropped})
         if not any(_matches(reason, one) for one in known):
             raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
@@ -95,13 +103,10 @@ class Looker:
     def _rows(self, wanted: Wanted, sources: list[str]) -> Iterator[dict[str, Any]]:
         kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[wanted.outcome]
         for name in sources:
-            steps = self._cleaning(name)
+            steps = self.cleaning(name)
             for step in steps[-1:] if wanted.outcome == "kept" else steps:
                 for output in step.outputs(kind):
                     yield from self._rows_of(output, wanted, step)
-
-    def _cleaning(self, source: str) -> list[Step]:
-        return [step for step in self.steps if step.kind == "map" and step.source == source]
 
     def _rows_of(self, output: OutputRef, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
@@ -116,20 +121,19 @@ class Looker:
                 yield {**row, "sample": sample, "source": step.source, "place in": (output, number, at)}
 
     def _seen(self, outcome: Outcome, row: dict[str, Any]) -> Seen:
-        path, place, text = self._read_again(row["key"], text=outcome != "kept")
-        if outcome == "kept":
-            text = self._kept_text(*row["place in"])
-        survivor = row.get("survivor")
+        original = self.originals.find(row["key"], text=outcome != "kept")
+        text = self._kept_text(*row["place in"]) if outcome == "kept" else original.text
+        survivor = None if row.get("survivor") is None else self.originals.find(row["survivor"], text=False)
         return Seen(
             source=row["source"],
             outcome=outcome,
             key=row["key"].hex(),
-            path=path,
-            place=place,
+            path=original.path,
+            place=original.place,
             reason=_reason(row),
             value=row.get("value"),
             threshold=row.get("threshold"),
-            survivor="" if survivor is None else "{0[0]}:{0[1]}".format(self._read_again(survivor, text=False)),
+            survivor="" if survivor is None else f"{survivor.path}:{survivor.place}",
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
         )
@@ -138,16 +142,6 @@ class Looker:
         """The text of a kept document, as the stages left it."""
         batch = next(islice(read_table(self.root, output, ["text"]), number, None))
         return batch.column("text")[at].as_py()
-
-    def _read_again(self, key: bytes, text: bool = True) -> tuple[str, int, str | None]:
-        place = int.from_bytes(key[8:], "big")
-        found = self._files.get(int.from_bytes(key[:8], "big"))
-        if found is None:
-            return "(a file that is gone)", place, None
-        name, file, reader = found
-        source = self._mixture.sources[name]
-        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
-        return file.path, place, reader.read_one(file, place, fields, open_input) if text else None
 
 
 def mixture_of(root: Root) -> Mixture:

@@ -5,14 +5,13 @@ Within a task the engine checked it already; here the steps are held against eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
+from datapipe.exchanges import drops_for_others
 from datapipe.metrics import Books, Packing, Work, total_books, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.tasks import BoundStage
-from datapipe.stage import Global
 
 
 @dataclass(slots=True)
@@ -87,7 +86,12 @@ def shared_work(plan: Plan) -> dict[str, Work]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excess:
-    """A global stage that dropped more of a source than its `max_dropped` allows; `on_excess` as the source has it."""
+    """A global stage that dropped more of a source than its `max_dropped` allows.
+
+    Attributes:
+        on_excess: as the source has it.
+        inspect: the option of `datapipe inspect` that shows what was dropped.
+    """
 
     source: str
     stage: str
@@ -95,6 +99,7 @@ class Excess:
     read: int
     allowed: float
     on_excess: str
+    inspect: str
 
     @property
     def text(self) -> str:
@@ -104,11 +109,10 @@ class Excess:
         )
 
 
-def excesses(plan: Plan, stages: Mapping[str, Sequence[BoundStage]]) -> list[Excess]:
-    """What global stages dropped beyond `max_dropped`, once all of a source was judged; `stages` by source, in order."""
+def excesses(plan: Plan) -> list[Excess]:
+    """What global stages dropped beyond `max_dropped`, of sources that were judged to the end."""
     found: list[Excess] = []
-    for source, listed in stages.items():
-        judges = [one.stage for one in listed if isinstance(one.stage, Global)]
+    for source, judges in plan.pipeline.judges.items():
         for stage, meeting, step in zip(judges, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False):
             if stage.max_dropped is None or meeting is None or not step.is_committed:
                 continue
@@ -123,6 +127,7 @@ def excesses(plan: Plan, stages: Mapping[str, Sequence[BoundStage]]) -> list[Exc
                         read=books.read,
                         allowed=stage.max_dropped,
                         on_excess=stage.on_excess,
+                        inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {meeting.id}",
                     )
                 )
     return found

@@ -48,11 +48,13 @@ class Pipeline:
         segments: by source; segment i ends where global stage i of that source begins.
         meetings: in an order in which they can run.
         after: by source, the meeting that ends each segment; None for the last.
+        judges: by source, the stages that meet there, with the limits that the source sets itself.
     """
 
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
     meetings: tuple[Meeting, ...]
     after: Mapping[str, tuple[Meeting | None, ...]]
+    judges: Mapping[str, tuple[Global, ...]]
 
 
 def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
@@ -64,7 +66,8 @@ def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
     orders = {source: [by_identity[g.name, g.digest].id for g in listed] for source, listed in globals_of.items()}
     after = {source: (*(meetings[one] for one in order), None) for source, order in orders.items()}
     ordered = tuple(meetings[one] for one in _order(orders))
-    return Pipeline(segments=segments, meetings=ordered, after=after)
+    judges = {source: tuple(cast(Global, one.stage) for one in listed) for source, listed in globals_of.items()}
+    return Pipeline(segments=segments, meetings=ordered, after=after, judges=judges)
 
 
 def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:

@@ -149,6 +149,9 @@ def wide_console() -> Console:
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     console.print(funnel(report))
+    for excess in report["excesses"]:
+        if excess["on_excess"] == "warn":
+            console.print(Text(f"warning: {excess['text']}", style="yellow"), soft_wrap=True)
     if report["problem"]:
         console.print(Text(f"{report['status']}: {report['problem']}"), soft_wrap=True)
 

@@ -7,6 +7,8 @@ sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
            .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same, and the steps that serve several sources
+excesses                of each source that lost more to a global stage than its `max_dropped`: {source, stage, dropped, read,
+                        allowed, on_excess, text}
 tasks                   step → {planned, committed}; of each round of an exchange also what it wrote: {rows, bytes, seconds}
 mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/drawing.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
-from datapipe.plan.books import SourceBooks, shared_work, source_books
+from datapipe.plan.books import Excess, SourceBooks, excesses, shared_work, source_books
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.report.drawing import drawing
 from datapipe.shards.manifest import Snapshot
@@ -62,6 +64,7 @@ def summarize(
         "sources": {source: _entry(one) for source, one in books.items()},
         "mixture": None if snapshot is None else drawing(snapshot),
         "tokenizer": tokenizer,
+        "excesses": [_excess(one) for one in excesses(plan)],
         "tasks": {
             step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
             | (_exchanged(step) if step.kind in EXCHANGES else {})
@@ -69,6 +72,18 @@ def summarize(
         },
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
+    }
+
+
+def _excess(found: Excess) -> dict[str, Any]:
+    return {
+        "source": found.source,
+        "stage": found.stage,
+        "dropped": found.dropped,
+        "read": found.read,
+        "allowed": found.allowed,
+        "on_excess": found.on_excess,
+        "text": found.text,
     }
 
 

@@ -148,6 +148,9 @@ class Minhash(Global):
     def notes(self) -> tuple[str, ...]:
         return curve_lines(*self.banding())
 
+    def shingles(self) -> tuple[int, Literal["word", "char"]]:
+        return self.ngram, self.shingle
+
     @property
     def _pairs(self) -> VerifiedPairs:
         bands, rows = self.banding()

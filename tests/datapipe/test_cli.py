@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.cli_inspect import inspect
+from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 from tests import corpora, runs
@@ -113,6 +115,22 @@ def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
     _, output, _ = finished
     done = datapipe(["inspect", str(output), "--dropped", "dedup.exact:duplicate", "-n", "1"])
     assert "stands in for it: a.jsonl:" in done.stdout
+
+
+def test_cli_inspect_clusters_shows_what_was_dropped_beside_what_stays(finished, capsys):
+    _, output, _ = finished
+    inspect(str(output), clusters="dedup.minhash", count=2, members=1, least_alike=True)
+    printed = capsys.readouterr().out
+    assert printed.count("stays    web  a.jsonl:") == 2 == printed.count("dropped  web  a.jsonl:")
+    assert "word 5-grams in common" in printed
+    assert "{+changed" in printed or "[-changed" in printed
+    with pytest.raises(UserError, match="Did you mean 'dedup.minhash'"):
+        inspect(str(output), clusters="dedup.minhsh")
+    with pytest.raises(UserError, match="expected one of .*--clusters STAGE"):
+        inspect(str(output), clusters="all", kept=True)
+    for options in ({"members": 1}, {"least_alike": True}):
+        with pytest.raises(UserError, match="goes with --clusters STAGE"):
+            inspect(str(output), **options)
 
 
 def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.partitions import read_documents
 from datapipe.metrics import TaskMetrics
+from datapipe.report.funnel import print_funnel
 from datapipe.storage import Root
 from tests import corpora, runs
 
@@ -69,7 +73,7 @@ def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_p
         runs.run_mixture(_mixture(tmp_path, "max_dropped: 70%"), make_engine=runs.InProcess)
     told = str(caught.value)
     assert "dedup.exact dropped 30 of 40 documents (75.00%), and max_dropped allows 70.00%" in told
-    assert f"datapipe inspect {tmp_path}/out --dropped dedup.exact" in told
+    assert f"datapipe inspect {tmp_path}/out --clusters dedup.exact`" in told
     allowed = runs.run_mixture(_mixture(tmp_path, "max_dropped: 75%"), make_engine=runs.InProcess)
     assert not [step for step in allowed.watcher.steps if "clean" in step or "dedup" in step]
 
@@ -80,6 +84,24 @@ def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(
     assert len(warnings) == 1
     assert "dropped 30 of 40" in warnings[0]
     assert sum(_dropped(finished).values()) == 30
+    report = json.loads(json.dumps(finished.report))
+    [excess] = report["excesses"]
+    assert (excess["source"], excess["stage"], excess["dropped"], excess["read"]) == ("books", "dedup.exact", 30, 40)
+    console = Console(file=io.StringIO(), width=200)
+    print_funnel(report, console)
+    assert "warning: source 'books': dedup.exact dropped 30 of 40 documents (75.00%)" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_run_within_its_limits_reports_no_excess_and_cuts_have_no_clusters_to_look_at(tmp_path: Path) -> None:
+    path = _mixture(tmp_path, "max_dropped: 75%")
+    assert runs.run_mixture(path, make_engine=runs.InProcess).report["excesses"] == []
+    path.write_text(
+        path.read_text().replace(
+            "dedup.exact: {normalize: whitespace_case, max_dropped: 75%}", "dedup.lines: {max_dropped: 1%}"
+        )
+    )
+    with pytest.raises(DatapipeError, match=r"max_dropped allows 1.00%. .*--dropped dedup.lines`"):
+        runs.run_mixture(path, make_engine=runs.InProcess)
 
 
 def test_run_sources_with_limits_of_their_own_still_meet(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""`datapipe inspect --clusters`: the document that stays beside each that was dropped for it, with what differs marked.
+
+On a terminal that is wide enough the two stand side by side, in colours; else below each other, what is in one alone in
+[-marks-] and what is in the other alone in {+marks+}, so that a log can be read and searched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from rich import box
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from datapipe.report.differences import COMPARED_CHARS, Difference, Passage, Piece, difference
+
+SIDE_BY_SIDE_COLUMNS = 100
+"""Narrower terminals show the texts below each other."""
+
+_SHOWN_PASSAGES = 3
+_SHOWN_CHARS = 200
+_DIFFERING_CHARS = (240, 120)  # of a long piece in one text alone, its beginning and its end
+_COMMON_CHARS = (80, 80)
+_CONTROLS = re.compile(r"[^\S\n]+|[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
+
+
+class Document(Protocol):
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def place(self) -> int: ...
+    @property
+    def text(self) -> str | None: ...
+
+
+class Member(Protocol):
+    @property
+    def document(self) -> Document: ...
+    @property
+    def likeness(self) -> float: ...
+
+
+class Cluster(Protocol):
+    """What is shown; `executor.duplicates.Cluster` has it."""
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def survivor(self) -> Document: ...
+    @property
+    def later(self) -> str: ...
+    @property
+    def members(self) -> Sequence[Member]: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def likeness(self) -> tuple[float, float]: ...
+    @property
+    def shingles(self) -> tuple[int, Literal["word", "char"]]: ...
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was shown: clusters, removals, those of equal texts, and of the others what is in common."""
+
+    clusters: int = 0
+    removals: int = 0
+    equal: int = 0
+    in_common: list[float] = field(default_factory=list)
+
+
+def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = False) -> None:
+    """Prints clusters as they come, and in the end how alike the documents were."""
+    told = _Told()
+    for cluster in clusters:
+        told.clusters += 1
+        _print_cluster(cluster, console, full, told)
+    console.print(Rule(align="left"))
+    console.print(Text(_summary(told)), soft_wrap=True)
+
+
+def _print_cluster(cluster: Cluster, console: Console, full: bool, told: _Told) -> None:
+    least, greatest = cluster.likeness
+    measured = f"{least:.4g}" if least == greatest else f"{least:.4g} to {greatest:.4g}"
+    title = f"{cluster.stage}: {_count(cluster.dropped, 'document')} dropped in favour of one, measured {measured}"
+    console.print(Rule(title, align="left"))
+    console.print(Text(f"stays    {_document(cluster.survivor)}", style="bold"), soft_wrap=True)
+    if cluster.later:
+        console.print(Text(f"         dropped later itself, by {cluster.later}", style="yellow"), soft_wrap=True)
+    if cluster.survivor.text is not None and not full:
+        begin = _shortened(_plain(cluster.survivor.text).replace("\n", " "), _SHOWN_CHARS, 0)
+        console.print(Text(f"         {begin}", style="dim"), soft_wrap=True)
+    for member in cluster.members:
+        _print_member(cluster, member, console, full, told)
+    if cluster.dropped > len(cluster.members):
+        console.print(Text(f"\nand {_count(cluster.dropped - len(cluster.members), 'more document')} (--members shows them)"))
+
+
+def _print_member(cluster: Cluster, member: Member, console: Console, full: bool, told: _Told) -> None:
+    where = f"\ndropped  {_document(member.document)}  measured {member.likeness:.4g}"
+    console.print(Text(where, style="bold"), soft_wrap=True)
+    told.removals += 1
+    stays, dropped = cluster.survivor.text, member.document.text
+    if stays is None or dropped is None:
+        console.print(Text("         (the source gives no text here again, so there is nothing to compare)", style="dim"))
+        return
+    found = difference(stays, dropped, cluster.shingles, **({"context": None} if full else {}))
+    told.equal += found.is_equal
+    if not found.is_equal:
+        told.in_common.append(found.in_common)
+    for line in _figures(found, cluster.shingles):
+        console.print(Text(f"         {line}"), soft_wrap=True)
+    by_size = sorted(found.passages, key=lambda one: one.differing, reverse=True)[:_SHOWN_PASSAGES]
+    shown = [one for one in found.passages if one in by_size]
+    if shown:
+        console.print(_side_by_side(shown, full) if _is_wide(console) else _below(shown, full))
+    hidden = len(found.passages) - len(shown)
+    if hidden:
+        console.print(Text(f"  and {_count(hidden, 'shorter passage')} that differ (--full shows the whole texts)"))
+
+
+def _is_wide(console: Console) -> bool:
+    return console.is_terminal and console.width >= SIDE_BY_SIDE_COLUMNS
+
+
+def _document(document: Document) -> str:
+    size = "" if document.text is None else f"  {len(document.text):,} characters"
+    return f"{document.source}  {document.path}:{document.place}{size}".strip()
+
+
+def _figures(found: Difference, shingles: tuple[int, Literal["word", "char"]]) -> list[str]:
+    """What was counted, in lines."""
+    size, unit = shingles
+    grams = f"{'word' if unit == 'word' else 'character'} {size}-grams in common {found.in_common:.4g}"
+    if found.is_equal:
+        return ["the same text"]
+    if found.has_same_words:
+        lines = [f"the same words; white space, punctuation or case differ; {grams}"]
+    else:
+        lines = [
+            f"{grams}; only in what stays {found.only[0]:,} of {_count(found.words[0], 'word')}, "
+            f"only in what was dropped {found.only[1]:,} of {_count(found.words[1], 'word')}"
+        ]
+    if not found.is_whole:
+        lines.append(f"(of the first {COMPARED_CHARS:,} characters of each)")
+    if not found.is_aligned:
+        lines.append("(too much differs to be set side by side to the end: what is shown is from where it begins to)")
+    return lines
+
+
+def _summary(told: _Told) -> str:
+    """What all of it comes to."""
+    shown = f"{_count(told.clusters, 'cluster')}, {_count(told.removals, 'removal')} shown"
+    if told.equal:
+        shown += f"; {told.equal:,} with the very text that stays"
+    if told.in_common:
+        common = sorted(told.in_common)
+        least, middle, most = (f"{common[at]:.4g}" for at in (0, len(common) // 2, -1))
+        shown += f"; {len(common):,} with n-grams in common of {least} to {most}, {middle} in the middle"
+    return (
+        f"{shown}.\n\nmeasured: what the stage found, the greatest likeness to any document of the cluster.\n"
+        "in common: counted here from the two texts, as they were read, before any stage changed them."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ texts
+
+
+def _side_by_side(passages: Sequence[Passage], full: bool) -> Table:
+    table = Table(box=box.SIMPLE, show_lines=True, expand=True, pad_edge=False)
+    table.add_column("stays", ratio=1, overflow="fold")
+    table.add_column("dropped", ratio=1, overflow="fold")
+    for passage in passages:
+        table.add_row(_marked(passage, passage.one, full, "bold green"), _marked(passage, passage.other, full, "bold red"))
+    return table
+
+
+def _below(passages: Sequence[Passage], full: bool) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for passage in passages:
+        table.add_row("stays", _marked(passage, passage.one, full, "bold green", ("[-", "-]")))
+        table.add_row("dropped", _marked(passage, passage.other, full, "bold red", ("{+", "+}")))
+    return table
+
+
+def _marked(passage: Passage, pieces: Sequence[Piece], full: bool, style: str, marks: tuple[str, str] = ("", "")) -> Text:
+    """The pieces of one text, those that differ marked, long ones shortened."""
+    text = Text("" if passage.begins else "… ")
+    for piece in pieces:
+        plain = _plain(piece.text) if full else _plain(piece.text).replace("\n", " ")
+        core = plain.rstrip()
+        shown = core if full else _shortened(core, *(_DIFFERING_CHARS if piece.differs else _COMMON_CHARS))
+        text.append(f"{marks[0]}{shown}{marks[1]}" if piece.differs else shown, style=style if piece.differs else "")
+        text.append(plain[len(core) :])
+    text.append("" if passage.ends else "…")
+    return text
+
+
+def _plain(text: str) -> str:
+    """Without control characters, which could speak to the terminal; white space within a line as one space."""
+    return _CONTROLS.sub(" ", text)
+
+
+def _shortened(text: str, first: int, last: int) -> str:
+    """A long text with its middle left out."""
+    if len(text) <= first + last + 40:
+        return text
+    begin, end = text[:first].rpartition(" ")[0] or text[:first], text[len(text) - last :].partition(" ")[2]
+    return f"{begin} … ({len(text) - len(begin) - len(end):,} characters) … {end}".removesuffix(" … ")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,143 @@
+"""Clusters of duplicates found again in a finished output: which ones, whole, in the same order each time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.executor.duplicates import Cluster, WantedClusters, find_clusters
+from datapipe.executor.look import Looker
+from tests import corpora, runs
+
+_TAIL = """
+tokenizer: {train: {vocab_size: 300, sample_bytes: 1MiB}}
+pack: {sequence_length: 64}
+execution: {split_bytes: 8KiB, bucket_bytes: 1MiB}
+"""
+
+_STAGES = """
+stages:
+  - filter.length: {min_words: 5}
+  - dedup.exact: {normalize: whitespace_case}
+  - dedup.minhash
+  - dedup.exact: {by: field, field: id, as: same_id}
+  - dedup.lines: {min_length: 9999}
+"""
+
+_COPIES = {"web": 40, "books": 20}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> Path:
+    """12 texts, of each copies that differ in case and near ones that differ in a few words, over two sources."""
+    folder = tmp_path_factory.mktemp("duplicates")
+    rng = random.Random(7)
+    texts = [corpora.prose(rng, 150) for _ in range(12)]
+    listed = ""
+    for source, copies in _COPIES.items():
+        rows = [{"text": rng.choice([text, text.upper()])} for text in rng.choices(texts, k=copies)]
+        rows += [{"text": corpora.near_duplicate(rng, rng.choice(texts))} for _ in range(10)]
+        rows += [{"text": "too short"}, {"text": corpora.prose(rng, 60)}]
+        corpora.write_jsonl(folder / f"{source}.jsonl", rows)
+        listed += f"  {source}: {{path: {folder}/{source}.jsonl}}\n"
+    runs.run_mixture(runs.write_mixture(folder, listed, _STAGES, _TAIL), make_engine=runs.InProcess)
+    return folder / "out"
+
+
+def _found(output: Path, stage: str, **options) -> list[Cluster]:
+    return list(find_clusters(Looker(str(output)), WantedClusters(stage=stage, **options)))
+
+
+def _places(clusters: list[Cluster]) -> list[tuple[str, int]]:
+    return [(one.survivor.source, one.survivor.place) for one in clusters]
+
+
+def test_clusters_hold_every_document_that_was_dropped_for_another(output: Path) -> None:
+    clusters = _found(output, "dedup.exact", count=99, members=99)
+    texts = Counter()
+    for cluster in clusters:
+        assert cluster.dropped == len(cluster.members)
+        assert cluster.likeness == (1.0, 1.0)
+        assert {(one.document.text or "").lower() for one in cluster.members} == {(cluster.survivor.text or "").lower()}
+        texts[(cluster.survivor.text or "").lower()] += 1 + cluster.dropped
+    assert len(texts) == len(clusters) <= 12
+    dropped = sum(one.dropped for one in clusters)
+    assert dropped >= sum(_COPIES.values()) - 12
+    assert {one.document.source for cluster in clusters for one in cluster.members} == {"web", "books"}
+
+
+def test_clusters_are_the_same_each_time_and_more_of_them_hold_the_fewer(output: Path) -> None:
+    for options in ({}, {"least_alike": True}):
+        several = _found(output, "dedup.minhash", count=4, members=1, **options)
+        all_of_them = _found(output, "dedup.minhash", count=99, members=9, **options)
+        assert _places(_found(output, "dedup.minhash", count=2, **options)) == _places(several)[:2] == _places(all_of_them)[:2]
+        assert [one.members[0] for one in several] == [one.members[0] for one in all_of_them[:4]]
+        assert [one.dropped for one in several] == [one.dropped for one in all_of_them[:4]]
+
+
+def test_clusters_least_alike_first_begin_with_the_least_likeness(output: Path) -> None:
+    clusters = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    likeness = [[one.likeness for one in cluster.members] for cluster in clusters]
+    assert len(clusters) > 3
+    assert likeness == [sorted(one) for one in likeness]
+    assert [one[0] for one in likeness] == sorted(one[0] for one in likeness)
+    assert all(cluster.likeness == (one[0], one[-1]) for cluster, one in zip(clusters, likeness))
+    assert likeness[0][0] < 1
+    assert all(cluster.shingles == (5, "word") for cluster in clusters)
+
+
+def test_clusters_of_a_source_count_what_other_sources_lost_to_them_too(output: Path) -> None:
+    whole = {(one.stage, *_places([one])): one for one in _found(output, "all", count=99, members=99)}
+    assert {stage for stage, *_ in whole} == {"dedup.exact", "dedup.minhash"}
+    of_books = _found(output, "all", count=99, members=99, source="books")
+    expected = {name for name, one in whole.items() if any(member.document.source == "books" for member in one.members)}
+    assert {(one.stage, *_places([one])) for one in of_books} == expected != set(whole)
+    assert all(one == whole[one.stage, *_places([one])] for one in of_books)
+
+
+def test_clusters_tell_which_survivors_a_later_stage_dropped(output: Path) -> None:
+    dropped_later = {
+        (member.document.source, member.document.place)
+        for cluster in _found(output, "dedup.minhash", count=99, members=99)
+        for member in cluster.members
+    }
+    exact = _found(output, "dedup.exact", count=99)
+    told = {place for place, one in zip(_places(exact), exact) if one.later == "dedup.minhash:duplicate"}
+    assert told == set(_places(exact)) & dropped_later
+    assert all(one.later in ("", "dedup.minhash:duplicate") for one in exact)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"stage": "dedup.minhsh"},
+            r"no stage 'dedup.minhsh'.* Did you mean 'dedup.minhash'\?.* dedup.exact, dedup.minhash, same_id",
+        ),
+        ({"stage": "same_id"}, r"no document was dropped in favour of another"),
+        ({"stage": "dedup.exact:repeated"}, r"no document was dropped in favour of another"),
+        ({"stage": "dedup.lines"}, r"dedup.lines cuts spans out of texts.*has no clusters.*--dropped dedup.lines"),
+        ({"stage": "filter.length"}, r"filter.length judges each document alone.*has no clusters"),
+        ({"stage": "all", "source": "boks"}, r"no source 'boks'.* Did you mean 'books'\?"),
+    ],
+)
+def test_clusters_that_are_not_there_are_the_users_error(output: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_clusters(Looker(str(output)), WantedClusters(**options))
+
+
+def test_clusters_are_shown_without_texts_that_are_gone(output: Path) -> None:
+    before = _found(output, "dedup.exact", count=99, members=99)
+    hidden = (output.parent / "books.jsonl").rename(output.parent / "away")
+    try:
+        after = _found(output, "dedup.exact", count=99, members=99)
+    finally:
+        hidden.rename(output.parent / "books.jsonl")
+    assert _places(after) == _places(before)
+    for one in after:
+        for document in (one.survivor, *(member.document for member in one.members)):
+            assert (document.text is None) == (document.source == "books")

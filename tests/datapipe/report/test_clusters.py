@@ -1,0 +1,106 @@
+"""Clusters as people see them: side by side where there is room, marked and below each other where there is none."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import pytest
+from rich.console import Console
+
+from datapipe.report.clusters import print_clusters
+
+_SHARED = " ".join(f"word{number}" for number in range(40))
+
+
+@dataclass
+class Document:
+    text: str | None
+    path: str = "a.jsonl"
+    source: str = "web"
+    place: int = 7
+
+
+@dataclass
+class Member:
+    document: Document
+    likeness: float = 0.75
+
+
+@dataclass
+class Cluster:
+    survivor: Document
+    members: list[Member]
+    dropped: int = 1
+    stage: str = "dedup.minhash"
+    later: str = ""
+    likeness: tuple[float, float] = (0.75, 0.75)
+    shingles: tuple = (5, "word")
+
+
+def _printed(*clusters: Cluster, width: int = 160, terminal: bool = False, full: bool = False) -> str:
+    stream = io.StringIO()
+    color = "truecolor" if terminal else None
+    print_clusters(clusters, Console(file=stream, width=width, force_terminal=terminal, color_system=color), full)
+    return stream.getvalue()
+
+
+def _cluster(one: str | None, *others: str | None, **facts) -> Cluster:
+    return Cluster(Document(one), [Member(Document(text, "b.jsonl")) for text in others], **facts)
+
+
+_CATS = _cluster(f"{_SHARED} cats {_SHARED}", f"{_SHARED} dogs {_SHARED}")
+
+
+def test_clusters_in_a_log_stand_below_each_other_with_marks():
+    printed = _printed(_CATS)
+    lines = printed.splitlines()
+    assert any(line.strip().startswith("stays") and "word39 [-cats-] word0" in line for line in lines)
+    assert any(line.strip().startswith("dropped") and "word39 {+dogs+} word0" in line for line in lines)
+    assert "only in what stays 1 of 81 words, only in what was dropped 1 of 81 words" in printed
+    assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize(("width", "together"), [(160, True), (80, False)])
+def test_clusters_on_a_terminal_stand_side_by_side_where_it_is_wide_enough(width: int, together: bool):
+    lines = _printed(_CATS, width=width, terminal=True).splitlines()
+    assert any("cats" in line and "dogs" in line for line in lines) is together
+    assert any("[-" in line for line in lines) is not together
+
+
+def test_clusters_say_what_is_not_shown_and_what_became_of_the_survivor():
+    printed = _printed(_cluster("a b", "a c", dropped=1001, likeness=(0.72, 0.9), later="dedup.lines:too_much_removed"))
+    assert "1,001 documents dropped in favour of one, measured 0.72 to 0.9" in printed
+    assert "and 1,000 more documents (--members shows them)" in printed
+    assert "dropped later itself, by dedup.lines:too_much_removed" in printed
+    parts = [f"number {number} {'x' * number} {_SHARED}" for number in range(5)]
+    many = _printed(_cluster(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)))
+    assert "and 2 shorter passages that differ" in many
+    whole = _printed(_cluster(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)), full=True)
+    assert whole.count("{+count+}") == 5
+
+
+def test_clusters_of_equal_texts_and_of_texts_that_are_gone_say_so_in_a_line():
+    printed = _printed(_cluster("the text", "the text", "The text.", None), _cluster(None, "the text"))
+    assert "the same text\n" in printed
+    assert "the same words; white space, punctuation or case differ" in printed
+    assert printed.count("nothing to compare") == 2
+    assert "2 clusters, 4 removals shown; 1 with the very text that stays; 1 with n-grams in common of 1 to 1" in printed
+
+
+def test_clusters_never_pass_control_characters_or_markup_on():
+    printed = _printed(
+        _cluster("\x1b[31mred [bold]text\x07[/bold] one", "\x1b[31mred [bold]text\x07[/bold] two"), terminal=False
+    )
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert "[bold]text [/bold] {+two+}" in printed
+
+
+def test_clusters_shorten_what_is_long():
+    added = " ".join(f"new{number}" for number in range(500))
+    printed = _printed(_cluster(_SHARED, f"{_SHARED} {added}"))
+    assert "{+new0 new1" in printed
+    assert "new499+}" in printed
+    assert "new250" not in printed
+    assert "characters) …" in printed

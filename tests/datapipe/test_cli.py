@@ -124,9 +124,9 @@ def test_cli_inspect_clusters_shows_what_was_dropped_beside_what_stays(finished,
     assert printed.count("stays    web  a.jsonl:") == 2 == printed.count("dropped  web  a.jsonl:")
     assert "word 5-grams in common" in printed
     assert "{+changed" in printed or "[-changed" in printed
-    with pytest.raises(UserError, match="Did you mean 'dedup.minhash'"):
+    with pytest.raises(UserError, match=r"Did you mean 'dedup.minhash'"):
         inspect(str(output), clusters="dedup.minhsh")
-    with pytest.raises(UserError, match="expected one of .*--clusters STAGE"):
+    with pytest.raises(UserError, match=r"expected one of .*--clusters STAGE"):
         inspect(str(output), clusters="all", kept=True)
     for options in ({"members": 1}, {"least_alike": True}):
         with pytest.raises(UserError, match="goes with --clusters STAGE"):

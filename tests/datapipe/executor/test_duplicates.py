@@ -141,3 +141,16 @@ def test_clusters_are_shown_without_texts_that_are_gone(output: Path) -> None:
     for one in after:
         for document in (one.survivor, *(member.document for member in one.members)):
             assert (document.text is None) == (document.source == "books")
+
+
+def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
+    listed = ""
+    for source, options in (("web", "{empty: never}"), ("books", "{normalize: whitespace_case}")):
+        corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
+        listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: [dedup.exact: {options}]}}\n"
+    runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
+    clusters = _found(tmp_path / "out", "dedup.exact", count=99)
+    assert Counter(one.survivor.source for one in clusters) == {"web": 5, "books": 5}
+    [stage] = {one.stage for one in clusters if one.survivor.source == "web"}
+    assert stage.startswith("dedup.exact@")
+    assert _places(_found(tmp_path / "out", stage, count=99)) == _places([one for one in clusters if one.stage == stage])

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from datapipe.cli_index import index, takedown
 from datapipe.cli_inspect import inspect
 from datapipe.cli_loader import OutputFolder, loader_bench, trace
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -307,6 +308,8 @@ def export(
 
 app.command()(trace)
 app.command()(loader_bench)
+app.command()(index)
+app.command()(takedown)
 
 
 @app.command()

@@ -55,6 +55,25 @@ be counted in parts."""
 FINAL_SCHEMAS: Mapping[str, pa.Schema] = {"drops": DROP_SCHEMA, "cuts": CUT_SCHEMA, "sizes": SIZE_SCHEMA}
 """The tables that become verdicts, by name. The engine exchanges them by key, and a map task reads those of its documents."""
 
+RANK = "rank"
+"""The column of unsigned integers by which an emitted table says who comes first. Its highest bit is set by stages, for the
+documents of the run at hand, and cleared by the engine in rows of an earlier run's index: so whatever else decides, what was
+published stays, and no verdict is given on it (`is_new`)."""
+
+NEW_BIT = 1 << 63
+"""That bit in ranks of 64 bits."""
+
+
+def is_new(ranks: np.ndarray) -> np.ndarray:
+    """Which rows are about documents of the run at hand, (num_rows,) bool, of their ranks in any unsigned type."""
+    return ranks >> (8 * ranks.dtype.itemsize - 1) > 0
+
+
+def as_settled(ranks: np.ndarray) -> np.ndarray:
+    """Ranks of documents of earlier runs, by those that they had as new ones; the order between them is as it was."""
+    return ranks & ((1 << (8 * ranks.dtype.itemsize - 1)) - 1)
+
+
 OPEN = "open"
 """The table by which an exchange of several rounds says that it needs another one: it ends when nobody wrote to it."""
 

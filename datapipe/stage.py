@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import Bucket, Exchange
@@ -50,7 +50,8 @@ class Stage(BaseModel):
     """Installed distributions whose version changes what the stage does; part of its fingerprint."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
-    """Options that change nothing that is computed, only whether a run goes on; no part of the fingerprint."""
+    """Options that are no part of the stage's fingerprint: those that only say whether a run goes on, and those whose effect
+    is in the fingerprints of tasks by other ways."""
 
     def open(self, context: StageContext) -> None:
         """Loads what is heavy, once per worker, into private attributes (`_model: Any = PrivateAttr()`)."""
@@ -191,6 +192,13 @@ class Map(Stage):
 # ---------------------------------------------------------------------------------------------------- global stages
 
 
+_STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 class Global(Stage):
     """Judges each document in the sight of all others, by a row of exchanges.
 
@@ -234,6 +242,13 @@ class Global(Stage):
         "says so and goes on.",
     )
 
+    against: Annotated[tuple[str, ...], BeforeValidator(_listed), WithJsonSchema(_STRING_OR_STRINGS)] = Field(
+        default=(),
+        description="Outputs of earlier runs (with their work/ folder), or indexes that `datapipe index` made of them: paths "
+        "or URLs. Documents are held against theirs too, dropped ones included, without their text being read again. What an "
+        "earlier run decided stays: of an old document and a new one like it, the new one goes.",
+    )
+
     @field_validator("size_column")
     @classmethod
     def _not_own(cls, name: str | None) -> str | None:
@@ -241,7 +256,15 @@ class Global(Stage):
             raise ValueError("expected a name of its own: every document has a column of that name already")
         return name
 
-    checks: ClassVar[frozenset[str]] = frozenset({"max_dropped", "on_excess"})
+    checks: ClassVar[frozenset[str]] = frozenset({"max_dropped", "on_excess", "against"})
+
+    rows_version: ClassVar[int] = 1
+    """To be raised when `emit` says something else of the same text: rows of another version are not compared."""
+
+    row_options: ClassVar[tuple[str, ...] | None] = None
+    """Options that decide what `emit` says of a text, beside `scope`; None: all that the stage adds to those of this class.
+    Those that decide who survives are none of them."""
+
     rule: ClassVar[str] = "duplicate"
     """The reason of a drop, after the stage's name."""
 
@@ -259,6 +282,16 @@ class Global(Stage):
     def source_order(self) -> tuple[str, ...] | None:
         """The order of sources that decides who survives: () for the mixture's own, None where none does."""
         return None
+
+    def row_identity(self, seed: int) -> Mapping[str, Any]:
+        """What the rows of two runs must have in common to meet, as JSON.
+
+        Args:
+            seed: of the mixture, for stages whose rows depend on it.
+        """
+        own = [name for name in type(self).model_fields if name not in Global.model_fields]
+        options = self.model_dump(mode="json", include={"scope", *(own if self.row_options is None else self.row_options)})
+        return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         """The tables that a document gives rows to."""

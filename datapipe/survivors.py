@@ -12,13 +12,15 @@
     random                    the least keyed hash of its key                                a share
     first                     nobody: the lowest key survives, as in every tie               none
 
-A rank is 64 bits, and the lowest (rank, key) survives. So criteria in a list share those bits, and what does not fit is cut
-off: the documents then tie, and the next criterion decides. Alone, or after `source_order` alone, nothing is lost but the
-fractions of a second. Where two share, each has 27 bits after `source_order` and 32 without it:
+A rank is 64 bits, and the lowest (rank, key) survives. The first of them is set in all documents of a run, and cleared in
+those of earlier ones that it is held `against`, which therefore survive (`exchanges.NEW_BIT`). The criteria in a list share
+the others, and what does not fit is cut off: the documents then tie, and the next criterion decides. Alone, or after
+`source_order` alone, nothing is lost but the fractions of a second and the last bits of a number. Where two share, each has
+26 bits after `source_order` and 31 without it:
 
-    numbers   a sign, 11 bits of exponent, 15 (20) bits of fraction: they differ from one part in 32,768 (a million) on
-    dates     40 bits of seconds, of which the last 13 (8) go: they differ from 2.3 hours (4.3 minutes) on
-    lengths   6 bits of exponent, 21 (26) of fraction: exact up to 2 MB (67 MB), then one part in two (67) million
+    numbers   a sign, 11 bits of exponent, 14 (19) bits of fraction: they differ from one part in 16,384 (500,000) on
+    dates     40 bits of seconds, of which the last 14 (9) go: they differ from 4.6 hours (8.5 minutes) on
+    lengths   6 bits of exponent, 20 (25) of fraction: exact up to 1 MB (33 MB), then one part in one (33) million
 
 Three that share are refused: 18 bits each would tell apart too little. A document without a number or a date (null, NaN, or
 text that is none) comes after all that have one, whichever end is kept; numbers kept from JSON are text, and are read. Whole
@@ -40,6 +42,7 @@ from datapipe import columns, dates, rng
 from datapipe.columns import compute as pc
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
+from datapipe.exchanges import NEW_BIT
 from datapipe.stage import StageContext
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
@@ -50,6 +53,7 @@ _EXPECTED = (
     "{latest: COLUMN}, {source_order: [SOURCE, …]}, or a list of these"
 )
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
+_BITS = 63
 _SOURCE_BITS = 10
 _MOST_SHARING = 2
 _DATE_BITS, _DATE_MARGIN_S = 40, 1 << 36
@@ -149,7 +153,7 @@ def source_order(keep: Keep) -> tuple[str, ...] | None:
 
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
-    """The rank of each document, (num_docs,) uint64: the lowest survives.
+    """The rank of each document of this run, (num_docs,) uint64: the lowest survives.
 
     Args:
         keep: the policy.
@@ -157,15 +161,15 @@ def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> n
         context: as the stage was opened with. Raises UserError where a column is missing, or of another type.
     """
     sharing = sum(one.by not in ("first", "source_order") for one in keep)
-    left = 64 - (_SOURCE_BITS if source_order(keep) is not None else 0)
+    left = _BITS - (_SOURCE_BITS if source_order(keep) is not None else 0)
     ranks = np.zeros(batch.num_docs, np.uint64)
     for one in keep:
         if one.by == "first":
             break
         bits = _SOURCE_BITS if one.by == "source_order" else left // sharing
         code = _code(one, batch, context, bits)
-        ranks = code if bits == 64 else ranks << np.uint64(bits) | code
-    return ranks
+        ranks = ranks << np.uint64(bits) | code
+    return ranks | np.uint64(NEW_BIT)
 
 
 def _code(one: Criterion, batch: DocumentBatch, context: StageContext, bits: int) -> np.ndarray:

@@ -22,9 +22,10 @@ import xxhash
 
 from datapipe.columns import KEY_TYPE, key_halves, numbers
 from datapipe.errors import CorruptionError
+from datapipe.exchanges import RANK, as_settled
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards.checksum import file_checksum
-from datapipe.storage import Root
+from datapipe.storage import Root, open_input
 
 RUN_BYTES = 64 << 20
 """Rows held by a writer before they are sorted and written."""
@@ -241,9 +242,14 @@ def position(words: list[np.ndarray], bound: Bound) -> int:
     return low
 
 
+def open_rows(root: Root, output: OutputRef) -> pa.NativeFile:
+    """A file of the run at hand, or of an earlier one."""
+    return open_input(output.url) if output.is_settled else root.open_input(output.path)
+
+
 def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:
     """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and none is empty."""
-    with root.open_input(output.path) as stream:
+    with open_rows(root, output) as stream:
         blocks, schema = read_index(stream, output)
         for one in blocks:
             if one.last < start or one.first >= stop:
@@ -264,7 +270,8 @@ def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: p
     content = stream.read_buffer(block.length)
     if xxhash.xxh3_64_intdigest(content) != block.checksum:
         raise damaged(output, f"the block at byte {block.offset} is not what was written")
-    return pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
+    rows = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
+    return _settled_rows(rows) if output.is_settled else rows
 
 
 def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], pa.Schema]:
@@ -288,8 +295,29 @@ def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], p
     entry_words = 2 * width + _BLOCK_FIELDS
     if len(content) != num_blocks * entry_words * 8:
         raise damaged(output, "its end is not what was written")
-    entries = np.frombuffer(content, np.uint64).reshape(num_blocks, entry_words).tolist()
-    return [_block(one, width) for one in entries], schema
+    entries = np.frombuffer(content, np.uint64).reshape(num_blocks, entry_words)
+    if output.is_settled:
+        entries = _settled_entries(entries, schema, width)
+    return [_block(one, width) for one in entries.tolist()], schema
+
+
+def _settled_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of an earlier run as this one sees them. All of a file's ranks are changed alike, so they stay sorted."""
+    at = rows.schema.get_field_index(RANK)
+    if at < 0:
+        return rows
+    return rows.set_column(at, rows.schema.field(at), pa.array(as_settled(numbers(rows.column(at)))))
+
+
+def _settled_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
+    """The index of a file of such rows: (num_blocks, …) uint64."""
+    at = schema.get_field_index(RANK)
+    if at < 0:
+        return entries
+    entries, word = entries.copy(), num_words(pa.schema(list(schema)[:at]))
+    for column in (word, width + word):
+        entries[:, column] = as_settled(entries[:, column].astype(schema.field(at).type.to_pandas_dtype()))
+    return entries
 
 
 def _block(entry: list[int], width: int) -> Block:
@@ -300,4 +328,6 @@ def _block(entry: list[int], width: int) -> Block:
 
 def damaged(output: OutputRef, what: str) -> CorruptionError:
     """The error for a committed file that is not what it was."""
+    if output.is_settled:
+        return CorruptionError(f"{output.url}: {what}. It is part of an index: make that anew with `datapipe index`.")
     return CorruptionError(f"{output.path}: {what}. Delete this file and run the same command again: it is made anew.")

@@ -15,6 +15,7 @@ from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
+from datapipe.executor.against import find_settled
 from datapipe.executor.inputs import discover
 from datapipe.plan.compile import PlannedSource, Request
 from datapipe.plan.inputs import check_hashes, group_splits
@@ -33,7 +34,9 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
         _check_outside(mixture, name, [file.url for file, _ in found])
     check_hashes({name: [file.path for file, _ in found] for name, found in files.items()})
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
-    return Request(mixture=mixture, sources=sources, tokenizer_content=_tokenizer_content(mixture), limit=limit)
+    settled = find_settled(mixture, stages, {name: list(sources[name].files) for name in sources})
+    content = _tokenizer_content(mixture)
+    return Request(mixture=mixture, sources=sources, tokenizer_content=content, limit=limit, settled=settled)
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:

@@ -13,6 +13,7 @@ from datapipe.config import Mixture
 from datapipe.errors import SnapshotError, UserError
 from datapipe.executor.driver import Driver, Observer
 from datapipe.executor.engine import Engine
+from datapipe.executor.index import index_of_run, write_index
 from datapipe.executor.ledger import Ledger
 from datapipe.executor.lock import exclusive
 from datapipe.executor.memory import limit_of, remember_inputs, remember_run
@@ -59,6 +60,9 @@ class Run:
             finally:
                 self.plan = driver.plan
                 remember_run(self.root, driver.plan, self.limit)
+            index = index_of_run(self.root, request, self.plan)
+            if index is not None:
+                write_index(index)
             self.snapshot, warnings = publish(self.root, request, self.plan)
         for warning in warnings:
             self.observer.say(f"warning: {warning}")

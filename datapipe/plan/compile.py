@@ -19,7 +19,7 @@ from datapipe.errors import DatapipeError
 from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.plan import expand
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
-from datapipe.plan.tasks import BoundStage, OutputRef, Record, Task, Verdicts, train_rows
+from datapipe.plan.tasks import BoundStage, OutputRef, Record, Tables, Task, Verdicts, train_rows
 from datapipe.stage import Global, InputFile, Reader, Split
 
 EXCHANGES = ("meet", "gather")
@@ -63,12 +63,14 @@ class Request:
     Attributes:
         tokenizer_content: the user's tokenizer.json; empty where one is trained.
         limit: read at most so many documents of each source.
+        settled: rows of earlier runs that a global stage is held against, by its name and digest.
     """
 
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
     tokenizer_content: bytes = b""
     limit: int | None = None
+    settled: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,7 +213,8 @@ class _Compilation:
         emitting = [self.segment(name, number) for name, number in meeting.sources]
         tables: _Tables | None = None
         if all(step.is_committed for step in emitting):
-            tables = {name: _files(emitting, f"emitted.{name}") for name in stage.emits()}
+            settled = self.request.settled.get((meeting.stage.name, meeting.stage.digest), {})
+            tables = {name: _files(emitting, f"emitted.{name}") + settled.get(name, ()) for name in stage.emits()}
         for exchange in stage.exchanges():
             tables = self.exchange(meeting, exchange, tables)
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}

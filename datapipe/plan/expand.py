@@ -82,7 +82,7 @@ def _table_checksums(tables: Tables) -> dict[str, list[str]]:
 
 def _checksums(outputs: Iterable[OutputRef]) -> list[str]:
     """What identifies a set of exchanged files: reducers sort, so the order of the files is no part of it."""
-    return sorted(output.checksum for output in outputs)
+    return sorted(output.checksum + (" settled" if output.is_settled else "") for output in outputs)
 
 
 class Expander:

@@ -37,6 +37,7 @@ class OutputRef:
         bytes: as stored.
         weight: bytes before compression, or tokens × width: what bucket counts are reckoned from.
         facts: the few more things the next step must know, such as the end-of-text id of a tokenizer.
+        url: where it is instead, of an earlier run's rows that documents are held against; never of an output.
     """
 
     path: str
@@ -45,6 +46,12 @@ class OutputRef:
     weight: int
     checksum: str
     facts: Mapping[str, int | str] | None = None
+    url: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its rows are about documents that an earlier run has judged."""
+        return bool(self.url)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

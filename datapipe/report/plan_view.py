@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
+from typing import cast
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -15,9 +16,11 @@ from datapipe.config.mixture import Mixture
 from datapipe.plan.books import SourceBooks, source_books
 from datapipe.plan.compile import Plan, Request, Step
 from datapipe.plan.fingerprint import short
+from datapipe.plan.steps import Meeting
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.funnel import size
 from datapipe.report.progress import committed_size
+from datapipe.stage import Global
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
@@ -28,7 +31,7 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
 def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
     branches: dict[str, Tree] = {}
-    notes = {meeting.id: meeting.stage.stage.notes() for meeting in plan.pipeline.meetings}
+    notes = {meeting.id: [*meeting.stage.stage.notes(), *_held(request, meeting)] for meeting in plan.pipeline.meetings}
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
@@ -37,6 +40,15 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
                 branches[group].add(f"[dim]{escape(note)}[/dim]")
         branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
     return tree
+
+
+def _held(request: Request, meeting: Meeting) -> list[str]:
+    """What a global stage is held against, for people."""
+    files = [one for listed in request.settled.get((meeting.stage.name, meeting.stage.digest), {}).values() for one in listed]
+    if not files:
+        return []
+    urls = ", ".join(cast(Global, meeting.stage.stage).against)
+    return [f"against {urls}: {len(files):,} files, {size(sum(one.bytes for one in files))} of rows"]
 
 
 def _group_label(request: Request, step: Step, group: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from datapipe import clusters, columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
+from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash
 
 _HASH = pa.field("hash", pa.uint64(), nullable=False)
 _KEY, _OTHER = pa.field("key", KEY_TYPE, nullable=False), pa.field("other", KEY_TYPE, nullable=False)
@@ -102,10 +102,9 @@ class VerifiedPairs:
             case "components":
                 return clusters.meet_components(bucket)
             case "gather":
-                return {"drops": self._gather(bucket[clusters.NARROW], bucket["likeness"])}
+                return {"drops": self._gather(_judged(bucket[clusters.NARROW]), bucket["likeness"])}
             case _:
-                narrow = bucket[clusters.NARROW]
-                return {"sizes": clusters.size_rows(narrow.column("other").take(pa.array(_distinct(narrow, "key"))))}
+                return {"sizes": clusters.size_rows(_judged(bucket[clusters.NARROW]).column("other"))}
 
     def _first(self, pairs: pa.RecordBatch, signatures: pa.RecordBatch) -> pa.RecordBatch:
         pairs = pairs.take(pa.array(_distinct(pairs, "key", "other")))
@@ -134,7 +133,6 @@ class VerifiedPairs:
         }
 
     def _gather(self, narrow: pa.RecordBatch, likeness: pa.RecordBatch) -> pa.RecordBatch:
-        narrow = narrow.take(pa.array(_distinct(narrow, "key")))
         best = likeness.take(pa.array(_distinct(likeness, "key")))
         differing = columns.numbers(best.column("differing"))[_found(narrow, best)]
         values = np.round(1 - differing / self.num_perm, 4) if self.num_perm else np.full(len(differing), self.least)
@@ -158,6 +156,13 @@ def _pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
     lesser, greater = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
     found, others = (bands.column("key").take(pa.array(ends)) for ends in (lesser, greater))
     return pa.RecordBatch.from_arrays([pa.array(key_hash(found)), found, others], schema=PAIRS)
+
+
+def _judged(narrow: pa.RecordBatch) -> pa.RecordBatch:
+    """Of the edges to survivors those of this run's documents, each once."""
+    new = is_new(columns.numbers(narrow.column("rank")))
+    rows = _distinct(narrow, "key")
+    return narrow.take(pa.array(rows[new[rows]]))
 
 
 def _distinct(rows: pa.RecordBatch, *names: str) -> np.ndarray:

@@ -74,6 +74,7 @@ class Exact(Global):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    row_options = ("by", "field", "normalize", "empty", "only_digits")
     _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
@@ -125,7 +126,7 @@ class Exact(Global):
     def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]
         firsts = first_of_group(columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest")))
-        drops = star_drops(rows.column("key"), firsts, 1.0)
+        drops = star_drops(rows.column("key"), columns.numbers(rows.column("rank")), firsts, 1.0)
         return {"drops": drops} if self.size_column is None else {"drops": drops, "sizes": size_rows(drops.column("survivor"))}
 
 

@@ -72,6 +72,7 @@ class Lines(Global):
     )
 
     rule = "repeated"
+    row_options = ("unit", "normalize", "min_length")
 
     def removed_share_limit(self) -> float:
         return self.max_removed_share

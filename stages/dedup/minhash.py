@@ -33,7 +33,7 @@ One core of a 2-core AMD EPYC emits 160 to 300 MB/s of web text by words and 84 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
@@ -112,6 +112,7 @@ class Minhash(Global):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
+    row_options = ("ngram", "shingle", "short", "empty", "only_digits", "verify")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()
 
@@ -136,6 +137,10 @@ class Minhash(Global):
         """The similarity from which a pair counts."""
         bands, rows = self.banding()
         return self.min_similarity or self.threshold or round((1 / bands) ** (1 / rows), 4)
+
+    def row_identity(self, seed: int) -> Mapping[str, Any]:
+        bands, rows = self.banding()
+        return {**super().row_identity(seed), "bands": bands, "rows": rows, "seed": seed}
 
     def open(self, context: StageContext) -> None:
         bands, rows = self.banding()

@@ -79,6 +79,7 @@ class Substring(Global):
 
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
     rule = "repeated"
+    row_options = ("unit", "length", "method")
 
     def removed_share_limit(self) -> float:
         return self.max_removed_share

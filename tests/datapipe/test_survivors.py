@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
+from datapipe.exchanges import NEW_BIT, as_settled, is_new
 from datapipe.stage import StageContext
 from datapipe.survivors import Keep, source_order, survivor_ranks
 
@@ -95,7 +96,7 @@ def test_ranks_source_order_goes_before_all_that_follows() -> None:
 
 
 def test_ranks_first_alone_are_all_the_same() -> None:
-    assert survivor_ranks(KEEP.validate_python("first"), _batch(["a", "bb"]), CONTEXT).tolist() == [0, 0]
+    assert survivor_ranks(KEEP.validate_python("first"), _batch(["a", "bb"]), CONTEXT).tolist() == [NEW_BIT, NEW_BIT]
 
 
 WRITTEN = [
@@ -147,3 +148,12 @@ def test_keep_what_makes_no_sense_is_refused(written: Any, message: str) -> None
 def test_ranks_column_that_is_not_there_or_of_another_type_is_refused(keep: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         survivor_ranks(KEEP.validate_python(keep), _batch(["a"], score=pa.array([1.0]), flag=pa.array([True])), CONTEXT)
+
+
+@pytest.mark.parametrize("keep", ["longest", "random", ["source_order", {"highest": "n"}, "shortest"]])
+def test_ranks_of_earlier_runs_come_before_all_others_in_the_order_they_had(keep: Any) -> None:
+    numbers = np.random.default_rng(1).normal(size=200)
+    ranks = survivor_ranks(KEEP.validate_python(keep), _batch(["x" * n for n in range(200)], n=pa.array(numbers)), CONTEXT)
+    settled = as_settled(ranks)
+    assert is_new(ranks).all() and not is_new(settled).any() and settled.max() < ranks.min()
+    assert np.array_equal(np.argsort(settled, kind="stable"), np.argsort(ranks, kind="stable"))

@@ -1,0 +1,110 @@
+"""What the global stages of a mixture are held against: the rows of earlier runs, found by what they mean.
+
+dedup.minhash: {against: runs/2023}  ─▶  runs/2023: the stage whose rows are made in the same way  ─▶  its files, by table
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from datapipe.config.mixture import Mixture
+from datapipe.errors import UserError
+from datapipe.executor.index import Index, check_there, open_index
+from datapipe.plan.inputs import file_hash
+from datapipe.plan.tasks import BoundStage, OutputRef, Tables
+from datapipe.stage import Global
+from datapipe.storage import is_remote
+
+Stages = Mapping[str, Sequence[BoundStage]]
+"""By source its stages."""
+
+
+def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Tables]:
+    """The rows of earlier runs that global stages are held against, by the stage's name and digest.
+
+    Args:
+        mixture: for its seed.
+        stages: of every source.
+        paths: of the input files of every source.
+
+    Raises UserError where a path holds no index, none of its stages has comparable rows, or it is about the same input files.
+    """
+    opened: dict[str, Index] = {}
+    wanted: dict[tuple[str, str], tuple[str, ...]] = {}
+    found: dict[tuple[str, str], Tables] = {}
+    for source, listed in stages.items():
+        for one in listed:
+            if not isinstance(one.stage, Global):
+                continue
+            where = f"sources.{source}: {one.name}: against: "
+            urls = tuple(dict.fromkeys(_absolute(url) for url in one.stage.against))
+            if wanted.setdefault((one.name, one.digest), urls) != urls:
+                raise UserError(f"{where}other sources have this stage with another list. Give all of them the same.")
+            for url in urls:
+                if url not in opened:
+                    opened[url] = open_index(url, where)
+                    _check_apart(opened[url], where, paths)
+            if (one.name, one.digest) not in found and urls:
+                indexes = [opened[url] for url in urls]
+                found[one.name, one.digest] = _tables(mixture.seed, one, indexes, where)
+    return found
+
+
+def _absolute(url: str) -> str:
+    return url.rstrip("/") if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
+
+
+def _check_apart(index: Index, where: str, paths: Mapping[str, Sequence[str]]) -> None:
+    """Raises UserError for an input file that is in the index too: its documents would be told from themselves by nothing."""
+    known = {one.hash for one in index.files}
+    for source, listed in paths.items():
+        again = next((path for path in listed if file_hash(source, path) in known), None)
+        if again is not None:
+            raise UserError(
+                f"{where}{index.root.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
+                f"leave it out here; if it is another one, name the source otherwise, such as '{source}-2'."
+            )
+
+
+def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) -> Tables:
+    identity = json.loads(json.dumps(cast(Global, bound.stage).row_identity(seed)))
+    tables: dict[str, tuple[OutputRef, ...]] = {}
+    for index in indexes:
+        own = index.of_stage(_number(index, bound.name, identity, where))
+        for name, outputs in own.items():
+            check_there(index, outputs)
+            tables[name] = tables.get(name, ()) + outputs
+    return tables
+
+
+def _number(index: Index, name: str, identity: Mapping[str, Any], where: str) -> int:
+    """Which of the index's stages has rows that mean the same; by name where several do."""
+    alike = [number for number, one in enumerate(index.stages) if one.identity == identity]
+    if len(alike) > 1:
+        alike = [number for number in alike if index.stages[number].name == name] or alike
+    if len(alike) == 1:
+        return alike[0]
+    there = f"{where}{index.root.url}"
+    if alike:
+        names = ", ".join(index.stages[number].name for number in alike)
+        raise UserError(
+            f"{there} has several stages that this one could be held against: {names}. Name this one as one of them."
+        )
+    raise UserError(f"{there} has no rows that this stage's could be held against. {_why(index, identity)}")
+
+
+def _why(index: Index, identity: Mapping[str, Any]) -> str:
+    """What tells the stages of an index from the one that is looked for."""
+    same = [one for one in index.stages if one.identity.get("stage") == identity["stage"]]
+    if not same:
+        return f"It was made by {', '.join(one.name for one in index.stages)}. Run that mixture with this stage, too."
+    differing = [
+        f"{option} is {one.identity.get(option)} there and {identity.get(option)} here"
+        for one in same[:1]
+        for option in sorted({*identity, *one.identity})
+        if one.identity.get(option) != identity.get(option)
+    ]
+    return f"Of its {same[0].name}, {'; '.join(differing)}. Make them the same, here or there."

@@ -1,0 +1,260 @@
+"""Runs held against earlier ones: the verdicts on new documents are those of one run over all, and the old ones stay."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.errors import CorruptionError, UserError
+from datapipe.executor.exchange import read_range
+from datapipe.executor.index import open_index
+from datapipe.executor.partitions import read_table
+from datapipe.executor.takedown import make_index, take_down
+from datapipe.plan.inputs import file_hash
+from datapipe.plan.tasks import HASH_SPACE
+from datapipe.storage import Root
+from tests import corpora, runs
+
+TAIL = """
+tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}
+pack: {sequence_length: 64}
+shards: {target_bytes: 64KiB}
+execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
+"""
+STAGES = {
+    "dedup.exact": "keep: source_order",
+    "dedup.minhash": "keep: source_order, components_bytes: 0",
+}
+
+
+FORGOTTEN = corpora.prose(random.Random(77), 90)
+"""A text of both runs that is like no other; the old run kept one of its three copies."""
+
+
+def _texts() -> tuple[list[str], list[str]]:
+    """Old and new texts: chains of near copies that go from one to the other and back, copies of documents that the old run
+    drops, families of either alone, and documents that are like no other."""
+    rng = random.Random(5)
+    old, new = [], []
+    for family in range(12):
+        words = corpora.prose(rng, 160).split()
+        for number in range(7):
+            words[rng.randrange(len(words))] = f"word{rng.randrange(10**6)}"
+            words[rng.randrange(len(words))] = f"word{rng.randrange(10**6)}"
+            side = [old, new][(number + family) % 2] if family < 8 else [old, new][family % 2]
+            side.append(" ".join(words))
+    old += old[::5] + [corpora.prose(rng, 100) for _ in range(5)]
+    new += old[::4] + new[::6] + [corpora.prose(rng, 100) for _ in range(5)]
+    old += [FORGOTTEN] * 3
+    new += [FORGOTTEN]
+    rng.shuffle(old)
+    rng.shuffle(new)
+    return old, new
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("against")
+    for name, texts in zip(("old", "new"), _texts()):
+        corpora.write_jsonl(folder / name / "0.jsonl", [{"text": text} for text in texts[::2]])
+        corpora.write_jsonl(folder / name / "1.jsonl", [{"text": text} for text in texts[1::2]])
+    return folder
+
+
+def _run(folder: Path, name: str, sources: str, against: str = "", more: str = "", **options: Any) -> runs.Finished:
+    output = folder / name
+    output.mkdir(exist_ok=True)
+    listed = "".join(f"  {source}: {{path: {folder}/{source}/*.jsonl}}\n" for source in sources.split())
+    held = f", against: {against}" if against else ""
+    stages = "stages:\n" + "".join(f"  - {one}: {{{given}{held}{more}}}\n" for one, given in STAGES.items())
+    return runs.run_mixture(runs.write_mixture(output, listed, stages, TAIL), **{"make_engine": runs.InProcess, **options})
+
+
+@pytest.fixture(scope="module")
+def old(folder: Path) -> runs.Finished:
+    return _run(folder, "of-old", "old")
+
+
+@pytest.fixture(scope="module")
+def new(folder: Path, old: runs.Finished) -> runs.Finished:
+    return _run(folder, "of-new", "new", against=f"{folder}/of-old/out")
+
+
+def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]:
+    """By key what became of each dropped document of a source: stage, rule, value, survivor."""
+    root, found = Root(finished.mixture.output), {}
+    for step in finished.plan.of_kind("map", source):
+        for output in step.outputs("drops"):
+            for batch in read_table(root, output):
+                for row in batch.to_pylist():
+                    found[row["key"]] = row["stage"], row["rule"], row["value"], row["survivor"]
+    return found
+
+
+def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+    at_once = _run(folder, "of-both", "old new")
+    assert _drops(new, "new") == _drops(at_once, "new")
+    olds = {file_hash("old", f"{number}.jsonl").to_bytes(8, "big") for number in range(2)}
+    for stage in STAGES:
+        matched = [key[:8] in olds for name, *_, key in _drops(new, "new").values() if name == stage]
+        assert sum(matched) > 5 and (stage == "dedup.exact" or not all(matched)), stage
+
+
+def test_index_holds_documents_that_the_earlier_run_dropped(old: runs.Finished) -> None:
+    index = open_index(old.mixture.output)
+    assert [one.name for one in index.stages] == list(STAGES)
+    texts, _ = _texts()
+    counted = [_keys(index.root, index.of_stage(number)[table]) for number, table in ((0, "texts"), (1, "signatures"))]
+    dropped = _drops(old, "old")
+    exact = {key for key, (stage, *_) in dropped.items() if stage == "dedup.exact"}
+    assert len(counted[0]) == len(texts) and counted[0] - counted[1] == exact
+    assert len(set(dropped) & counted[1]) > 5
+
+
+def _keys(root: Root, outputs: Any) -> set[bytes]:
+    rows = read_range(root, outputs, 0, HASH_SPACE)
+    assert rows is not None
+    return set(rows.column("key").to_pylist())
+
+
+def test_runs_against_an_earlier_one_read_no_old_text_and_leave_it_as_it_was(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
+    """The old input is gone when the new one is held against its rows, and nothing in the old output changes."""
+    before = {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()}
+    moved = folder / "moved"
+    shutil.move(folder / "old", moved)
+    try:
+        again = _run(folder, "of-new-again", "new", against=f"{folder}/of-old/out")
+    finally:
+        shutil.move(moved, folder / "old")
+    assert again.checksums == new.checksums
+    assert {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()} == before
+
+
+def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path) -> None:
+    """Neither `against` nor what is found there is part of what the map tasks of the first stage are."""
+    alone = _run(folder, "later", "new")
+    held = _run(folder, "later", "new", against=f"{folder}/of-old/out")
+    assert "new/clean-0" not in held.watcher.steps and "dedup.exact/meet" in held.watcher.steps
+    assert len(_drops(held, "new")) > len(_drops(alone, "new"))
+    back = _run(folder, "later", "new")
+    assert not [step for step in back.watcher.steps if "clean" in step or "dedup" in step]
+    assert back.checksums == alone.checksums
+
+
+def test_against_several_runs_is_against_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+    for name, part in (("part-0", "0"), ("part-1", "1")):
+        (folder / name).mkdir()
+        shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
+        _run(folder, f"of-{name}", name)
+    both = _run(folder, "of-new-parts", "new", against=f"[{folder}/of-part-0/out, {folder}/of-part-1/out]")
+    assert set(_drops(both, "new")) == set(_drops(new, "new"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"against": "{folder}/nowhere"}, "no index here. Expected the output of a run"),
+        ({"against": "{folder}/of-old/out", "more": ", scope: source"}, "scope is run there and source here"),
+    ],
+)
+def test_against_what_cannot_be_compared_is_refused(
+    folder: Path, old: runs.Finished, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        _run(folder, "refused", "new", **{name: value.format(folder=folder) for name, value in options.items()})
+
+
+def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Finished) -> None:
+    with pytest.raises(UserError, match=r"is about the file '0\.jsonl' of a source 'old' too"):
+        _run(folder, "refused", "old", against=f"{folder}/of-old/out")
+
+
+def test_against_an_index_that_is_damaged_says_what_to_do(folder: Path, old: runs.Finished) -> None:
+    shutil.copytree(folder / "of-old", folder / "hurt")
+    index = open_index(f"{folder}/hurt/out")
+    victim = Path(index.root.path(index.of_stage(0)["texts"][0].path))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(CorruptionError, match="make that anew with `datapipe index`"):
+        _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
+    victim.unlink()
+    with pytest.raises(UserError, match="is gone, or not what it was"):
+        _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
+
+
+# ---------------------------------------------------------------------------------------------------- indexes
+
+
+def _made(folder: Path, name: str, *outputs: str) -> str:
+    make_index(outputs, str(folder / name))
+    return str(folder / name)
+
+
+def test_index_of_its_own_says_what_the_output_said(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+    made = _made(folder, "index", old.mixture.output)
+    assert _run(folder, "of-new-by-index", "new", against=made).checksums == new.checksums
+    again = _run(folder, "of-new-by-index", "new", against=old.mixture.output)
+    assert not again.watcher.steps  # the same rows from elsewhere
+    with pytest.raises(UserError, match="there are files here already"):
+        make_index([old.mixture.output], made)
+
+
+def test_index_of_several_outputs_holds_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+    for name, part in (("half-0", "0"), ("half-1", "1")):
+        (folder / name).mkdir()
+        shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
+        _run(folder, f"of-{name}", name)
+    made = _made(folder, "halves", f"{folder}/of-half-0/out", f"{folder}/of-half-1/out")
+    assert [one.name for one in open_index(made).stages] == list(STAGES)
+    assert set(_drops(_run(folder, "of-new-by-halves", "new", against=made), "new")) == set(_drops(new, "new"))
+    with pytest.raises(UserError, match=r"the file '0.jsonl' of source 'old' is in another of these too"):
+        make_index([old.mixture.output, old.mixture.output], str(folder / "twice"))
+
+
+def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
+    made = _made(folder, "forgetful", old.mixture.output)
+    olds = {file_hash("old", f"{number}.jsonl").to_bytes(8, "big"): f"{number}.jsonl" for number in range(2)}
+    groups: dict[bytes, set[bytes]] = {}
+    for finished, source in ((old, "old"), (new, "new")):
+        for key, (stage, _, _, survivor) in _drops(finished, source).items():
+            if stage == "dedup.exact":
+                groups.setdefault(survivor, {survivor}).add(key)
+    copies = next(keys for keys in groups.values() if len(keys) == 4)  # of FORGOTTEN alone
+    texts = {key for key in copies if key[:8] in olds}
+    [newcomer] = copies - texts
+    named = [f"old/{olds[key[:8]]}:{int.from_bytes(key[8:], 'big')}" for key in texts]
+    done = take_down(made, [*named, *(key.hex() for key in texts)])
+    assert done.rows["dedup.exact"] == len(texts) and done.rows["dedup.minhash"] == 15 and not done.unknown
+    index = open_index(made)
+    assert {one.output.path for one in index.rows} == {path for path, _ in index.root.list_files("rows")}
+    for number in range(2):
+        for outputs in index.of_stage(number).values():
+            assert not texts & _keys(index.root, outputs)
+    later = _drops(_run(folder, "of-new-forgot", "new", against=made), "new")
+    assert later == {key: verdict for key, verdict in _drops(new, "new").items() if key != newcomer}
+    assert take_down(made, named).unknown == tuple(named)
+
+
+def test_takedown_of_what_the_index_does_not_know_is_refused(folder: Path, old: runs.Finished) -> None:
+    made = _made(folder, "strict", old.mixture.output)
+    before = {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()}
+    for named, told in [
+        ("old/0.jsonl", "expected SOURCE/PATH:PLACE"),
+        ("old/9.jsonl:0", "no documents of '9.jsonl' of 'old'"),
+        ("0" * 32, "no documents of its file"),
+    ]:
+        with pytest.raises(UserError, match=told):
+            take_down(made, [named])
+    assert take_down(made, ["old/0.jsonl:1"]).unknown == ("old/0.jsonl:1",)
+    assert {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()} == before
+    with pytest.raises(UserError, match="an index that `datapipe index` made"):
+        take_down(old.mixture.output, ["old/0.jsonl:0"])

@@ -6,20 +6,16 @@ Which documents are shown is a keyed sample, so looking twice shows the same one
 from __future__ import annotations
 
 import heapq
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 from datapipe.columns import key_halves
-from datapipe.config import Mixture, load_mixture
 from datapipe.errors import UserError, suggest
-from datapipe.executor.memory import recall
+from datapipe.executor.memory import mixture_of, recall
 from datapipe.executor.originals import Originals
 from datapipe.executor.partitions import read_table
-from datapipe.executor.publish import MIXTURE
 from datapipe.plan.compile import Step
 from datapipe.plan.tasks import OutputRef
 from datapipe.rng import keyed_hash, seed_for
@@ -133,7 +129,7 @@ class Looker:
             reason=_reason(row),
             value=row.get("value"),
             threshold=row.get("threshold"),
-            survivor="" if survivor is None else f"{survivor.path}:{survivor.place}",
+            survivor="" if survivor is None else survivor.label,
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
         )
@@ -142,14 +138,6 @@ class Looker:
         """The text of a kept document, as the stages left it."""
         batch = next(islice(read_table(self.root, output, ["text"]), number, None))
         return batch.column("text")[at].as_py()
-
-
-def mixture_of(root: Root) -> Mixture:
-    """The mixture of an output, as resolved when it ran."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / MIXTURE
-        file.write_bytes(root.read_bytes(MIXTURE))
-        return load_mixture(file, (), root.url)
 
 
 def _reason(row: dict[str, Any]) -> str:

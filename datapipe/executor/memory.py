@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
+from datapipe.config import Mixture, load_mixture
 from datapipe.errors import UserError
 from datapipe.executor.ledger import Ledger
+from datapipe.executor.publish import MIXTURE
 from datapipe.plan.compile import Plan, Request, Step
 from datapipe.plan.inputs import file_hash
 from datapipe.stage import InputFile, Reader
@@ -108,3 +112,11 @@ def _file(row: dict) -> tuple[int, tuple[str, InputFile, Reader]]:
     pieces = tuple((rows, num_bytes) for rows, num_bytes in row["pieces"])
     facts = {name: row[name] for name in ("url", "path", "num_bytes", "stamp", "compression")}
     return file_hash(source, row["path"]), (source, InputFile(**facts, pieces=pieces), reader)
+
+
+def mixture_of(root: Root) -> Mixture:
+    """The mixture of an output, as resolved when it ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / MIXTURE
+        file.write_bytes(root.read_bytes(MIXTURE))
+        return load_mixture(file, (), root.url)

@@ -2,18 +2,24 @@
 
     key  =  hash of (source, path), place  ─▶  what the output remembers of its inputs  ─▶  source, path, place  ─▶  text
 
-Nothing else knows where a key leads, so whatever may stand behind one (a file of this run, or one day of an earlier run)
-is found here.
+Nothing else knows where a key leads, so whatever may stand behind one is found here: a file of this run, or of an earlier one
+that a stage was held `against`. Of that an index knows source, path and place; its output knows the text, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
+from datapipe import catalogue
 from datapipe.config import Mixture
-from datapipe.stage import FieldNames, InputFile, Reader
-from datapipe.storage import open_input
+from datapipe.errors import UserError
+from datapipe.executor.index import open_index
+from datapipe.executor.memory import mixture_of, recall
+from datapipe.stage import FieldNames, Global, InputFile, Reader
+from datapipe.storage import Root, open_input
 
 GONE = "(a file that is gone)"
 
@@ -23,8 +29,9 @@ class Original:
     """Where a document is from.
 
     Attributes:
-        source: empty where the output remembers no such file.
-        path: `GONE` where the output remembers no such file.
+        source: empty where nobody remembers such a file.
+        path: `GONE` where nobody does.
+        run: the output or index of an earlier run that it belongs to; empty for this one's.
         text: as it was read; None where that was not asked for, or the source does not give it again.
     """
 
@@ -32,6 +39,12 @@ class Original:
     path: str
     place: int
     text: str | None = None
+    run: str = ""
+
+    @property
+    def label(self) -> str:
+        """Where it is, for people: what `trace` and `takedown` take, behind the source."""
+        return f"{self.path}:{self.place}" + (f" (of {self.run})" if self.run else "")
 
 
 class Originals:
@@ -50,7 +63,7 @@ class Originals:
         place = int.from_bytes(key[8:], "big")
         found = self._files.get(int.from_bytes(key[:8], "big"))
         if found is None:
-            return Original(source="", path=GONE, place=place)
+            return self._find_earlier(key, text)
         name, file, reader = found
         if not text:
             return Original(source=name, path=file.path, place=place)
@@ -61,3 +74,33 @@ class Originals:
         except FileNotFoundError:
             content = None
         return Original(source=name, path=file.path, place=place, text=content)
+
+    def _find_earlier(self, key: bytes, text: bool) -> Original:
+        number, place = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+        for url, files in self._earlier.items():
+            if number in files:
+                source, path = files[number]
+                known = self._originals_of(url) if text else None
+                content = known.find(key).text if known is not None else None
+                return Original(source=source, path=path, place=place, text=content, run=url)
+        return Original(source="", path=GONE, place=place)
+
+    @cached_property
+    def _earlier(self) -> dict[str, dict[int, tuple[str, str]]]:
+        """By the URL of each earlier run or index that is still there, its files by their hashes."""
+        uses = [use for name in self._mixture.sources for use in self._mixture.stages_of(name)]
+        stages = [catalogue.build_stage(use) for use in uses if use.options.get("against")]
+        urls = dict.fromkeys(url for stage in stages if isinstance(stage, Global) for url in stage.against)
+        found: dict[str, dict[int, tuple[str, str]]] = {}
+        for url in urls:
+            with suppress(UserError):
+                found[url] = {one.hash: (one.source, one.path) for one in open_index(url).files}
+        return found
+
+    def _originals_of(self, url: str) -> Originals | None:
+        """The documents of an earlier run's inputs, where that is an output."""
+        try:
+            root = Root(url)
+            return Originals(recall(root).files, mixture_of(root))
+        except (UserError, FileNotFoundError):  # an index, which does not know where its files are
+            return None

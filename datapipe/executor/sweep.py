@@ -24,8 +24,7 @@ from datapipe.columns import key_halves, numbers, text_lengths
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
-from datapipe.executor.look import mixture_of
-from datapipe.executor.memory import recall
+from datapipe.executor.memory import mixture_of, recall
 from datapipe.executor.partitions import read_table
 from datapipe.plan.tasks import OutputRef
 from datapipe.rng import keyed_hash, seed_for

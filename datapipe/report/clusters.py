@@ -33,9 +33,7 @@ class Document(Protocol):
     @property
     def source(self) -> str: ...
     @property
-    def path(self) -> str: ...
-    @property
-    def place(self) -> int: ...
+    def label(self) -> str: ...
     @property
     def text(self) -> str | None: ...
 
@@ -132,7 +130,7 @@ def _is_wide(console: Console) -> bool:
 
 def _document(document: Document) -> str:
     size = "" if document.text is None else f"  {len(document.text):,} characters"
-    return f"{document.source}  {document.path}:{document.place}{size}".strip()
+    return f"{document.source}  {document.label}{size}".strip()
 
 
 def _figures(found: Difference, shingles: tuple[int, Literal["word", "char"]]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from datapipe.errors import CorruptionError, UserError
 from datapipe.executor.exchange import read_range
 from datapipe.executor.index import open_index
+from datapipe.executor.look import Looker, Wanted
 from datapipe.executor.partitions import read_table
 from datapipe.executor.takedown import make_index, take_down
 from datapipe.plan.inputs import file_hash
@@ -98,7 +99,7 @@ def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]
 def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     at_once = _run(folder, "of-both", "old new")
     assert _drops(new, "new") == _drops(at_once, "new")
-    olds = {file_hash("old", f"{number}.jsonl").to_bytes(8, "big") for number in range(2)}
+    olds = {_hash("old", f"{number}.jsonl") for number in range(2)}
     for stage in STAGES:
         matched = [key[:8] in olds for name, *_, key in _drops(new, "new").values() if name == stage]
         assert sum(matched) > 5 and (stage == "dedup.exact" or not all(matched)), stage
@@ -222,7 +223,7 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
     made = _made(folder, "forgetful", old.mixture.output)
-    olds = {file_hash("old", f"{number}.jsonl").to_bytes(8, "big"): f"{number}.jsonl" for number in range(2)}
+    olds = {_hash("old", f"{number}.jsonl"): f"{number}.jsonl" for number in range(2)}
     groups: dict[bytes, set[bytes]] = {}
     for finished, source in ((old, "old"), (new, "new")):
         for key, (stage, _, _, survivor) in _drops(finished, source).items():
@@ -258,3 +259,25 @@ def test_takedown_of_what_the_index_does_not_know_is_refused(folder: Path, old: 
     assert {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()} == before
     with pytest.raises(UserError, match="an index that `datapipe index` made"):
         take_down(old.mixture.output, ["old/0.jsonl:0"])
+
+
+def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_found(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
+    wanted = Wanted(outcome="dropped", reason="dedup.exact", count=100)
+    named = [one.survivor for one in Looker(new.mixture.output).look(wanted)]
+    assert sum(one.endswith(f"(of {old.mixture.output})") for one in named) > 5
+    made = _made(folder, "nameless", old.mixture.output)
+    by_index = _run(folder, "of-new-nameless", "new", against=made)
+    for finished, has_text in ((new, True), (by_index, False)):
+        key = next(
+            survivor
+            for *_, survivor in _drops(finished, "new").values()
+            if survivor[:8] != _hash("new", "0.jsonl") and survivor[:8] != _hash("new", "1.jsonl")
+        )
+        original = Looker(finished.mixture.output).originals.find(key)
+        assert (original.source, original.path[2:]) == ("old", "jsonl") and (original.text in _texts()[0]) == has_text
+
+
+def _hash(source: str, path: str) -> bytes:
+    return file_hash(source, path).to_bytes(8, "big")

@@ -16,9 +16,8 @@ _SHARED = " ".join(f"word{number}" for number in range(40))
 @dataclass
 class Document:
     text: str | None
-    path: str = "a.jsonl"
+    label: str = "a.jsonl:7"
     source: str = "web"
-    place: int = 7
 
 
 @dataclass

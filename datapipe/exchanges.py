@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe import columns, rng
 from datapipe.columns import KEY_TYPE
+from datapipe.errors import UserError
+
+RANK = "rank"
+"""The unsigned column, right before `key`, of tables that decide which document is the first: the one of lowest (rank, key).
+Its top bit says that the document is of this run. Rows of an earlier run are read without it (`as_old`), so its documents come
+before all of this one, and whoever drops or cuts passes over them (`is_new`)."""
 
 DROP_SCHEMA = pa.schema(
     [
@@ -121,6 +128,32 @@ def drops_for_others(exchanges: Iterable[Exchange]) -> bool:
 
 Bucket = Mapping[str, pa.RecordBatch]
 """Rows by table. Every input of the exchange is there, though it may have no row."""
+
+
+def new_bit(kind: Any) -> Any:
+    """What marks a document of this run in ranks of an unsigned NumPy type: its top bit, of that type."""
+    kind = np.dtype(kind)
+    return kind.type(1 << (8 * kind.itemsize - 1))
+
+
+def source_rank(place: int | None) -> np.uint16:
+    """The rank of a document of this run by the place of its source alone, or by nothing. Raises UserError above 15 bits."""
+    bit = new_bit(np.uint16)
+    if place is not None and place >= bit:
+        raise UserError(f"keep: source_order goes by at most {bit:,} sources; this is number {place + 1:,}")
+    return bit | np.uint16(place or 0)
+
+
+def is_new(rows: pa.RecordBatch) -> np.ndarray:
+    """Which rows are about documents of this run, (num_rows,) bool."""
+    ranks = columns.numbers(rows.column(RANK))
+    return ranks >= new_bit(ranks.dtype)
+
+
+def as_old(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a table that has ranks, as those of an earlier run."""
+    at, ranks = rows.schema.get_field_index(RANK), columns.numbers(rows.column(RANK))
+    return rows.set_column(at, rows.schema.field(at), pa.array(ranks & ~new_bit(ranks.dtype)))
 
 
 def key_hash(keys: pa.Array | pa.ChunkedArray) -> np.ndarray:

@@ -19,6 +19,7 @@ ANCHORS = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("span", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("size", pa.uint32(), nullable=False),
@@ -31,6 +32,7 @@ ANCHORS = pa.schema(
 PASSAGES = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
         pa.field("piece", pa.uint32(), nullable=False),
         pa.field("start", pa.int64(), nullable=False),
@@ -38,6 +40,16 @@ PASSAGES = pa.schema(
     ]
 )
 """The text of a piece, which begins at byte `start` of its document; met by document."""
+
+TEXTS = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("text", pa.large_binary(), nullable=False),
+    ]
+)
+"""Whole texts, in the order that decides which copy is first; of one hash those that are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +79,7 @@ class Grams:
         return substring.token_table(), self.by_bytes, self.length
 
 
-def emitted(batch: DocumentBatch, grams: Grams, keep: str) -> dict[str, pa.RecordBatch]:
+def emitted(batch: DocumentBatch, grams: Grams, keep: str, rank: np.uint16) -> dict[str, pa.RecordBatch]:
     """The anchors and passages of a batch, and the cuts that are known before anything has met: echoes of a piece of itself."""
     offsets, data = batch.buffers
     pieces, anchors, halves, echoes = _selected(offsets, data, grams)
@@ -81,8 +93,8 @@ def emitted(batch: DocumentBatch, grams: Grams, keep: str) -> dict[str, pa.Recor
     documents, starts, stops = echoes.T
     begins = offsets[documents]
     return {
-        "anchors": _anchors(anchors, halves, offsets, keys),
-        "passages": _passages(pieces, offsets, data, keys),
+        "anchors": _anchors(anchors, halves, offsets, keys, rank),
+        "passages": _passages(pieces, offsets, data, keys, rank),
         "cuts": cut_rows(columns.keys_from(keys[documents]), starts - begins, stops - begins),
     }
 
@@ -118,19 +130,19 @@ def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.Record
     return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *numbers, rules], schema=CUT_SCHEMA)
 
 
-def whole_texts(batch: DocumentBatch) -> pa.RecordBatch:
-    """Every document as one passage."""
-    nought = np.zeros(batch.num_docs, np.int64)
-    arrays = [key_hash(batch.keys), batch.keys, nought.astype(np.uint32), nought, batch.texts.cast(pa.large_binary())]
-    return pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=PASSAGES)
+def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:
+    """Rows of TEXTS. Their hash is 0, until the engine keeps sources apart by it."""
+    nought, ranks = pa.array(np.zeros(batch.num_docs, np.uint64)), pa.array(np.full(batch.num_docs, rank))
+    return pa.RecordBatch.from_arrays([nought, ranks, batch.keys, batch.texts.cast(pa.large_binary())], schema=TEXTS)
 
 
-def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray) -> pa.RecordBatch:
+def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:
     """Rows of ANCHORS of (num_anchors, 5) int64: document, number of the piece, first byte, bytes, trims."""
     documents, numbers, starts, sizes, trims = rows.T
     arrays = [
         pa.array(np.ascontiguousarray(halves[:, 0])),
         pa.array(np.ascontiguousarray(halves[:, 1])),
+        pa.array(np.full(len(rows), rank)),
         columns.keys_from(keys[documents]),
         pa.array(starts - offsets[documents]),
         pa.array(sizes.astype(np.uint32)),
@@ -140,7 +152,7 @@ def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np
     return pa.RecordBatch.from_arrays(arrays, schema=ANCHORS)
 
 
-def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: np.ndarray) -> pa.RecordBatch:
+def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:
     documents, numbers, starts, stops = (np.ascontiguousarray(column) for column in pieces.T)
     text_offsets = np.concatenate([[0], np.cumsum(stops - starts)])
     text = np.empty(int(text_offsets[-1]), np.uint8)
@@ -148,6 +160,7 @@ def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: n
     whose = columns.keys_from(keys[documents])
     arrays = [
         pa.array(key_hash(whose)),
+        pa.array(np.full(len(pieces), rank)),
         whose,
         pa.array(numbers.astype(np.uint32)),
         pa.array(starts - offsets[documents]),

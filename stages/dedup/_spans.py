@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import key_hash
+from datapipe.exchanges import is_new, key_hash
 from datapipe.kernels import substring
 from stages.dedup._passages import Grams, cut_rows
 
 CANDIDATES = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
         pa.field("piece", pa.uint32(), nullable=False),
         pa.field("start", pa.int64(), nullable=False),
@@ -31,6 +32,7 @@ WINDOWS = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("check", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("size", pa.uint32(), nullable=False),
@@ -47,11 +49,12 @@ def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:
 
 
 def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch:
-    """Cuts of all rows but the first of each group of equal (hash, second), or of all in groups of several.
+    """Cuts of all rows but the first of each group of equal (hash, second), or of all in groups of several; of rows about
+    documents of this run.
 
     A piece of a giant group may bring a row twice: a row that is its own neighbour is no copy of itself.
     """
-    new, other = _runs(rows, "hash", second), _runs(rows, "hash", second, "start")
+    new, other = _runs(rows, "hash", second), _runs(rows, "hash", second, "rank", "start")
     high, low = columns.key_halves(rows.column("key"))
     other[1:-1] |= (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     firsts = np.flatnonzero(new[:-1])
@@ -59,7 +62,8 @@ def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch
     several = np.add.reduceat(other[:-1], firsts, dtype=np.int64) > 1 if len(firsts) else np.zeros(0, np.bool_)
     place = np.cumsum(other[:-1])  # equal for a row and its double
     is_first = place == place[firsts][group] if len(firsts) else np.zeros(0, np.bool_)
-    gone = rows.take(pa.array(np.flatnonzero(several[group] if keep == "none" else ~is_first)))
+    repeated = several[group] if keep == "none" else ~is_first
+    gone = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
     starts, stops = _whole(gone)
     return cut_rows(gone.column("key"), starts, stops)
 
@@ -81,7 +85,7 @@ def candidates_of(anchors: pa.RecordBatch) -> pa.RecordBatch:
     chosen = np.flatnonzero(first_of_span & (np.bincount(gram, first_of_span)[gram] > 1))
     rows = anchors.take(pa.array(chosen))
     hashes = pa.array(key_hash(rows.column("key")))
-    arrays = [hashes, *(rows.column(name) for name in ("key", "piece", "start", "size", "hash"))]
+    arrays = [hashes, *(rows.column(name) for name in ("rank", "key", "piece", "start", "size", "hash"))]
     return pa.RecordBatch.from_arrays(arrays, schema=CANDIDATES)
 
 
@@ -103,14 +107,18 @@ def windows_of(candidates: pa.RecordBatch, passages: pa.RecordBatch, grams: Gram
     texts = columns.text_buffers(passages.column("text"))
     found = int(substring.hash_windows(*texts, *grams.text, powers, passage, froms, sizes, met, *scratch, windows, halves))
     windows, halves = windows[:found], halves[:found]
-    keys = columns.keys_from(columns.key_matrix(candidates.column("key"))[spans[windows[:, 0]]])
+    candidate = spans[windows[:, 0]]
+    keys = columns.keys_from(columns.key_matrix(candidates.column("key"))[candidate])
+    ranks = pa.array(columns.numbers(candidates.column("rank"))[candidate])
     first_bytes = windows[:, 1] + begins[passage[windows[:, 0]]]
     hashes, checks = (pa.array(np.ascontiguousarray(half)) for half in halves.T)
-    arrays = [hashes, checks, keys, pa.array(first_bytes), pa.array(windows[:, 2].astype(np.uint32))]
+    arrays = [hashes, checks, ranks, keys, pa.array(first_bytes), pa.array(windows[:, 2].astype(np.uint32))]
     return pa.RecordBatch.from_arrays(arrays, schema=WINDOWS)
 
 
 def _places(rows: pa.RecordBatch) -> np.ndarray:
-    """Key and piece of every row as (num_rows,) byte strings, which NumPy compares like memory."""
+    """Key, piece and rank of every row as (num_rows,) byte strings, which NumPy compares like memory. By the rank too, since a
+    document may have been in an earlier run, under the same key."""
     pieces = columns.numbers(rows.column("piece")).astype(">u4").view(np.uint8).reshape(-1, 4)
-    return np.concatenate([columns.key_matrix(rows.column("key")), pieces], axis=1).view("S20").reshape(-1)
+    ranks = columns.numbers(rows.column("rank")).astype(">u2").view(np.uint8).reshape(-1, 2)
+    return np.concatenate([columns.key_matrix(rows.column("key")), pieces, ranks], axis=1).view("S22").reshape(-1)

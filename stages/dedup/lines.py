@@ -2,8 +2,9 @@
 
     text  ->  units, each with a 128-bit hash of its normal form  ->  equal ones meet  ->  all but the first are cut out
 
-The first is that of lowest (key, place in the document). Only hashes, keys and places are exchanged: 44 bytes a unit, whatever
-it says. What a document owns from one unit to the next goes with the first of them, blank lines too, so the rest is as it was.
+The first is that of lowest (key, place in the document), or with `keep: source_order` the one in the earliest source. Only
+hashes, ranks, keys and places are exchanged: 46 bytes a unit, whatever it says. What a document owns from one unit to the next
+goes with the first of them, blank lines too, so the rest is as it was.
 
 - `line`: not blank, white space around it aside. CCNet (Wenzek et al. 2020) calls this a paragraph, and its program drops lines
   whose folded text was seen before; C4's (Raffel et al. 2020) keeps one page for each line in lower case.
@@ -22,19 +23,20 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange
+from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
 from datapipe.kernels import text_units
-from datapipe.stage import Global
+from datapipe.stage import Global, StageContext
 
 _UNITS = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("digest", pa.uint64(), nullable=False),
+        pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("size", pa.uint32(), nullable=False),
@@ -61,8 +63,10 @@ class Lines(Global):
         description="Characters after normalisation from which a unit is looked at; shorter ones stay wherever they are. "
         "(Of three sentences: all together.)",
     )
-    keep: Literal["first", "none"] = Field(
-        default="first", description="first: the one of lowest key, then place, stays. none: all of them go."
+    keep: Literal["first", "source_order", "none"] = Field(
+        default="first",
+        description="first: the one of lowest key, then place, stays. source_order: the one in the source that the mixture "
+        "names first, then as first. none: all of them go.",
     )
     max_removed_share: float = Field(
         default=0.5,
@@ -73,6 +77,13 @@ class Lines(Global):
 
     rule = "repeated"
     row_options = ("unit", "normalize", "min_length")
+    _context: StageContext = PrivateAttr()
+
+    def open(self, context: StageContext) -> None:
+        self._context = context
+
+    def source_order(self) -> tuple[str, ...] | None:
+        return () if self.keep == "source_order" else None
 
     def removed_share_limit(self) -> float:
         return self.max_removed_share
@@ -84,9 +95,10 @@ class Lines(Global):
         offsets, data = batch.buffers
         found = text_units.find_units(self.unit, offsets, data, self.normalize, self.min_length)
         keys = columns.keys_from(columns.key_matrix(batch.keys)[found.documents])
-        starts = pa.array(found.starts - offsets[found.documents])
-        arrays = [pa.array(found.hashes), pa.array(found.digests), keys, starts, pa.array(found.sizes)]
-        return {"units": pa.RecordBatch.from_arrays(arrays, schema=_UNITS)}
+        ranks = np.full(len(keys), source_rank(self._context.source_place))
+        starts = found.starts - offsets[found.documents]
+        arrays = [found.hashes, found.digests, ranks, keys, starts, found.sizes]
+        return {"units": pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=_UNITS)}
 
     def exchanges(self) -> Sequence[Exchange]:
         return [Exchange(name="meet", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
@@ -97,7 +109,7 @@ class Lines(Global):
         again = np.zeros(len(hashes) + 1, np.bool_)  # whether a row says what the one before it says
         again[1:-1] = (hashes[1:] == hashes[:-1]) & (digests[1:] == digests[:-1])
         repeated = again[:-1] | again[1:] if self.keep == "none" else again[:-1]
-        return {"cuts": _cuts(rows.take(pa.array(np.flatnonzero(repeated))), self.unit)}
+        return {"cuts": _cuts(rows.take(pa.array(np.flatnonzero(repeated & is_new(rows)))), self.unit)}
 
 
 def _cuts(rows: pa.RecordBatch, rule: str) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
 """Repeated spans: of every run of `length` words or bytes that occurs twice in the corpus, the first copy stays.
 
-A token goes if it lies in a window, `length` tokens in a row of one document, that occurs earlier: by (key, place). With
-`keep: none` if it occurs anywhere else. That is all, and both methods give just this, whatever the corpus.
+A token goes if it lies in a window, `length` tokens in a row of one document, that occurs earlier: by (key, place), or with
+`keep: source_order` by (source, key, place). With `keep: none` if it occurs anywhere else. That is all, and both methods give
+just this, whatever the corpus.
 
     text ─┬─ cuts (a piece that says again what it said)
           ├─ passages, by document ──────────────────────────────┐
@@ -29,20 +30,21 @@ and 0.15 of candidates and windows; for bytes 1.4 and 0.9.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange
+from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
 from datapipe.kernels import substring
-from datapipe.stage import Global
+from datapipe.stage import Global, StageContext
 from stages.dedup import _suffixes
-from stages.dedup._passages import ANCHORS, PASSAGES, Grams, cut_rows, emitted, whole_texts
+from stages.dedup._passages import ANCHORS, PASSAGES, TEXTS, Grams, cut_rows, emitted, whole_texts
 from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, windows_of
 
 
@@ -57,8 +59,10 @@ class Substring(Global):
     length: int = Field(
         default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens or bytes of a span that is repeated."
     )
-    keep: Literal["first", "none"] = Field(
-        default="first", description="first: the copy of lowest key, then place, stays. none: all of them go."
+    keep: Literal["first", "source_order", "none"] = Field(
+        default="first",
+        description="first: the copy of lowest key, then place, stays. source_order: the one in the source that the mixture "
+        "names first, then as first. none: all of them go.",
     )
     max_removed_share: float = Field(
         default=0.8,
@@ -80,23 +84,31 @@ class Substring(Global):
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
     rule = "repeated"
     row_options = ("unit", "length", "method")
+    _context: StageContext = PrivateAttr()
+
+    def open(self, context: StageContext) -> None:
+        self._context = context
+
+    def source_order(self) -> tuple[str, ...] | None:
+        return () if self.keep == "source_order" else None
 
     def removed_share_limit(self) -> float:
         return self.max_removed_share
 
     def emits(self) -> Mapping[str, pa.Schema]:
         tables = {"anchors": ANCHORS, "passages": PASSAGES, "cuts": CUT_SCHEMA}
-        return tables if self.method == "exchange" else {"passages": PASSAGES}
+        return tables if self.method == "exchange" else {"texts": TEXTS}
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
+        rank = source_rank(self._context.source_place)
         if self.method == "suffix_array":
-            return {"passages": whole_texts(batch)}
-        return emitted(batch, self._grams, self.keep)
+            return {"texts": whole_texts(batch, rank)}
+        return emitted(batch, self._grams, self.keep, rank)
 
     def exchanges(self) -> Sequence[Exchange]:
         cuts = {"cuts": CUT_SCHEMA}
         if self.method == "suffix_array":
-            return [Exchange(name="sort", inputs=("passages",), outputs=cuts, at_once_bytes=self.memory_bytes)]
+            return [Exchange(name="sort", inputs=("texts",), outputs=cuts, at_once_bytes=self.memory_bytes)]
         return [
             Exchange(name="meet", inputs=("anchors",), outputs={**cuts, "candidates": CANDIDATES}),
             Exchange(name="look", inputs=("candidates", "passages"), outputs={"windows": WINDOWS}),
@@ -117,12 +129,18 @@ class Substring(Global):
         return {"cuts": cut_repeated(anchors, "span", self.keep), "candidates": candidates_of(anchors)}
 
     def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
-        passages = tables["passages"]
-        order = np.lexsort(columns.key_halves(passages.column("key"))[::-1])
-        texts = passages.column("text").take(pa.array(order))
-        documents, starts, stops = _suffixes.repeated_spans(texts, self._grams, self.keep)
-        keys = columns.keys_from(columns.key_matrix(passages.column("key"))[order[documents]])
-        return {"cuts": cut_rows(keys, starts, stops)}
+        rows = tables["texts"]
+        hashes = columns.numbers(rows.column("hash"))
+        borders = [0, *np.flatnonzero(hashes[1:] != hashes[:-1]) + 1, len(hashes)]
+        parts = [self._cuts_of(rows.slice(start, stop - start)) for start, stop in pairwise(borders)]
+        return {"cuts": pa.concat_batches(parts)}
+
+    def _cuts_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The cuts of texts that are compared with each other, by a suffix array."""
+        documents, starts, stops = _suffixes.repeated_spans(rows.column("text"), self._grams, self.keep)
+        keys = columns.keys_from(columns.key_matrix(rows.column("key"))[documents])
+        new = is_new(rows)[documents]
+        return cut_rows(keys, starts, stops).filter(pa.array(new))
 
     @property
     def _grams(self) -> Grams:

@@ -124,14 +124,15 @@ def window_hashes(hashes: list[int], gram: int) -> tuple[int, int]:
 
 def repeated(texts: list[bytes], by_bytes: bool, length: int, keep: str) -> list[set[int]]:
     """The bytes of each text that go: those of whole characters in a window that occurs before (keep none: elsewhere too)."""
-    windows: list[tuple[int, int, int, Window]] = []
+    windows: list[Window] = []
+    places: list[tuple[int, int, int]] = []
     for document, text in enumerate(texts):
         said, begins = territories(text, by_bytes)
         for at in range(len(said) - length + 1):
-            windows.append((document, begins[at], begins[at + length], tuple(said[at : at + length])))
+            windows.append(tuple(said[at : at + length]))
+            places.append((document, begins[at], begins[at + length]))
     gone: list[set[int]] = [set() for _ in texts]
-    for place, (document, start, stop, said) in enumerate(windows):
-        others = windows[:place] if keep == "first" else windows[:place] + windows[place + 1 :]
-        if any(other[3] == said for other in others):
+    for number, (window, (document, start, stop)) in enumerate(zip(windows, places)):
+        if windows.count(window) > 1 if keep == "none" else windows.index(window) < number:
             gone[document].update(range(*(whole_characters(texts[document], start, stop) if by_bytes else (start, stop))))
     return gone

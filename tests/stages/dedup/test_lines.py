@@ -11,7 +11,7 @@ import zstandard
 
 from datapipe.documents import DocumentBatch
 from stages.dedup.lines import Lines
-from tests.cut_texts import bytes_cut, parts_kept, spans_cut
+from tests.cut_texts import bytes_cut, parts_kept, spans_cut, spans_cut_against, spans_cut_by_source
 from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import text_units as oracle
 
@@ -27,15 +27,11 @@ def _left(texts: list[str], **options: object) -> list[str]:
 
 def _by_force(texts: list[str], unit: str, normalize: str, min_length: int, keep: str) -> list[set[int]]:
     """Bytes that go from each text: every unit is compared with every other."""
-    units = [
-        (document, start, stop, hashed)
-        for document, text in enumerate(texts)
-        for start, stop, hashed in oracle.units(text, unit, normalize, min_length)
-    ]
+    found = [(document, one) for document, text in enumerate(texts) for one in oracle.units(text, unit, normalize, min_length)]
+    hashes = [hashed for _, (_, _, hashed) in found]
     gone: list[set[int]] = [set() for _ in texts]
-    for place, (document, start, stop, hashed) in enumerate(units):
-        others = units[:place] if keep == "first" else units[:place] + units[place + 1 :]
-        if any(other[3] == hashed for other in others):
+    for number, (document, (start, stop, hashed)) in enumerate(found):
+        if hashes.count(hashed) > 1 if keep == "none" else hashes.index(hashed) < number:
             gone[document].update(range(start, stop))
     return gone
 
@@ -74,6 +70,27 @@ def test_lines_random_corpora_equal_brute_force(unit: str, seed: int) -> None:
     batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
     found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2]))
     assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == _by_force(texts, unit, normalize, min_length, keep)
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+@pytest.mark.parametrize("seed", range(8))
+def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit: str, seed: int) -> None:
+    texts, rng = _corpus(seed) + _corpus(seed + 100), random.Random(seed)
+    cut, keep = rng.randint(1, len(texts)), rng.choice(["source_order", "none"])
+    old, new = [batch_of(texts[:cut], source=2)], [batch_of(texts[cut:], source=1)]  # by key the new ones would come first
+    stage, pieces = _opened(unit=unit, keep=keep), {"num_buckets": 3, "piece_rows": rng.choice([0, 1, 2])}
+    found = spans_cut_against(stage, old, new, **pieces)
+    keys = new[0].keys.to_pylist()
+    assert set(found) <= set(keys)
+    one_run = spans_cut_by_source(stage, [old, new], **pieces)
+    assert found == {key: spans for key, spans in one_run.items() if key in keys}
+    expected = _by_force(texts, unit, "ccnet", 1, "none" if keep == "none" else "first")
+    assert bytes_cut(found, keys) == expected[cut:]
+
+
+def test_lines_of_a_document_that_was_in_the_earlier_run_go() -> None:
+    batch = batch_of(["One.\nTwo.\n"])
+    assert spans_cut_against(_opened(), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 10)]}
 
 
 def test_lines_first_by_key_stays_and_blank_lines_go_with_their_line() -> None:

@@ -11,7 +11,7 @@ import zstandard
 from datapipe.errors import UserError
 from stages.dedup._passages import Grams
 from stages.dedup.substring import Substring
-from tests.cut_texts import bytes_cut, parts_kept, spans_cut
+from tests.cut_texts import bytes_cut, parts_kept, spans_cut, spans_cut_against, spans_cut_by_source
 from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import substring as oracle
 
@@ -55,6 +55,35 @@ def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_
         stage = _opened(unit=unit, length=length, keep=keep, method=method)
         found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2, 5]))
         assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == expected, method
+
+
+@pytest.mark.parametrize("unit", ["token", "byte"])
+@pytest.mark.parametrize("seed", range(20))
+def test_substring_against_an_earlier_run_equals_one_run_that_prefers_its_source(
+    seed: int, unit: str, small_pieces: None
+) -> None:
+    rng = random.Random(seed)
+    texts, keep = _corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng.choice(["source_order", "none"])
+    cut = rng.randint(1, len(texts))
+    old, new = [batch_of(texts[:cut], source=2)], [batch_of(texts[cut:], source=1)]  # by key the new ones would come first
+    keys = new[0].keys.to_pylist()
+    expected = oracle.repeated([text.encode() for text in texts], unit == "byte", 8, "none" if keep == "none" else "first")
+    for method in METHODS:
+        stage, pieces = (
+            _opened(unit=unit, length=8, keep=keep, method=method),
+            {"num_buckets": 3, "piece_rows": rng.choice([0, 1, 2])},
+        )
+        found = spans_cut_against(stage, old, new, **pieces)
+        assert set(found) <= set(keys)
+        one_run = spans_cut_by_source(stage, [old, new], **pieces)
+        assert found == {key: spans for key, spans in one_run.items() if key in keys}, method
+        assert bytes_cut(found, keys) == expected[cut:], method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_substring_of_a_document_that_was_in_the_earlier_run_goes(method: str, small_pieces: None) -> None:
+    batch = batch_of(["one two three four five six seven eight nine ten. " * 2])
+    assert spans_cut_against(_opened(length=8, method=method), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 100)]}
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])

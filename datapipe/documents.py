@@ -1,6 +1,7 @@
 """A batch of documents: an Arrow record batch with its words and lines found once, on first use.
 
-    DocumentBatch.record   key, id, text, the columns the source keeps, the columns stages add
+    DocumentBatch.record   key, id, text, the columns the source keeps, the columns stages add, the seams of what was cut
+                 .parts    the texts cut at their seams
                  .words    found on first use, shared by the stages of a task, gone when a stage changes the text
                  .found_s  what finding them took, so that no stage is charged for what others use too
 
@@ -21,6 +22,8 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import UserError, suggest
+from datapipe.own_columns import OWN_COLUMNS
+from datapipe.seams import SEAMS, Parts, parts_of, seams_where
 
 if TYPE_CHECKING:
     from datapipe.kernels.raw_lines import RawLines
@@ -116,6 +119,16 @@ class DocumentBatch:
         """Offsets (num_docs + 1,) int64 and bytes uint8 of the texts; see `columns.text_buffers`."""
         return columns.text_buffers(self.texts)
 
+    @property
+    def seams(self) -> pa.Array | None:
+        """(num_docs,) lists of places where the texts were cut, or None where no stage ever cut any; see `seams.py`."""
+        return self.record.column(SEAMS) if SEAMS in self.record.schema.names else None
+
+    @property
+    def parts(self) -> Parts:
+        """The texts cut at their seams, for stages that compare what was written together."""
+        return parts_of(self.buffers[0], self.seams)
+
     @segmentation
     def words(self) -> Words:
         """The words of every document, split at Unicode white space; see `kernels/words.py`."""
@@ -180,10 +193,14 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. Words and lines live on unless the text changed."""
-        record = self.record
+        """A batch with columns added or replaced. Words and lines live on unless the text changed, seams where a document's own
+        text did not."""
+        record, seams = self.record, self.seams
+        if "text" in new and seams is not None:
+            same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)
+            new = {SEAMS: seams_where(same, seams), **new}
         for name, column in new.items():
-            field = pa.field(name, column.type, nullable=name not in ("key", "id", "text"))
+            field = pa.field(name, column.type, nullable=name not in OWN_COLUMNS)
             at = record.schema.get_field_index(name)
             record = record.add_column(record.num_columns, field, column) if at < 0 else record.set_column(at, field, column)
         batch = DocumentBatch(record)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import Bucket, Exchange
+from datapipe.own_columns import OWN_COLUMNS
 from datapipe.percent import Share
 
 
@@ -252,7 +253,7 @@ class Global(Stage):
     @field_validator("size_column")
     @classmethod
     def _not_own(cls, name: str | None) -> str | None:
-        if name in ("id", "key", "text"):
+        if name in OWN_COLUMNS:
             raise ValueError("expected a name of its own: every document has a column of that name already")
         return name
 

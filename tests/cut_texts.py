@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import FINAL_SCHEMAS, as_old
+from datapipe.seams import SEAMS, SEAMS_TYPE
 from datapipe.stage import Global, StageContext
-from tests.meetings import exchanged, meet_all
+from tests.meetings import batch_of, exchanged, meet_all
 
 Spans = dict[bytes, list[tuple[int, int]]]
 
@@ -55,6 +58,32 @@ def _united(cuts: pa.RecordBatch) -> Spans:
 def bytes_cut(spans: Spans, keys: Sequence[bytes]) -> list[set[int]]:
     """The bytes that go from each document."""
     return [{at for start, stop in spans.get(key, []) for at in range(start, stop)} for key in keys]
+
+
+def with_seams(texts: Sequence[str], rng: random.Random) -> tuple[DocumentBatch, list[tuple[int, int, str]]]:
+    """Texts with seams here and there, and their parts: document, first byte, text."""
+    seams, parts = [], []
+    for document, text in enumerate(texts):
+        places = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(0, 3)))) if text else []
+        begins = [len(text[:place].encode()) for place in [0, *places]]
+        parts += [(document, *part) for part in zip(begins, (text[i:j] for i, j in pairwise([0, *places, len(text)])))]
+        seams.append(begins[1:])
+    return batch_of(texts, seams=pa.array(seams, SEAMS_TYPE)), parts
+
+
+def of_documents(gone: Sequence[set[int]], parts: Sequence[tuple[int, int, str]]) -> list[set[int]]:
+    """The bytes that go from each document, of those that go from each part."""
+    found: dict[int, set[int]] = {}
+    for spans, (document, begin, _) in zip(gone, parts):
+        found.setdefault(document, set()).update(begin + at for at in spans)
+    return [found[document] for document in sorted(found)]
+
+
+def cut_from(spans: Spans, batch: DocumentBatch) -> DocumentBatch:
+    """The documents without the spans, with seams where they were; before, they had none."""
+    texts = ["".join(parts) for parts in parts_kept(spans, batch)]
+    ends = [list(accumulate(len(part.encode()) for part in parts))[:-1] for parts in parts_kept(spans, batch)]
+    return batch.with_columns({"text": pa.array(texts, pa.large_string()), SEAMS: pa.array(ends, SEAMS_TYPE)})
 
 
 def parts_kept(spans: Spans, batch: DocumentBatch) -> list[list[str]]:

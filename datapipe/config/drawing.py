@@ -27,6 +27,7 @@ from datapipe.config.fields import Count, ExactShare, Record, Weight
 from datapipe.config.problems import ProblemsError
 from datapipe.config.units import plain_number
 from datapipe.config.yaml import KeyPath
+from datapipe.own_columns import OWN_COLUMNS
 from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
 
 STAIRS = 64
@@ -166,7 +167,7 @@ class StrataSpec(Record):
     @model_validator(mode="after")
     def _fit(self) -> StrataSpec:
         problems: list[tuple[KeyPath, str]] = []
-        if self.by in ("id", "key", "text"):
+        if self.by in OWN_COLUMNS:
             problems.append((("by",), f"found '{self.by}', expected a column of numbers"))
         if any(high <= low for low, high in pairwise(self.bounds)):
             problems.append((("bounds",), f"found {list(self.bounds)}, expected numbers in ascending order"))

@@ -29,11 +29,10 @@ from datapipe.config.problems import ProblemsError
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
+from datapipe.own_columns import OWN_COLUMNS
 
 PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
 """The names of `datapipe.tokens.patterns.PATTERNS`, a floor that this one does not see."""
-
-_OWN_COLUMNS = ("id", "key", "text")
 
 
 def _source_name(name: str) -> str:
@@ -43,7 +42,7 @@ def _source_name(name: str) -> str:
 
 
 def _kept(names: tuple[str, ...]) -> tuple[str, ...]:
-    taken = [name for name in names if name in _OWN_COLUMNS]
+    taken = [name for name in names if name in OWN_COLUMNS]
     if taken:
         raise ValueError(f"'{taken[0]}' cannot be kept: every document has a column of that name already")
     if len(set(names)) < len(names):

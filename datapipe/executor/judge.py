@@ -1,7 +1,7 @@
 """Carrying out the verdicts of a global stage on a batch: documents dropped, spans cut, sizes of clusters written beside them.
 
     batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed: dropped, as STAGE:too_much_removed
-                            └─▶ the text without the spans ─▶ size column
+                            └─▶ the text without the spans, and where its seams are ─▶ size column
 
 The bytes cut from documents that stay are counted by rule, as the tally STAGE:RULE_bytes; each byte once.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import keys_from, texts_from
+from datapipe.columns import keys_from, text_buffers, texts_from
 from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError
 from datapipe.executor.partitions import TableWriter
@@ -19,6 +19,7 @@ from datapipe.executor.verdicts import CutReader, Cuts, SizeReader, VerdictReade
 from datapipe.kernels import replace
 from datapipe.metrics import Books
 from datapipe.plan.tasks import Verdicts
+from datapipe.seams import SEAMS, no_seams, seams_after
 from datapipe.shards import schemas
 from datapipe.storage import Root
 
@@ -34,8 +35,7 @@ class Judge:
         self.verdicts, self.books, self.drops = verdicts, books, drops
         self._drops = VerdictReader(root, verdicts.tables.get("drops", ()))
         self._sizes = SizeReader(root, verdicts.tables.get("sizes", ()))
-        cuts = verdicts.tables.get("cuts", ())
-        self._cuts = CutReader(root, cuts) if cuts else None
+        self._cuts = CutReader(root, verdicts.tables["cuts"]) if "cuts" in verdicts.tables else None
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """What stays of a batch."""
@@ -61,7 +61,7 @@ class Judge:
 
     def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:
         if not len(cuts.documents):
-            return batch
+            return batch if batch.seams is not None else batch.with_columns({SEAMS: no_seams(batch.num_docs)})
         offsets, data = batch.buffers
         starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
         removed = np.bincount(cuts.documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
@@ -75,8 +75,10 @@ class Judge:
         counts = np.bincount(cuts.rules[stay], (stops - starts)[stay], len(cuts.names))
         for rule, count in zip(cuts.names, counts):
             self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
-        texts = _without(offsets, data, starts[stay], stops[stay])
-        return batch.with_columns({"text": texts}).filter(~too_much)
+        starts, stops = starts[stay], stops[stay]
+        texts = _without(offsets, data, starts, stops)
+        seams = seams_after(offsets, batch.seams, starts, stops, text_buffers(texts)[0])
+        return batch.with_columns({"text": texts, SEAMS: seams}).filter(~too_much)
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

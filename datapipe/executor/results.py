@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError
+from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage import Filter, FilterResult, Map
 
-_OWN = ("key", "id")
+_OWN = set(OWN_COLUMNS) - {"text"}
 
 
 def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResult:

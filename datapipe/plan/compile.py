@@ -199,10 +199,12 @@ class _Compilation:
         if not step.is_committed:
             return None
         stage = cast(Global, meeting.stage.stage)
+        made = {*stage.emits(), *(name for one in stage.exchanges() for name in one.outputs)}
+        names = made if stage.size_column is not None else made - {"sizes"}
         return Verdicts(
             name=meeting.id,
             rule=meeting.rule,
-            tables={name: step.outputs(name) for name in FINAL_SCHEMAS if name != "sizes" or stage.size_column is not None},
+            tables={name: step.outputs(name) for name in FINAL_SCHEMAS if name in names},
             size_column=stage.size_column,
             removed_share=stage.removed_share_limit(),
         )

@@ -72,7 +72,7 @@ class Verdicts:
     """The verdicts of a global stage on the documents of a task, and the reason they give.
 
     Attributes:
-        tables: "drops", "cuts" and "sizes", as far as there are rows for files of the task.
+        tables: "drops", "cuts" and "sizes", those that the stage makes, as far as there are rows for files of the task.
         size_column: where the sizes of clusters go, if anywhere.
         removed_share: a document of which a greater share is cut is dropped.
     """

@@ -46,10 +46,12 @@ TEXTS = pa.schema(
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("rank", pa.uint16(), nullable=False),
         pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
         pa.field("text", pa.large_binary(), nullable=False),
     ]
 )
-"""Whole texts, in the order that decides which copy is first; of one hash those that are compared with each other."""
+"""Whole texts, or the parts between their seams, which begin at byte `start`; in the order that decides which copy is first.
+Those of one hash are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +84,7 @@ class Grams:
 def emitted(batch: DocumentBatch, grams: Grams, keep: str, rank: np.uint16) -> dict[str, pa.RecordBatch]:
     """The anchors and passages of a batch, and the cuts that are known before anything has met: echoes of a piece of itself."""
     offsets, data = batch.buffers
-    pieces, anchors, halves, echoes = _selected(offsets, data, grams)
+    pieces, anchors, halves, echoes = _selected(batch, grams)
     keys = columns.key_matrix(batch.keys)
     echoed = anchors[:, 4] >= substring.ECHOED
     anchors[echoed, 4] -= substring.ECHOED
@@ -99,9 +101,10 @@ def emitted(batch: DocumentBatch, grams: Grams, keep: str, rank: np.uint16) -> d
     }
 
 
-def _selected(offsets: np.ndarray, data: np.ndarray, grams: Grams) -> list[np.ndarray]:
-    """What `substring.select_anchors` finds in all documents: pieces; anchors, (num_anchors, 5) int64: document, number of the
-    piece, first byte, bytes, trims; their halves; echoes, (num_echoes, 3) int64: document, first byte, last."""
+def _selected(batch: DocumentBatch, grams: Grams) -> list[np.ndarray]:
+    """What `substring.select_anchors` finds in all parts of documents: pieces; anchors, (num_anchors, 5) int64: document,
+    number of the piece, first byte, bytes, trims; their halves; echoes, (num_echoes, 3) int64: document, first byte, last."""
+    parts, (_, data) = batch.parts, batch.buffers
     room = (
         np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
         np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
@@ -110,17 +113,22 @@ def _selected(offsets: np.ndarray, data: np.ndarray, grams: Grams) -> list[np.nd
     )
     fixed = (*grams.text, grams.gram, grams.piece_tokens, substring.powers_of_radix(grams.length))
     scratch = substring.scratch(grams.piece_tokens, grams.length)
-    state = np.array([0, offsets[0], 0, 0, 0], np.int64)
-    found: list[tuple[np.ndarray, ...]] = [(room[0][:0], np.zeros((0, 5), np.int64), room[2][:0], room[3][:0])]
-    while state[0] < len(offsets) - 1:
+    state, num_pieces = np.array([0, parts.offsets[0], 0, 0, 0], np.int64), 0
+    found: list[tuple[np.ndarray, ...]] = [tuple(one[:0] for one in room)]
+    while state[0] < len(parts.documents):
         recent = substring.recent_anchors()
-        num_anchors = int(substring.select_anchors(offsets, data, *fixed, *scratch, recent, state, *room))
+        num_anchors = int(substring.select_anchors(parts.offsets, data, *fixed, *scratch, recent, state, *room))
         counts = (state[3], num_anchors, num_anchors, state[4])
         pieces, anchors, halves, echoes = (one[:count].copy() for one, count in zip(room, counts))
-        anchors = np.column_stack([pieces[anchors[:, 0], :2], anchors[:, 1:]])
-        echoes[:, 0] = pieces[echoes[:, 0], 0]
+        anchors[:, 0] += num_pieces
+        echoes[:, 0] += num_pieces
+        num_pieces += len(pieces)
         found.append((pieces, anchors, halves, echoes))
-    return [np.concatenate(part) for part in zip(*found)]
+    pieces, anchors, halves, echoes = (np.concatenate(part) for part in zip(*found))
+    pieces[:, 0] = parts.documents[pieces[:, 0]]
+    pieces[:, 1] = np.arange(num_pieces) - np.searchsorted(pieces[:, 0], pieces[:, 0])  # of the document, not of the part
+    echoes[:, 0] = pieces[echoes[:, 0], 0]
+    return [pieces, np.column_stack([pieces[anchors[:, 0], :2], anchors[:, 1:]]), halves, echoes]
 
 
 def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.RecordBatch:
@@ -132,8 +140,15 @@ def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.Record
 
 def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:
     """Rows of TEXTS. Their hash is 0, until the engine keeps sources apart by it."""
-    nought, ranks = pa.array(np.zeros(batch.num_docs, np.uint64)), pa.array(np.full(batch.num_docs, rank))
-    return pa.RecordBatch.from_arrays([nought, ranks, batch.keys, batch.texts.cast(pa.large_binary())], schema=TEXTS)
+    (offsets, data), parts = batch.buffers, batch.parts
+    arrays = [
+        pa.array(np.zeros(len(parts.documents), np.uint64)),
+        pa.array(np.full(len(parts.documents), rank)),
+        columns.keys_from(columns.key_matrix(batch.keys)[parts.documents]),
+        pa.array(parts.offsets[:-1] - offsets[parts.documents]),
+        columns.texts_from(parts.offsets, data).view(pa.large_binary()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
 
 
 def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:

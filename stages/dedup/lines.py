@@ -93,10 +93,12 @@ class Lines(Global):
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         offsets, data = batch.buffers
-        found = text_units.find_units(self.unit, offsets, data, self.normalize, self.min_length)
-        keys = columns.keys_from(columns.key_matrix(batch.keys)[found.documents])
+        parts = batch.parts
+        found = text_units.find_units(self.unit, parts.offsets, data, self.normalize, self.min_length)
+        documents = parts.documents[found.documents]
+        keys = columns.keys_from(columns.key_matrix(batch.keys)[documents])
         ranks = np.full(len(keys), source_rank(self._context.source_place))
-        starts = found.starts - offsets[found.documents]
+        starts = found.starts - offsets[documents]
         arrays = [found.hashes, found.digests, ranks, keys, starts, found.sizes]
         return {"units": pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=_UNITS)}
 

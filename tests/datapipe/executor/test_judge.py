@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe import columns
+from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError
 from datapipe.exchanges import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.executor import exchange
@@ -17,6 +18,7 @@ from datapipe.executor.judge import Judge
 from datapipe.executor.partitions import TableWriter, read_table
 from datapipe.metrics import Books
 from datapipe.plan.tasks import OutputRef, Verdicts
+from datapipe.seams import SEAMS
 from datapipe.shards import schemas
 from datapipe.storage import Root
 from tests.meetings import batch_of
@@ -106,6 +108,27 @@ def test_judge_cuts_outside_a_text_or_within_a_character_are_refused(tmp_path, s
     assert CUT_SCHEMA.names == ["hash", "key", "start", "stop", "rule"]
     with pytest.raises(DatapipeError, match="outside of it or within a character"):
         _Judging(tmp_path, {"cuts": cuts}).judge.apply(batch_of(["éé567890"]))
+
+
+def test_judge_moves_the_seams_that_earlier_cuts_left_and_adds_its_own(tmp_path):
+    first = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 2), 0, 3, "a")], "first"),)
+    later = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 1, "a"), (_key(1, 0), 4, 5, "a")], "later"),)
+    batch = _Judging(tmp_path, {"cuts": first}).judge.apply(batch_of(["01234567", "same", "01234567"]))
+    assert batch.record.column(SEAMS).to_pylist() == [[2], [], []]
+    batch = _Judging(tmp_path, {"cuts": later}).judge.apply(batch)
+    assert batch.texts.to_pylist() == ["1457", "same", "34567"]
+    assert batch.record.column(SEAMS).to_pylist() == [[1, 3], [], []]
+
+
+def test_judge_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tmp_path):
+    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 1), 0, 4, "a")]),)
+    judge = _Judging(tmp_path, {"cuts": cuts}, removed_share=0.5).judge
+    batches = batch_of(["01234567", "gone"]), batch_of(["other"], first=7)
+    some, other = (DocumentBatch(batch.record.cast(schemas.DOCUMENTS_BASE)) for batch in batches)
+    cut, untouched = judge.apply(some), judge.apply(other)
+    without_files = _Judging(tmp_path, {"cuts": ()}).judge.apply(other)
+    assert cut.record.schema == untouched.record.schema == without_files.record.schema
+    assert [batch.record.column(SEAMS).to_pylist() for batch in (cut, untouched)] == [[[2]], [[]]]
 
 
 def test_judge_documents_without_verdicts_are_left_alone(tmp_path):

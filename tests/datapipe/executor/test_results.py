@@ -65,6 +65,7 @@ def _invalid_utf8() -> pa.Array:
         ({"x": pa.nulls(2)}, "column 'x' has no type"),
         ({"key": make_keys(1, np.arange(2, dtype=np.uint64))}, "the column 'key' belongs to the engine"),
         ({"id": pa.array(["a", None])}, "the column 'id' belongs to the engine"),
+        ({"seams": pa.array([[1], []])}, "the column 'seams' belongs to the engine"),
         ({"text": pa.array([1, 2])}, "column 'text': expected strings, found int64"),
         ({"text": pa.array(["a", None])}, "column 'text' holds nulls"),
         ({"text": _invalid_utf8()}, "column 'text' is not valid UTF-8"),

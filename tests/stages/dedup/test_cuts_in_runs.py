@@ -9,6 +9,7 @@ import pytest
 
 from datapipe.executor.partitions import read_documents
 from datapipe.metrics import TaskMetrics
+from datapipe.plan.inputs import file_hash
 from datapipe.storage import Root
 from tests import corpora, runs
 from tests.oracles import substring as substring_oracle
@@ -22,17 +23,21 @@ execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
 
 
 def _texts() -> list[str]:
-    """Pages of lines of words, in which lines and longer passages of other pages come again."""
+    """Pages of lines of words, in which lines and longer passages of other pages come again. What stands around such a passage
+    follows on a page of its own: where it is cut out, the first says the second."""
     rng = random.Random(11)
     words = [f"w{number}" for number in range(400)]
     pages: list[list[str]] = []
-    for _ in range(150):
+    for _ in range(120):
         lines = [" ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(rng.randint(1, 12))]
         if pages and rng.random() < 0.6:
             other = rng.choice(pages)
             at = rng.randint(0, len(other))
             lines[rng.randint(0, len(lines)) :] = other[at : at + rng.randint(1, 8)]
         pages.append(lines)
+    for number in range(4):
+        passage, before, behind = (" ".join(f"{name}{number}x{n}" for n in range(25)) + "." for name in "pab")
+        pages += [[passage], [before, passage, behind], [before[-70:], behind[:70]]]
     return ["\n".join(lines) for lines in pages]
 
 
@@ -57,19 +62,38 @@ def _expected(texts: list[str], stage: str, max_removed_share: float) -> list[st
     return left
 
 
+def _mixture(folder: Path, stages: str) -> Path:
+    """The first pages are the source that comes first in the mixture and last by the keys of its documents."""
+    texts, half = _texts(), 60
+    corpora.write_jsonl(folder / "books/a.jsonl", [{"text": text} for text in texts[:half]])
+    corpora.write_jsonl(folder / "web/a.jsonl", [{"text": text} for text in texts[half:]])
+    assert file_hash("books", "a.jsonl") > file_hash("web", "a.jsonl")
+    sources = "\n".join(f"  {name}: {{path: {folder}/{name}/*.jsonl}}" for name in ("books", "web"))
+    return runs.write_mixture(folder, sources, stages=stages, tail=_TAIL)
+
+
+def _documents(finished: runs.Finished, segment: str) -> list[str]:
+    """The texts after a part of the cleaning, in the order of the sources."""
+    root = Root(finished.mixture.output)
+    steps = [step for name in ("books", "web") for step in finished.plan.of_kind("map", name) if step.id.endswith(segment)]
+    outputs = [output for step in steps for output in step.outputs("documents")]
+    return [text for batch in read_documents(root, outputs, TaskMetrics()) for text in batch.texts.to_pylist()]
+
+
 @pytest.mark.parametrize("stage", ["dedup.lines", "dedup.substring", "dedup.substring by suffix array"])
-def test_cuts_documents_of_a_run_are_those_of_brute_force(stage: str, tmp_path: Path) -> None:
+def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts_none(stage: str, tmp_path: Path) -> None:
     name, _, method = stage.partition(" by ")
-    texts = _texts()
-    corpora.write_jsonl(tmp_path / "web/a.jsonl", [{"text": text} for text in texts])
-    options = "max_removed_share: 0.4" + (", length: 20" if "substring" in name else "")
+    options = "keep: source_order" + (", length: 20" if "substring" in name else "")
     options += ", method: suffix_array" if method else ""
-    stages = f"stages:\n  - {name}: {{{options}}}\n"
-    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}", stages=stages, tail=_TAIL)
-    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    (step,) = [step for step in finished.plan.of_kind("map", "web") if step.id.endswith("clean-1")]
-    batches = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
+    stages = f"stages:\n  - {name}: {{{options}, max_removed_share: 0.4}}\n  - {name}: {{{options}, as: again}}\n"
+    finished = runs.run_mixture(_mixture(tmp_path, stages), make_engine=runs.InProcess)
+    texts = _texts()
     expected = _expected(texts, name, 0.4)
-    assert [text for batch in batches for text in batch.texts.to_pylist()] == expected
+    assert _documents(finished, "clean-1") == expected
     assert 30 < len(expected) < len(texts)
-    assert any(record.metrics.books.dropped[f"{name}:too_much_removed"] for record in finished.watcher.records)
+    assert _documents(finished, "clean-2") == expected
+    books = [record.metrics.books for record in finished.watcher.records]
+    assert any(one.dropped[f"{name}:too_much_removed"] for one in books)
+    assert not any(tally.startswith("again:") and count for one in books for tally, count in one.tallies.items())
+    if "substring" in name:
+        assert any(_gone(expected, name)), "without its seams the second pass would find something"

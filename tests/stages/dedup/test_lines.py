@@ -11,7 +11,16 @@ import zstandard
 
 from datapipe.documents import DocumentBatch
 from stages.dedup.lines import Lines
-from tests.cut_texts import bytes_cut, parts_kept, spans_cut, spans_cut_against, spans_cut_by_source
+from tests.cut_texts import (
+    bytes_cut,
+    cut_from,
+    of_documents,
+    parts_kept,
+    spans_cut,
+    spans_cut_against,
+    spans_cut_by_source,
+    with_seams,
+)
 from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import text_units as oracle
 
@@ -86,6 +95,36 @@ def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit
     assert found == {key: spans for key, spans in one_run.items() if key in keys}
     expected = _by_force(texts, unit, "ccnet", 1, "none" if keep == "none" else "first")
     assert bytes_cut(found, keys) == expected[cut:]
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+@pytest.mark.parametrize("seed", range(8))
+def test_lines_a_seam_is_the_end_of_a_document(unit: str, seed: int) -> None:
+    rng = random.Random(seed)
+    batch, parts = with_seams(_corpus(seed) + _corpus(seed + 100), rng)
+    found = spans_cut(_opened(unit=unit), [batch.slice(1, batch.num_docs), batch.slice(0, 1)], num_buckets=3)
+    expected = _by_force([text for *_, text in parts], unit, "ccnet", 1, "first")
+    assert bytes_cut(found, batch.keys.to_pylist()) == of_documents(expected, parts)
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+@pytest.mark.parametrize("seed", range(8))
+def test_lines_second_pass_finds_nothing(unit: str, seed: int) -> None:
+    rng = random.Random(seed)
+    said = ["One. ", "Two. ", "Three.\n", "Four.\n\n", "- ", "五。"]
+    stage, batch = _opened(unit=unit), batch_of(["".join(rng.choices(said, k=rng.randint(0, 25))) for _ in range(9)])
+    cut = cut_from(spans_cut(stage, [batch]), batch)
+    assert cut.text_bytes < batch.text_bytes
+    assert spans_cut(stage, [cut]) == {}
+
+
+def test_lines_sentences_that_a_cut_brought_together_are_none() -> None:
+    texts = ["Two. Three. Four.", "One. Two. Three. Four. Five. Six.", "One. Five. Six."]
+    stage, batch = _opened(unit="three_sentences"), batch_of(texts)
+    cut = cut_from(spans_cut(stage, [batch]), batch)
+    assert cut.texts.to_pylist() == [texts[0], "One. Five. Six.", texts[2]]
+    assert spans_cut(stage, [cut]) == {}
+    assert spans_cut(stage, [batch_of(cut.texts.to_pylist())]) != {}
 
 
 def test_lines_of_a_document_that_was_in_the_earlier_run_go() -> None:

@@ -11,7 +11,16 @@ import zstandard
 from datapipe.errors import UserError
 from stages.dedup._passages import Grams
 from stages.dedup.substring import Substring
-from tests.cut_texts import bytes_cut, parts_kept, spans_cut, spans_cut_against, spans_cut_by_source
+from tests.cut_texts import (
+    bytes_cut,
+    cut_from,
+    of_documents,
+    parts_kept,
+    spans_cut,
+    spans_cut_against,
+    spans_cut_by_source,
+    with_seams,
+)
 from tests.meetings import batch_of, meet_all, opened
 from tests.oracles import substring as oracle
 
@@ -87,13 +96,36 @@ def test_substring_of_a_document_that_was_in_the_earlier_run_goes(method: str, s
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
+@pytest.mark.parametrize("seed", range(20))
+def test_substring_a_seam_is_the_end_of_a_document(seed: int, unit: str, small_pieces: None) -> None:
+    rng = random.Random(seed)
+    batch, parts = with_seams(_corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng)
+    expected = oracle.repeated([text.encode() for *_, text in parts], unit == "byte", 8, "first")
+    for method in METHODS:
+        batches = [batch.slice(1, batch.num_docs), batch.slice(0, 1)]
+        found = spans_cut(_opened(unit=unit, length=8, method=method), batches, num_buckets=3)
+        assert bytes_cut(found, batch.keys.to_pylist()) == of_documents(expected, parts), method
+
+
+@pytest.mark.parametrize("unit", ["token", "byte"])
 @pytest.mark.parametrize("keep", ["first", "none"])
-@pytest.mark.parametrize("seed", range(15))
-def test_substring_second_pass_over_what_lies_between_seams_finds_nothing(seed: int, keep: str, unit: str) -> None:
-    texts = _corpus(seed, unit == "byte")
-    stage = _opened(unit=unit, length=8, keep=keep)
-    left = parts_kept(spans_cut(stage, [batch_of(texts)]), batch_of(texts))
-    assert spans_cut(stage, [batch_of([part for parts in left for part in parts])]) == {}
+@pytest.mark.parametrize("seed", range(10))
+def test_substring_second_pass_finds_nothing(seed: int, keep: str, unit: str) -> None:
+    batch = batch_of(_corpus(seed, unit == "byte"))
+    cut = cut_from(spans_cut(_opened(unit=unit, length=8, keep=keep), [batch]), batch)
+    for method in METHODS:
+        assert spans_cut(_opened(unit=unit, length=8, keep=keep, method=method), [cut]) == {}, method
+
+
+def test_substring_spans_that_a_cut_brought_together_are_none() -> None:
+    before, said, behind = "a b c d e", "one two three four five six seven eight", "v w x y z"
+    batch = batch_of([said, f"{before} {said} {behind}", f"{before} {behind}"])
+    for method in METHODS:
+        stage = _opened(length=8, method=method)
+        cut = cut_from(spans_cut(stage, [batch]), batch)
+        assert cut.texts.to_pylist()[1:] == [f"{before} {behind}"] * 2
+        assert spans_cut(stage, [cut]) == {}
+        assert spans_cut(stage, [batch_of(cut.texts.to_pylist())]) != {}
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -63,7 +63,9 @@ class Grams:
 
     @property
     def gram(self) -> int:
-        return (self.length + 2) // 3
+        """Of words a third of a window. Of bytes more, since a third of 50 is a phrase that meets everywhere: with 22 for 17
+        there are a fifth more anchors, and 0.9 instead of 2.3 million windows to compare in 20 MB."""
+        return 4 * self.length // 9 if self.by_bytes else (self.length + 2) // 3
 
     @property
     def piece_tokens(self) -> int:

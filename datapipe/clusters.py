@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash
+from datapipe.exchanges import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 from datapipe.kernels import components
 
 EDGE_SCHEMA = pa.schema(
@@ -60,16 +60,16 @@ def first_of_group(*values: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(begins)
 
 
-def star_drops(keys: pa.Array, ranks: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
+def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
     """The drops (`DROP_SCHEMA`) of finished clusters: every document of this run but the one in the middle.
 
     Args:
         keys: (num_rows,) documents.
-        ranks: (num_rows,) uint64.
+        new: (num_rows,) bool, `exchanges.is_new`.
         centers: (num_rows,) int64, the row of each one's survivor.
         value: their likeness.
     """
-    dropped = np.flatnonzero((centers != np.arange(len(centers))) & is_new(ranks))
+    dropped = np.flatnonzero((centers != np.arange(len(centers))) & new)
     found = keys.take(pa.array(dropped))
     survivors = keys.take(pa.array(centers[dropped]))
     return drop_rows(found, survivors, np.full(len(dropped), value))

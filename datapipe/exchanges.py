@@ -21,8 +21,8 @@ from datapipe.errors import UserError
 
 RANK = "rank"
 """The unsigned column, right before `key`, of tables that decide which document is the first: the one of lowest (rank, key).
-Its top bit says that the document is of this run. Rows of an earlier run are read without it (`as_old`), so its documents come
-before all of this one, and whoever drops or cuts passes over them (`is_new`)."""
+Its top bit is set by stages, for documents of this run; the engine clears it in the rows of earlier ones (`as_settled`). So
+whatever else decides, what was published stays, and whoever drops or cuts passes over it (`is_new`)."""
 
 DROP_SCHEMA = pa.schema(
     [
@@ -61,25 +61,6 @@ be counted in parts."""
 
 FINAL_SCHEMAS: Mapping[str, pa.Schema] = {"drops": DROP_SCHEMA, "cuts": CUT_SCHEMA, "sizes": SIZE_SCHEMA}
 """The tables that become verdicts, by name. The engine exchanges them by key, and a map task reads those of its documents."""
-
-RANK = "rank"
-"""The column of unsigned integers by which an emitted table says who comes first. Its highest bit is set by stages, for the
-documents of the run at hand, and cleared by the engine in rows of an earlier run's index: so whatever else decides, what was
-published stays, and no verdict is given on it (`is_new`)."""
-
-NEW_BIT = 1 << 63
-"""That bit in ranks of 64 bits."""
-
-
-def is_new(ranks: np.ndarray) -> np.ndarray:
-    """Which rows are about documents of the run at hand, (num_rows,) bool, of their ranks in any unsigned type."""
-    return ranks >> (8 * ranks.dtype.itemsize - 1) > 0
-
-
-def as_settled(ranks: np.ndarray) -> np.ndarray:
-    """Ranks of documents of earlier runs, by those that they had as new ones; the order between them is as it was."""
-    return ranks & ((1 << (8 * ranks.dtype.itemsize - 1)) - 1)
-
 
 OPEN = "open"
 """The table by which an exchange of several rounds says that it needs another one: it ends when nobody wrote to it."""
@@ -150,9 +131,12 @@ def is_new(rows: pa.RecordBatch) -> np.ndarray:
     return ranks >= new_bit(ranks.dtype)
 
 
-def as_old(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a table that has ranks, as those of an earlier run."""
-    at, ranks = rows.schema.get_field_index(RANK), columns.numbers(rows.column(RANK))
+def as_settled(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a table as those of an earlier run: all ranks changed alike, so what was sorted stays sorted."""
+    at = rows.schema.get_field_index(RANK)
+    if at < 0:
+        return rows
+    ranks = columns.numbers(rows.column(at))
     return rows.set_column(at, rows.schema.field(at), pa.array(ranks & ~new_bit(ranks.dtype)))
 
 

@@ -13,7 +13,7 @@
     first                     nobody: the lowest key survives, as in every tie               none
 
 A rank is 64 bits, and the lowest (rank, key) survives. The first of them is set in all documents of a run, and cleared in
-those of earlier ones that it is held `against`, which therefore survive (`exchanges.NEW_BIT`). The criteria in a list share
+those of earlier ones that it is held `against`, which therefore survive (`exchanges.RANK`). The criteria in a list share
 the others, and what does not fit is cut off: the documents then tie, and the next criterion decides. Alone, or after
 `source_order` alone, nothing is lost but the fractions of a second and the last bits of a number. Where two share, each has
 26 bits after `source_order` and 31 without it:
@@ -42,7 +42,7 @@ from datapipe import columns, dates, rng
 from datapipe.columns import compute as pc
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
-from datapipe.exchanges import NEW_BIT
+from datapipe.exchanges import new_bit
 from datapipe.stage import StageContext
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
@@ -169,7 +169,7 @@ def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> n
         bits = _SOURCE_BITS if one.by == "source_order" else left // sharing
         code = _code(one, batch, context, bits)
         ranks = ranks << np.uint64(bits) | code
-    return ranks | np.uint64(NEW_BIT)
+    return ranks | new_bit(np.uint64)
 
 
 def _code(one: Criterion, batch: DocumentBatch, context: StageContext, bits: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import FINAL_SCHEMAS, as_old
+from datapipe.exchanges import FINAL_SCHEMAS, as_settled
 from datapipe.seams import SEAMS, SEAMS_TYPE
 from datapipe.stage import Global, StageContext
 from tests.meetings import batch_of, exchanged, meet_all
@@ -26,7 +26,7 @@ def spans_cut(stage: Global, batches: Sequence[DocumentBatch], **options: Any) -
 def spans_cut_against(stage: Global, old: Sequence[DocumentBatch], batches: Sequence[DocumentBatch], **options: Any) -> Spans:
     """Spans that go from documents that come after an earlier run; its rows are old, and of its verdicts there are none."""
     tables = {
-        name: [as_old(rows) for batch in old for rows in [stage.emit(batch)[name]] if name not in FINAL_SCHEMAS]
+        name: [as_settled(rows) for batch in old for rows in [stage.emit(batch)[name]] if name not in FINAL_SCHEMAS]
         + [stage.emit(batch)[name] for batch in batches]
         for name in stage.emits()
     }

@@ -22,7 +22,7 @@ import xxhash
 
 from datapipe.columns import KEY_TYPE, key_halves, numbers
 from datapipe.errors import CorruptionError
-from datapipe.exchanges import RANK, as_settled
+from datapipe.exchanges import RANK, as_settled, new_bit
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
@@ -271,7 +271,7 @@ def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: p
     if xxhash.xxh3_64_intdigest(content) != block.checksum:
         raise damaged(output, f"the block at byte {block.offset} is not what was written")
     rows = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
-    return _settled_rows(rows) if output.is_settled else rows
+    return as_settled(rows) if output.is_settled else rows
 
 
 def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], pa.Schema]:
@@ -301,22 +301,14 @@ def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], p
     return [_block(one, width) for one in entries.tolist()], schema
 
 
-def _settled_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of an earlier run as this one sees them. All of a file's ranks are changed alike, so they stay sorted."""
-    at = rows.schema.get_field_index(RANK)
-    if at < 0:
-        return rows
-    return rows.set_column(at, rows.schema.field(at), pa.array(as_settled(numbers(rows.column(at)))))
-
-
 def _settled_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
-    """The index of a file of such rows: (num_blocks, …) uint64."""
+    """The index of a file of rows of an earlier run: (num_blocks, …) uint64."""
     at = schema.get_field_index(RANK)
     if at < 0:
         return entries
     entries, word = entries.copy(), num_words(pa.schema(list(schema)[:at]))
     for column in (word, width + word):
-        entries[:, column] = as_settled(entries[:, column].astype(schema.field(at).type.to_pandas_dtype()))
+        entries[:, column] &= ~np.uint64(new_bit(schema.field(at).type.to_pandas_dtype()))
     return entries
 
 

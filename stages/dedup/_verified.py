@@ -160,9 +160,8 @@ def _pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
 
 def _judged(narrow: pa.RecordBatch) -> pa.RecordBatch:
     """Of the edges to survivors those of this run's documents, each once."""
-    new = is_new(columns.numbers(narrow.column("rank")))
     rows = _distinct(narrow, "key")
-    return narrow.take(pa.array(rows[new[rows]]))
+    return narrow.take(pa.array(rows[is_new(narrow)[rows]]))
 
 
 def _distinct(rows: pa.RecordBatch, *names: str) -> np.ndarray:

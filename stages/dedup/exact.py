@@ -29,7 +29,7 @@ from datapipe import columns
 from datapipe.clusters import first_of_group, size_rows, star_drops
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange
+from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 from datapipe.kernels import buckets, contents, url
 from datapipe.stage import Global, StageContext
 from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
@@ -126,7 +126,7 @@ class Exact(Global):
     def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]
         firsts = first_of_group(columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest")))
-        drops = star_drops(rows.column("key"), columns.numbers(rows.column("rank")), firsts, 1.0)
+        drops = star_drops(rows.column("key"), is_new(rows), firsts, 1.0)
         return {"drops": drops} if self.size_column is None else {"drops": drops, "sizes": size_rows(drops.column("survivor"))}
 
 

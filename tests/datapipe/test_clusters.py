@@ -22,7 +22,7 @@ from datapipe.clusters import (
     size_rows,
     star_drops,
 )
-from datapipe.exchanges import NEW_BIT, OPEN
+from datapipe.exchanges import OPEN
 from datapipe.executor.exchange import sorted_rows
 from tests.oracles import components as oracle
 
@@ -143,9 +143,8 @@ def test_first_of_group_is_where_equal_rows_begin() -> None:
 
 def test_star_drops_and_sizes_leave_out_the_middle() -> None:
     keys = columns.make_keys(3, np.arange(5, dtype=np.uint64))
-    ranks = np.full(5, NEW_BIT, np.uint64)
-    ranks[4] = 7  # of an earlier run: no verdict on it
-    drops = star_drops(keys, ranks, np.array([0, 0, 2, 2, 2]), 0.5)
+    new = np.arange(5) < 4  # the last is of an earlier run: no verdict on it
+    drops = star_drops(keys, new, np.array([0, 0, 2, 2, 2]), 0.5)
     rows = [(row["hash"], row["key"][-1], row["survivor"][-1], row["value"]) for row in drops.to_pylist()]
     assert rows == [(3, 1, 0, 0.5), (3, 3, 2, 0.5)]
     sizes = size_rows(drops.column("survivor")).to_pylist()

@@ -13,8 +13,9 @@ from datapipe.errors import CorruptionError, UserError
 from datapipe.executor.exchange import read_range
 from datapipe.executor.index import open_index
 from datapipe.executor.look import Looker, Wanted
-from datapipe.executor.partitions import read_table
+from datapipe.executor.partitions import read_documents, read_table
 from datapipe.executor.takedown import make_index, take_down
+from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import HASH_SPACE
 from datapipe.storage import Root
@@ -30,6 +31,11 @@ STAGES = {
     "dedup.exact": "keep: source_order",
     "dedup.minhash": "keep: source_order, components_bytes: 0",
 }
+CUTTING = {
+    "dedup.lines": "keep: source_order, unit: line, max_removed_share: 0.3",
+    "dedup.substring": "keep: source_order, length: 12, max_removed_share: 0.6",
+}
+_TABLES = {"dedup.exact": "texts", "dedup.minhash": "signatures", "dedup.lines": "units", "dedup.substring": "passages"}
 
 
 FORGOTTEN = corpora.prose(random.Random(77), 90)
@@ -66,12 +72,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(folder: Path, name: str, sources: str, against: str = "", more: str = "", **options: Any) -> runs.Finished:
+def _run(
+    folder: Path, name: str, sources: str, against: str = "", more: str = "", named: dict[str, str] = STAGES, **options: Any
+) -> runs.Finished:
     output = folder / name
     output.mkdir(exist_ok=True)
     listed = "".join(f"  {source}: {{path: {folder}/{source}/*.jsonl}}\n" for source in sources.split())
     held = f", against: {against}" if against else ""
-    stages = "stages:\n" + "".join(f"  - {one}: {{{given}{held}{more}}}\n" for one, given in STAGES.items())
+    stages = "stages:\n" + "".join(f"  - {one}: {{{given}{held}{more}}}\n" for one, given in named.items())
     return runs.run_mixture(runs.write_mixture(output, listed, stages, TAIL), **{"make_engine": runs.InProcess, **options})
 
 
@@ -96,20 +104,51 @@ def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]
     return found
 
 
+def _kept(finished: runs.Finished, source: str) -> dict[bytes, str]:
+    """By key the text that stays of each document."""
+    [step] = finished.plan.of_kind("map", source)[-1:]
+    rows = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
+    return {key: text for batch in rows for key, text in zip(batch.keys.to_pylist(), batch.texts.to_pylist())}
+
+
 def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     at_once = _run(folder, "of-both", "old new")
     assert _drops(new, "new") == _drops(at_once, "new")
+    assert _kept(new, "new") == _kept(at_once, "new")
+    assert _kept(old, "old") != _kept(at_once, "old")  # new documents were dropped for some that the old run had kept apart
     olds = {_hash("old", f"{number}.jsonl") for number in range(2)}
-    for stage in STAGES:
+    for stage in ("dedup.exact", "dedup.minhash"):
         matched = [key[:8] in olds for name, *_, key in _drops(new, "new").values() if name == stage]
         assert sum(matched) > 5 and (stage == "dedup.exact" or not all(matched)), stage
+
+
+def test_what_is_cut_from_new_documents_is_what_one_run_over_all_cuts(folder: Path) -> None:
+    """Lines that return, passages that begin in the middle of others, and documents made of nothing else."""
+    rng = random.Random(9)
+    pool = [corpora.prose(rng, 30) for _ in range(40)]
+    for source in ("first", "second"):
+        texts = []
+        for _ in range(40):
+            words = " ".join(rng.choice(pool) for _ in range(3)).split()
+            start = rng.randrange(40)
+            own = [corpora.prose(rng, 12) for _ in range(rng.randrange(3))]
+            texts.append("\n".join([*own, rng.choice(pool), " ".join(words[start : start + 40])]))
+        corpora.write_jsonl(folder / source / "0.jsonl", [{"text": text} for text in texts])
+    first = _run(folder, "of-first", "first", named=CUTTING)
+    second = _run(folder, "of-second", "second", against=f"{folder}/of-first/out", named=CUTTING)
+    at_once = _run(folder, "of-first-and-second", "first second", named=CUTTING)
+    assert _drops(second, "second") == _drops(at_once, "second") and _kept(second, "second") == _kept(at_once, "second")
+    assert _kept(first, "first") == _kept(at_once, "first")  # where a span is the first one, nobody can have come before it
+    alone = _run(folder, "of-second-alone", "second", named=CUTTING)
+    assert {stage for stage, *_ in _drops(second, "second").values()} == set(CUTTING)
+    assert sum(len(text) for text in _kept(second, "second").values()) < sum(map(len, _kept(alone, "second").values()))
 
 
 def test_index_holds_documents_that_the_earlier_run_dropped(old: runs.Finished) -> None:
     index = open_index(old.mixture.output)
     assert [one.name for one in index.stages] == list(STAGES)
     texts, _ = _texts()
-    counted = [_keys(index.root, index.of_stage(number)[table]) for number, table in ((0, "texts"), (1, "signatures"))]
+    counted = [_keys(index.root, index.of_stage(number)[_TABLES[name]]) for number, name in enumerate(STAGES)]
     dropped = _drops(old, "old")
     exact = {key for key, (stage, *_) in dropped.items() if stage == "dedup.exact"}
     assert len(counted[0]) == len(texts) and counted[0] - counted[1] == exact
@@ -237,7 +276,7 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
     assert done.rows["dedup.exact"] == len(texts) and done.rows["dedup.minhash"] == 15 and not done.unknown
     index = open_index(made)
     assert {one.output.path for one in index.rows} == {path for path, _ in index.root.list_files("rows")}
-    for number in range(2):
+    for number in range(len(STAGES)):
         for outputs in index.of_stage(number).values():
             assert not texts & _keys(index.root, outputs)
     later = _drops(_run(folder, "of-new-forgot", "new", against=made), "new")

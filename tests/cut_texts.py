@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import FINAL_SCHEMAS, as_settled
@@ -16,6 +17,11 @@ from datapipe.stage import Global, StageContext
 from tests.meetings import batch_of, exchanged, meet_all
 
 Spans = dict[bytes, list[tuple[int, int]]]
+
+
+def seeds(quick: int, total: int) -> list[Any]:
+    """Seeds of random corpora, of which all but the first are slow."""
+    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, total))]
 
 
 def spans_cut(stage: Global, batches: Sequence[DocumentBatch], **options: Any) -> Spans:

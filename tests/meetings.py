@@ -100,10 +100,12 @@ def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dic
 
 
 def _pieces(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], piece_rows: int) -> list[dict[str, pa.RecordBatch]]:
-    """A bucket as if every hash of it were a giant group."""
+    """A bucket as if every hash of more rows were a giant group; the rows of the others come together."""
     hashes = {name: columns.numbers(rows.column("hash")) for name, rows in bucket.items()}
-    found = []
-    for one in np.unique(np.concatenate(list(hashes.values()))):
+    counted = [np.unique(part, return_counts=True) for part in hashes.values()]
+    giant = np.unique(np.concatenate([one[count > piece_rows] for one, count in counted]))
+    found = [{name: rows.filter(pa.array(~np.isin(hashes[name], giant))) for name, rows in bucket.items()}]
+    for one in giant:
         ends = {name: np.searchsorted(part, one + np.array([0, 1], np.uint64)) for name, part in hashes.items()}
         tables = {name: rows.slice(ends[name][0], ends[name][1] - ends[name][0]) for name, rows in bucket.items()}
         longest = max(tables, key=lambda name: tables[name].num_rows)

@@ -107,12 +107,14 @@ def _window_expected(by_bytes: bool) -> Callable[[Case], tuple[int, list[Any]]]:
 
 
 def _token_arguments(case: Case) -> list[Any]:
+    case = _chosen(case)
     room = len(case.data)
     outputs = [np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)]
     return [case.offsets, case.data, kernels.token_table(), *outputs]
 
 
 def _token_expected(case: Case) -> tuple[int, list[Any]]:
+    case = _chosen(case)
     found = [
         (int(case.offsets[document]) + at, oracle.token_hash(said, False), document)
         for document, text in enumerate(case.texts)

@@ -2,6 +2,9 @@
 meet that say little.
 
 P(meet | similarity s) = 1 - (1 - s^rows)^bands
+
+Where meetings are verified a pair counts that met and of which at least so many of the bands * rows minima are the same. Those are
+as many coins that fall on their heads with probability s; in a band that did not meet there are 0 to rows - 1 heads.
 """
 
 from __future__ import annotations
@@ -26,6 +29,23 @@ def meeting_probability(similarity: float, bands: int, rows: int) -> float:
     return 1 - (1 - similarity**rows) ** bands
 
 
+def counting_probability(similarity: float, bands: int, rows: int, least: float) -> float:
+    """How likely two documents are to meet and to have an estimated similarity of `least`."""
+    band = _sums(np.array([1 - similarity, similarity]), rows)
+    unmet = np.append(band[:-1], 0.0)
+    alike = np.round(np.arange(bands * rows + 1) / (bands * rows), 6) >= least
+    return max(0.0, float(_sums(band, bands)[alike].sum() - _sums(unmet, bands)[alike].sum()))
+
+
+def _sums(chances: np.ndarray, times: int) -> np.ndarray:
+    """The chances of 0, 1, … of something, taken so many times together."""
+    if times == 1:
+        return chances
+    half = _sums(chances, times // 2)
+    both = np.convolve(half, half)
+    return np.convolve(both, chances) if times % 2 else both
+
+
 def similarity_met_by(probability: float, bands: int, rows: int) -> float:
     """The similarity at which documents meet with a probability."""
     return (1 - (1 - probability) ** (1 / bands)) ** (1 / rows)
@@ -47,16 +67,18 @@ def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
     return chosen.b, chosen.r
 
 
-def curve_lines(bands: int, rows: int) -> tuple[str, str, str]:
-    """The banding and its curve, for people."""
-    curve = [(similarity, meeting_probability(similarity, bands, rows)) for similarity in SIMILARITIES]
-    return (
+def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
+    """The banding and its curve, for people; `least` is the estimated similarity from which a pair counts, None where all do."""
+    lines = (
         f"{bands} bands of {rows} rows, {bands * rows} permutations; half of the pairs meet at similarity "
         f"{similarity_met_by(0.5, bands, rows):.2f}, 5 % at {similarity_met_by(0.05, bands, rows):.2f}, "
         f"99 % at {similarity_met_by(0.99, bands, rows):.2f}",
-        "similarity " + "".join(f"{similarity:>8.1f}" for similarity, _ in curve),
-        "meet       " + "".join(f"{probability:>8.2%}" for _, probability in curve),
+        "similarity " + "".join(f"{similarity:>8.1f}" for similarity in SIMILARITIES),
+        "meet       " + "".join(f"{meeting_probability(similarity, bands, rows):>8.2%}" for similarity in SIMILARITIES),
     )
+    if least is None:
+        return lines
+    return (*lines, "and count  " + "".join(f"{counting_probability(s, bands, rows, least):>8.2%}" for s in SIMILARITIES))
 
 
 def by_contents(

@@ -151,7 +151,7 @@ class Minhash(Global):
         return source_order(self.keep)
 
     def notes(self) -> tuple[str, ...]:
-        return curve_lines(*self.banding())
+        return curve_lines(*self.banding(), self.least_similarity() if self.verify == "signature" else None)
 
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
         return self.ngram, self.shingle

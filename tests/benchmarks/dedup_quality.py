@@ -35,6 +35,7 @@ STAGES: dict[str, tuple[type[Global], dict[str, Any]]] = {
     "exact": (Exact, {}),
     "exact, whitespace_case": (Exact, {"normalize": "whitespace_case"}),
     "minhash 14 x 8, 5 words": (Minhash, {}),
+    "minhash 14 x 8, not verified": (Minhash, {"verify": "none"}),
     **{f"minhash {t}, 5 words": (Minhash, {"threshold": t, "num_perm": 256}) for t in (0.5, 0.6, 0.7, 0.8, 0.9)},
     **{f"minhash {t}, 2 words": (Minhash, {"threshold": t, "num_perm": 256, "ngram": 2}) for t in (0.5, 0.7, 0.9)},
     **{
@@ -42,24 +43,48 @@ STAGES: dict[str, tuple[type[Global], dict[str, Any]]] = {
         for t in (0.5, 0.7, 0.9)
     },
 }
+BANDINGS = ((14, 8), (20, 6), (20, 5), (9, 13))
+LEAST = (None, 0.5, 0.55, 0.6, 0.64, 0.68, 0.719, 0.75, 0.8, 0.85)
+_SEEDS = range(1, 6)
 
 
-def clusters(kind: type[Global], options: dict[str, Any], texts: Sequence[str]) -> list[int]:
+def clusters(kind: type[Global], options: dict[str, Any], texts: Sequence[str], seed: int = 1) -> list[int]:
     """The number of each document's cluster: the place of its survivor."""
-    dropped = meetings.dropped(meetings.opened(kind.model_validate(options), "dedup"), texts)
+    dropped = meetings.dropped(meetings.opened(kind.model_validate(options), "dedup", seed), texts)
     return [dropped.get(place, place) for place in range(len(texts))]
+
+
+def _row(name: str, agreements: Sequence[dedup_sets.Agreement]) -> str:
+    """A line of a table: the mean of each figure."""
+    figures = [[one.precision, one.recall, one.f1, one.macro_f1, one.ari] for one in agreements]
+    means = [None if None in column else sum(column) / len(column) for column in zip(*figures)]
+    return f"| {name} | {' | '.join('' if one is None else f'{one:.3f}' for one in means)} |"
+
+
+def _stages(labelled: dedup_sets.LabelledSet) -> None:
+    for name, (kind, options) in STAGES.items():
+        print(_row(name, [dedup_sets.agreement(labelled, clusters(kind, options, labelled.texts))]))
+
+
+def _sweep(labelled: dedup_sets.LabelledSet) -> None:
+    for bands, rows in BANDINGS:
+        for least in LEAST:
+            options = {"bands": bands, "rows": rows, **({"min_similarity": least} if least else {"verify": "none"})}
+            found = [clusters(Minhash, options, labelled.texts, seed) for seed in _SEEDS]
+            print(_row(f"{bands} x {rows}, {least or 'none'}", [dedup_sets.agreement(labelled, one) for one in found]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    for labelled in dedup_sets.all_sets(parser.parse_args().folder):
+    parser.add_argument("--set", choices=dedup_sets.SETS, help="one of the sets alone")
+    parser.add_argument("--sweep", action="store_true", help="bandings by min_similarity, means of five seeds")
+    given = parser.parse_args()
+    for name in [given.set] if given.set else dedup_sets.SETS:
+        labelled = dedup_sets.labelled_set(given.folder, name)
         print(f"\n{labelled.name}: {len(labelled.texts):,} documents\n")
         print("| stage | precision | recall | F1 | macro-F1 | ARI |\n|---|---:|---:|---:|---:|---:|")
-        for name, (kind, options) in STAGES.items():
-            found = dedup_sets.agreement(labelled, clusters(kind, options, labelled.texts))
-            numbers = [found.precision, found.recall, found.f1, found.macro_f1, found.ari]
-            print(f"| {name} | {' | '.join('' if one is None else f'{one:.3f}' for one in numbers)} |")
+        (_sweep if given.sweep else _stages)(labelled)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import zstandard
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from stages.dedup._banding import meeting_probability
+from stages.dedup._banding import counting_probability, meeting_probability
 from stages.dedup.minhash import Minhash
 from tests import minhash_pairs
 from tests.meetings import batch_of, dropped, meet_all, opened, place
@@ -99,10 +100,26 @@ def test_minhash_by_character_short_texts_meet_only_equal_characters() -> None:
     assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0}
 
 
-def test_minhash_notes_tell_the_curve_of_the_banding() -> None:
-    first, similarities, chances = _opened(bands=2, rows=1).notes()
+def _chances(line: str) -> list[float]:
+    return [float(one.rstrip("%")) / 100 for one in line[11:].split()]
+
+
+def test_minhash_notes_tell_the_curve_of_the_banding_and_what_is_left_of_it() -> None:
+    first, similarities, met, counted = _opened(bands=2, rows=1, min_similarity=0.75).notes()
     assert "2 bands of 1 rows, 2 permutations; half of the pairs meet at similarity 0.29" in first
-    assert dict(zip(similarities.split()[1:], chances.split()[1:], strict=True))["0.5"] == "75.00%"
+    assert dict(zip(similarities.split()[1:], _chances(met), strict=True))["0.5"] == 0.75
+    assert _chances(counted)[4] == 0.25  # of two coins both
+    assert _opened(bands=2, rows=1, verify="none").notes() == (first, similarities, met)
+
+
+@pytest.mark.parametrize(("bands", "rows", "least"), [(3, 2, 0.5), (3, 2, 2 / 3), (2, 3, 0.6), (1, 4, 0.1), (4, 1, 0.75)])
+def test_minhash_chance_of_counting_is_that_of_all_falls_of_the_coins(bands: int, rows: int, least: float) -> None:
+    falls = np.array(list(product([0, 1], repeat=bands * rows)))  # (2 ** num_perm, num_perm)
+    counted = falls.reshape(-1, bands, rows).all(2).any(1) & (falls.mean(1).round(6) >= round(least, 6))
+    heads = falls[counted].sum(1)
+    for similarity in (0.0, 0.3, 0.8, 1.0):
+        expected = float((similarity**heads * (1 - similarity) ** (bands * rows - heads)).sum())
+        assert counting_probability(similarity, bands, rows, round(least, 6)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (40, 2)])
@@ -115,6 +132,29 @@ def test_minhash_pairs_meet_as_often_as_the_curve_says(bands: int, rows: int, sh
         met = minhash_pairs.share_met(stage.emit(batch)["bands"], num_pairs)
         expected = meeting_probability(shared / 120, bands, rows)
         assert abs(met - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
+
+
+@pytest.mark.parametrize("shared", [12, 60, 96])
+def test_minhash_minima_agree_as_often_as_the_similarity_and_independently(shared: int) -> None:
+    """112 permutations of 300 pairs: a bias of one part in a hundred shows, and so do permutations that go together."""
+    texts, similarity = minhash_pairs.pairs(shared, 120, 300, seed=shared, ngram=5), shared / 120
+    signed = _opened().emit(batch_of(texts))["signatures"].column("signature").to_pylist()
+    minima = np.frombuffer(b"".join(signed), np.uint32).reshape(300, 2, 112)
+    same = minima[:, 0] == minima[:, 1]  # (num_pairs, num_perm) bool
+    spread = similarity * (1 - similarity)
+    assert abs(same.mean() - similarity) <= 4 * np.sqrt(spread / same.size)
+    assert abs(same.mean(1).var() * 112 / spread - 1) <= 4 * np.sqrt(2 / 300)  # of the estimates, one a pair
+    assert abs(same.mean(0).var() * 300 / spread - 1) <= 4 * np.sqrt(2 / 112)  # of the permutations: none is worse than others
+
+
+def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_say() -> None:
+    """The whole stage as it is by default, on 5-grams: the share of pairs of which one document goes."""
+    num_pairs = 200
+    for shared in (72, 80, 84, 90, 96, 108):
+        found = dropped(_opened(), minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, ngram=5))
+        assert all(survivor == document - 1 for document, survivor in found.items())
+        expected = counting_probability(shared / 120, 14, 8, 0.719)
+        assert abs(len(found) / num_pairs - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
 
 
 def test_minhash_rows_are_documents_by_bands_in_order() -> None:

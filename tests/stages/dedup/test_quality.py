@@ -49,7 +49,7 @@ FLOORS: list[tuple[str, dict[str, Any], float, float, float]] = [
 def test_minhash_agrees_with_people_at_least_so_far(
     real_data: Path, name: str, options: dict[str, Any], precision: float, recall: float, f1: float
 ) -> None:
-    labelled = dedup_sets.labelled_set(real_data / "dedup", name)
+    labelled = dedup_sets.labelled_set(real_data, name)
     found = dedup_sets.agreement(labelled, clusters(Minhash, options, labelled.texts))
     assert found.precision >= precision
     assert found.recall >= recall
@@ -59,7 +59,7 @@ def test_minhash_agrees_with_people_at_least_so_far(
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["asysd", "webis_s3_gov2"])
 def test_exact_never_joins_what_people_tell_apart(real_data: Path, name: str) -> None:
-    labelled = dedup_sets.labelled_set(real_data / "dedup", name)
+    labelled = dedup_sets.labelled_set(real_data, name)
     found = dedup_sets.agreement(labelled, clusters(Exact, {"normalize": "whitespace_case"}, labelled.texts))
     assert found.precision == 1.0
     assert found.recall > 0.2

@@ -20,8 +20,8 @@ spread within 10 % of that of 112 independent coins a pair (`tests/datapipe/kern
 order, so it is done once, on the minimum.
 
 The shingles of a document wait in a block of 256 and are folded in permutation by permutation, which LLVM vectorises over
-the block: there is no matrix of shingles and permutations. One core of a 2-core AMD EPYC (AVX2) signs 170 MB/s of web
-text with 112 permutations over word 5-grams.
+the block: there is no matrix of shingles and permutations. One core of a 2-core AMD EPYC (AVX2) signs 290 to 345 MB/s of
+web text with 112 permutations over word 5-grams.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ meet that say little.
 
 P(meet | similarity s) = 1 - (1 - s^rows)^bands
 
-Where meetings are verified a pair counts that met and of which at least so many of the bands * rows minima are the same. Those are
-as many coins that fall on their heads with probability s; in a band that did not meet there are 0 to rows - 1 heads.
+Where meetings are verified a pair counts that met and of which enough of the bands * rows minima are the same. Those are as
+many coins that fall on their heads with probability s; in a band that did not meet there are 0 to rows - 1 heads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def counting_probability(similarity: float, bands: int, rows: int, least: float)
     band = _sums(np.array([1 - similarity, similarity]), rows)
     unmet = np.append(band[:-1], 0.0)
     alike = np.round(np.arange(bands * rows + 1) / (bands * rows), 6) >= least
-    return max(0.0, float(_sums(band, bands)[alike].sum() - _sums(unmet, bands)[alike].sum()))
+    return min(1.0, max(0.0, float(_sums(band, bands)[alike].sum() - _sums(unmet, bands)[alike].sum())))
 
 
 def _sums(chances: np.ndarray, times: int) -> np.ndarray:
@@ -68,7 +68,7 @@ def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
 
 
 def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
-    """The banding and its curve, for people; `least` is the estimated similarity from which a pair counts, None where all do."""
+    """The banding and its curve, for people. `least`: the estimated similarity from which a pair counts, None where all do."""
     lines = (
         f"{bands} bands of {rows} rows, {bands * rows} permutations; half of the pairs meet at similarity "
         f"{similarity_met_by(0.5, bands, rows):.2f}, 5 % at {similarity_met_by(0.05, bands, rows):.2f}, "

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests import runs
 from tests.corpora import prose
 
 MIXTURES = Path(__file__).resolve().parents[2] / "mixtures"
+ON_SHARED_DATA = {"dedup.yaml"}
 SMALL = ["tokenizer.train.vocab_size=2000", "pack.sequence_length=256", "validation=5%"]
 
 
@@ -34,7 +38,7 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in MIXTURES.glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted({path.name for path in MIXTURES.glob("*.yaml")} - ON_SHARED_DATA))
 def test_mixture_loads_and_plans(name: str, corpora: Path) -> None:
     mixture = load_mixture(MIXTURES / name, (), str(corpora / "out"))
     request, plan = planned(mixture, None)
@@ -81,3 +85,56 @@ def test_code_of_real_functions_balances(tmp_path: Path, real_data: Path, monkey
     documents = done["sources"]["code"]["documents"]
     assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
     assert documents["kept"] / documents["read"] > 0.5
+
+
+@pytest.fixture(scope="module")
+def deduplicated(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> dict[str, Any]:
+    """The report of `dedup.yaml`, run from the root of the checkout as it says."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(MIXTURES.parent)
+        assert Path("../shared/data").resolve() == real_data.resolve()
+        return runs.run_mixture(MIXTURES / "dedup.yaml", output=tmp_path_factory.mktemp("dedup")).report
+
+
+def _funnel() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """The table in the comments of `dedup.yaml`: source -> column -> number, and line of the last three -> stage -> number.
+
+    A number belongs to the column under whose name it ends.
+    """
+    lines = (MIXTURES / "dedup.yaml").read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if re.match(r"#\s+read\s+dedup\.url", line))
+    columns = {match.end(): match.group() for match in re.finditer(r"MB \w+|[\w.]+", lines[start])}
+    table = {}
+    for line in takewhile(lambda line: line != "#", lines[start + 1 :]):
+        name, rest = line[1:16].strip(), " " * 16 + line[16:]
+        table[name] = {columns[one.end()]: float(one.group().replace(",", "")) for one in re.finditer(r"[\d.,]+", rest)}
+    last = {name: table.pop(name) for name in ("documents in", "MB in", "MB cut out")}
+    return table, last
+
+
+@pytest.mark.real
+def test_dedup_of_real_documents_is_the_funnel_in_its_comments(deduplicated: dict[str, Any]) -> None:
+    table, last = _funnel()
+    entries = {**deduplicated["sources"], "total": deduplicated["total"]}
+    assert set(table) == set(entries)
+    for source, entry in entries.items():
+        documents, told = entry["documents"], table[source]
+        dropped = {reason.partition(":")[0]: count for reason, count in documents["dropped"].items()}
+        assert {stage: told[stage] for stage in told if stage.startswith("dedup.") and told[stage]} == dropped
+        assert (told["read"], told["kept"]) == (documents["read"], documents["kept"])
+        assert (told["MB read"], told["MB kept"]) == (round(entry["bytes"] / 1e6, 2), round(entry["kept_bytes"] / 1e6, 2))
+        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values())
+    steps = deduplicated["total"]["steps"]
+    assert last["documents in"] == {stage: steps[stage]["documents"] for stage in last["documents in"]}
+    assert last["MB in"] == {stage: round(steps[stage]["bytes"] / 1e6, 2) for stage in last["MB in"]}
+    cut = {name.partition(":")[0]: round(size / 1e6, 2) for name, size in deduplicated["total"]["tallies"].items()}
+    assert last["MB cut out"] == cut
+    assert len(steps.keys() & {"dedup.url", "dedup.exact", "dedup.minhash", "dedup.lines", "dedup.substring"}) == 5
+
+
+@pytest.mark.real
+def test_dedup_draws_what_was_found_often_more_often(deduplicated: dict[str, Any]) -> None:
+    strata = {source: entry["strata"] for source, entry in deduplicated["mixture"]["sources"].items()}
+    assert [one["repeat"] for one in strata["captures"]] == [1, 2, 3]
+    assert all(one["documents"] > 5 for one in strata["captures"] + strata["press"])
+    assert sum(one["documents"] for one in strata["press"][1:]) <= 10  # near duplicates were put in of ten

@@ -19,8 +19,17 @@ def test_agreement_of_clusters_counts_pairs() -> None:
     assert (same.precision, same.recall, same.f1, same.macro_f1, same.ari) == (1, 1, 1, 1, 1)
     found = dedup_sets.agreement(gold, [0, 0, 2, 3, 3])  # one of two pairs found is right, one of three is found
     assert (found.precision, found.recall, found.f1) == pytest.approx((1 / 2, 1 / 3, 2 / 5))
-    assert found.macro_f1 == pytest.approx((4 / 7 + 0) / 2)  # two of four are duplicates, of three; the one left is none of two
     assert found.ari == pytest.approx((1 - 0.6) / (2.5 - 0.6))  # by chance 2 * 3 / 10 pairs agree
+
+
+def test_agreement_macro_f1_counts_a_document_as_found_with_all_its_duplicates_alone() -> None:
+    gold = dedup_sets.LabelledSet(name="seven", texts=[""] * 7, clusters=[0, 0, 0, 3, 3, 5, 6])
+    found = dedup_sets.agreement(gold, [0, 0, 2, 3, 3, 3, 6])  # right: 3, 4, 6; falsely with some: 0, 1, 5; falsely alone: 2
+    with_any = 2 * (2 / 5) * (2 / 3) / (2 / 5 + 2 / 3)
+    with_none = 2 * (1 / 2) * (1 / 4) / (1 / 2 + 1 / 4)
+    assert found.macro_f1 == pytest.approx((with_any + with_none) / 2)
+    all_alike = dedup_sets.LabelledSet(name="three", texts=[""] * 3, clusters=[0, 0, 0])
+    assert dedup_sets.agreement(all_alike, [0, 0, 2]).macro_f1 is None
 
 
 def test_agreement_of_judged_pairs_counts_those_alone() -> None:
@@ -38,6 +47,12 @@ FLOORS: list[tuple[str, dict[str, Any], float, float, float]] = [
     ("webis_s3_gov2", {"verify": "none"}, 0.95, 0.65, 0.78),
     ("webis_s3_gov2", {"threshold": 0.5, "num_perm": 256}, 0.85, 0.86, 0.86),
     ("webis_s3_gov2", {"threshold": 0.6, "num_perm": 256, "verify": "none"}, 0.88, 0.75, 0.81),
+    ("govuk_captures", {}, 0.97, 0.99, 0.98),
+    ("govuk_captures", {"min_similarity": 0.8}, 0.99, 0.99, 0.99),
+    ("ndd_100_news", {}, 1.0, 1.0, 1.0),
+    ("cs336_fuzzy", {}, 1.0, 1.0, 1.0),
+    ("pan_paraphrase", {}, 0.85, 0.005, 0.01),
+    ("dj_dedup_demo", {"threshold": 0.5, "num_perm": 256, "ngram": 2}, 1.0, 1.0, 1.0),
     ("gutenberg_editions", {"threshold": 0.5, "num_perm": 256}, 1.0, 0.88, 0.93),
     ("gutenberg_editions", {"threshold": 0.5, "num_perm": 256, "verify": "none"}, 1.0, 0.99, 0.99),
 ]
@@ -57,7 +72,23 @@ def test_minhash_agrees_with_people_at_least_so_far(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ["asysd", "webis_s3_gov2"])
+def test_minhash_without_verification_chains_pages_of_one_site(real_data: Path) -> None:
+    """Why meetings are verified: pages that share a frame meet by chance, and one meeting joins two clusters."""
+    labelled = dedup_sets.labelled_set(real_data, "govuk_captures")
+    found = dedup_sets.agreement(labelled, clusters(Minhash, {"verify": "none"}, labelled.texts))
+    assert found.precision < 0.6
+    assert found.recall > 0.99
+
+
+@pytest.mark.real
+def test_minhash_keeps_articles_that_were_written_again_for_other_readers(real_data: Path) -> None:
+    labelled = dedup_sets.labelled_set(real_data, "onestop_english")
+    found = clusters(Minhash, {}, labelled.texts)
+    assert sum(cluster != place for place, cluster in enumerate(found)) <= 3  # of 567
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["asysd", "webis_s3_gov2", "govuk_captures"])
 def test_exact_never_joins_what_people_tell_apart(real_data: Path, name: str) -> None:
     labelled = dedup_sets.labelled_set(real_data, name)
     found = dedup_sets.agreement(labelled, clusters(Exact, {"normalize": "whitespace_case"}, labelled.texts))

@@ -13,11 +13,11 @@ that met counts where the similarity estimated from the whole signatures, the sh
 and never travels with the band rows; a pair that met in several bands is compared once.
 
 **Why `min_similarity` is that of the banding**, (1 / bands)^(1 / rows): there the areas by which datasketch chooses bands, of
-what counts below that similarity and what does not above it, have their least sum for any banding. With 14 x 8 it is 0.040; two
-standard errors lower 0.061, without verification 0.082. The price: alike to 0.7, not 56 % of the pairs count but 26 %; `datapipe
-plan` has both curves. Labelled sets agree (`tests/benchmarks/dedup_quality.py`): pages of a site share its frame, and unverified
-meetings chain them at a precision of 0.32, where it is 0.80 from 0.64 on, 0.96 from 0.719, and recall 1.00 in each. Of pairs of
-web pages that people judged, 0.95 and a recall of 0.68 become 0.97 and 0.61. To find more, lower `threshold`.
+what counts below that similarity and what does not above it, have their least sum for any banding. With 14 x 8 it is 0.040;
+two standard errors lower 0.061, without verification 0.082. The price: alike to 0.7, not 56 % of the pairs count but 26 %;
+`datapipe plan` has both curves. Labelled sets agree (`tests/benchmarks/dedup_quality.py`): pages of a site share its frame, and
+unverified meetings chain them at a precision of 0.32, where it is 0.80 from 0.64 on, 0.96 from 0.719, and recall 1.00 in each.
+Of pairs of web pages that people judged, 0.95 and a recall of 0.68 become 0.97 and 0.61. To find more, lower `threshold`.
 
 Which pairs: in each bucket a star around the document of least key, and each document with the one before it; never all
 pairs. So a document that is unlike the middle of its star is compared with another one in each of its buckets. On corpora

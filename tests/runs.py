@@ -82,6 +82,16 @@ class InProcess:
     def close(self): ...
 
 
+class LastFirst(InProcess):
+    """Runs the task that was handed in last before the others."""
+
+    slots = 8
+
+    def next_attempt(self, timeout_s):
+        self.tasks.insert(0, self.tasks.pop())
+        return super().next_attempt(timeout_s)
+
+
 @dataclass
 class Finished:
     """A run that ended well."""

@@ -24,7 +24,6 @@ execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
 """
 MINHASH = "dedup.minhash: {size_column: copies}"
 IN_ROUNDS = "stages=[dedup.exact, dedup.minhash: {size_column: copies, components_bytes: 0}]"
-SMALL = "execution.bucket_bytes=8KiB"
 
 
 def _chains(seed: int) -> list[dict[str, str]]:
@@ -70,45 +69,11 @@ def reference(folder, tmp_path_factory) -> runs.Finished:
     return _run(folder, tmp_path_factory.mktemp("reference"))
 
 
-class LastFirst(runs.InProcess):
-    """Runs the task that was handed in last before the others."""
-
-    slots = 8
-
-    def next_attempt(self, timeout_s):
-        self.tasks.insert(0, self.tasks.pop())
-        return super().next_attempt(timeout_s)
-
-
 def test_global_stages_reference_drops_copies_and_chains(reference):
     by_stage = reference.report["sources"]["web"]["documents"]["dropped"]
     assert set(by_stage) == {"dedup.exact:duplicate", "dedup.minhash:duplicate"}
     assert by_stage["dedup.minhash:duplicate"] >= 30
     assert all(0.719 <= value <= 1 for _, stage, _, value, _ in _drops(reference) if stage == "dedup.minhash")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "options"),
-    [
-        ([IN_ROUNDS], {}),
-        ([IN_ROUNDS, SMALL], {}),
-        ([SMALL, "execution.split_bytes=8KiB"], {"make_engine": LastFirst}),
-        ([], {"paths": "[2, 0, 1]", "make_engine": LastFirst}),
-    ],
-    ids=["rounds", "rounds-small-buckets", "small-buckets-last-first", "files-in-another-order"],
-)
-def test_global_stages_drop_the_same_documents_however_the_run_is_cut(tmp_path, folder, reference, overrides, options):
-    done = _run(folder, tmp_path / "run", *overrides, **options)
-    assert _drops(done) == _drops(reference)
-    assert done.checksums == reference.checksums
-    rounds = {step for step in done.watcher.steps if "/components-" in step}
-    assert len(rounds) > 3 if IN_ROUNDS in overrides else len(rounds) >= 1
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_global_stages_drop_the_same_documents_with_any_workers(tmp_path, folder, reference, workers):
-    done = _run(folder, tmp_path / "run", IN_ROUNDS, SMALL, make_engine=None, workers=workers)
-    assert _drops(done) == _drops(reference)
 
 
 class Stopping(runs.InProcess):

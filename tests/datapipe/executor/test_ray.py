@@ -1,4 +1,4 @@
-"""The Ray engine on a real cluster of two nodes in this process: the same shards, user stages shipped, lost tasks retried."""
+"""The Ray engine on a real cluster of two nodes in this process: the same bytes, user stages shipped, lost tasks retried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.executor.ray import RayEngine
-from tests import corpora, runs
+from tests import corpora, dedup_runs, runs
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -31,10 +31,13 @@ def _on(cluster):
     return lambda root, request: RayEngine(root, request, cluster.address)
 
 
-def test_ray_two_nodes_give_the_shards_of_local_workers(tmp_path, corpus, cluster):
-    local = runs.run_mixture(runs.write_mixture(tmp_path, corpus), output=tmp_path / "local")
-    ray = runs.run_mixture(runs.write_mixture(tmp_path, corpus), output=tmp_path / "ray", make_engine=_on(cluster))
-    assert ray.checksums == local.checksums
+def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster):
+    """With all four stages of deduplication, components in rounds."""
+    corpus = dedup_runs.write_corpus(tmp_path / "corpus")
+    mixture = dedup_runs.write_mixture(tmp_path, corpus)
+    local = runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster))
+    assert dedup_runs.outcome(ray) == dedup_runs.outcome(local)
     assert ray.snapshot == local.snapshot
     assert len(ray.watcher.records) == len(local.watcher.records)
 

@@ -126,7 +126,10 @@ class ExchangeWriter:
     def _flush(self) -> None:
         if not self._held:
             return
-        run = sorted_rows(pa.Table.from_batches(self._held, self.schema))
+        table = pa.Table.from_batches(self._held, self.schema).combine_chunks()
+        self._held.clear()  # the rows are here twice already, and sorting makes a third
+        run = sorted_rows(table)
+        del table
         rows_per_block = max(1, int(run.num_rows * BLOCK_BYTES / max(1, run.nbytes)))
         words = sort_words(run)
         for start in range(0, run.num_rows, rows_per_block):
@@ -137,7 +140,6 @@ class ExchangeWriter:
             ends = [int(word[row]) for row in (start, last) for word in words]
             self._index.append((*ends, block.num_rows, self._stream.tell(), len(content), checksum))
             self._stream.write(content)
-        self._held.clear()
         self._held_bytes = 0
 
 
@@ -260,8 +262,8 @@ def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Ite
                 continue
             words = sort_words(block)
             low, high = position(words, start), position(words, stop)
-            if low < high:
-                yield block.slice(low, high - low)
+            if low < high:  # copied: a slice would hold on to its block, and there is one for every file
+                yield block.take(pa.array(np.arange(low, high)))
 
 
 def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: pa.Schema) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pytest
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.errors import CorruptionError
 from datapipe.executor import exchange
-from datapipe.executor.exchange import ExchangeWriter, read_range
+from datapipe.executor.exchange import ExchangeWriter, read_blocks, read_range
 from datapipe.plan.expand import hash_ranges
 from datapipe.plan.tasks import HASH_SPACE, OutputRef
 from datapipe.storage import Root
@@ -59,6 +59,17 @@ def test_exchange_file_does_not_depend_on_how_rows_were_batched(tmp_path):
     one = _write(root, "one", [rows])
     many = _write(root, "many", [rows.slice(start, 13) for start in range(0, 1000, 13)])
     assert one.checksum == many.checksum
+
+
+def test_exchange_rows_of_a_range_hold_on_to_no_more_of_their_blocks(tmp_path):
+    """A bucket has a few rows of each of thousands of files: what it holds is those rows."""
+    rng, root = np.random.default_rng(3), Root(str(tmp_path))
+    files = [_write(root, f"{number}", [_rows(rng, 0, 3000)]) for number in range(20)]
+    before = pa.total_allocated_bytes()
+    parts = [part for output in files for part in read_blocks(root, output, (0,), (HASH_SPACE // 30,))]
+    held = pa.total_allocated_bytes() - before
+    assert len(parts) == 20
+    assert held < 2 * sum(part.nbytes for part in parts)
 
 
 def test_exchange_truncated_file_is_named(tmp_path):

@@ -1,0 +1,228 @@
+"""How deduplication grows with documents: seconds, bytes exchanged and rounds, and the memory of every kind of task.
+
+    python -m tests.benchmarks.dedup_scale FOLDER [--largest 1000000] [--rows 10000000] [--plot scale.svg]
+
+Synthetic documents (`tests/scale_corpus.py`) of 504 bytes, of which three in ten are a family of near duplicates. Every task is
+that of a run, in a process of its own; what is in FOLDER for a size is removed when it is done.
+
+    near duplicates   10,000 documents, ten times as many … up to `--largest`: reading, signatures, and every exchange of
+                      dedup.minhash with components in rounds
+    band rows         the same sizes up to `--rows`: 14 band hashes and a key a document, generated, written and met; no text
+    memory            the peak of each kind of task beyond the imports, all four stages, 20,000 and 200,000 documents, with
+                      buckets of 4 MiB
+
+The plot has a line for each row of seconds, by documents, both by powers of ten, so that what is linear is a straight line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.config import load_mixture
+from datapipe.executor.exchange import ExchangeWriter
+from datapipe.executor.prepare import prepare
+from datapipe.plan.expand import Expander
+from datapipe.plan.tasks import OutputRef
+from datapipe.stage import Global
+from datapipe.storage import Root
+from stages.dedup._verified import BANDS
+from tests import scale_corpus
+from tests.fresh_tasks import Measured, fresh_tasks, run_to_verdicts
+
+_SIZES = tuple(10**power for power in range(4, 10))
+_EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}
+_SMALL_EXECUTION = {"split_bytes": "4MiB", "bucket_bytes": "4MiB"}
+_MEMORY_SIZES, _DOCS_PER_FILE = (20_000, 200_000), 20_000
+_MEMORY_STAGES: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("exact", "dedup.exact", {}),
+    ("minhash, in rounds", "dedup.minhash", {"components_bytes": 0}),
+    ("minhash, at once", "dedup.minhash", {"components_bytes": 1 << 22}),
+    ("lines", "dedup.lines", {}),
+    ("substring", "dedup.substring", {"length": 20}),
+)
+_BANDS, _CHUNK_DOCS, _DOCS_PER_TASK = 14, 50_000, 1_000_000
+
+
+@dataclass
+class Grown:
+    """What one size took, all tasks together. By step: seconds, bytes of rows written, the same as stored."""
+
+    num_docs: int
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    rows_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    stored_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    num_tasks: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    rounds: int = 0
+    dropped: int = 0
+
+    def add(self, one: Measured) -> None:
+        self.seconds[one.kind] += one.record.metrics.seconds
+        self.num_tasks[one.kind] += 1
+        if one.kind == "clean-0":
+            self.seconds["signatures"] += one.record.metrics.work["dedup.minhash"].seconds
+        exchanged = [file for kind, files in one.record.outputs.items() if _is_exchanged(one, kind) for file in files]
+        self.rows_bytes[one.kind] += sum(file.weight for file in exchanged)
+        self.stored_bytes[one.kind] += sum(file.bytes for file in exchanged)
+        self.dropped += sum(one.record.metrics.books.dropped.values())
+
+
+def _is_exchanged(one: Measured, kind: str) -> bool:
+    return kind.startswith("emitted.") or not one.kind.startswith("clean")
+
+
+def near_duplicates(folder: Path, num_docs: int) -> Grown:
+    """A whole `dedup.minhash` over documents."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs)
+    mixture = scale_corpus.write_mixture(folder, corpus, "dedup.minhash", {"components_bytes": 0}, _EXECUTION)
+    grown = Grown(num_docs)
+    with fresh_tasks() as tasks:
+        measured = run_to_verdicts(mixture, tasks)
+    for one in measured:
+        grown.add(one)
+    grown.rounds = len({one.task.step for one in measured if one.kind == "components"})
+    shutil.rmtree(folder)
+    return grown
+
+
+# ------------------------------------------------------------------------------------------------ band rows alone
+
+
+def band_rows(folder: Path, num_docs: int) -> Grown:
+    """The rows of `bands`, written as map tasks do, and met."""
+    grown, root = Grown(num_docs), Root(str(folder / "out"))
+    started = time.perf_counter()
+    files = [
+        _written(root, start, min(num_docs, start + _DOCS_PER_TASK), num_docs) for start in range(0, num_docs, _DOCS_PER_TASK)
+    ]
+    grown.seconds["emit"] = time.perf_counter() - started
+    grown.rows_bytes["emit"] = sum(file.weight for file in files)
+    grown.stored_bytes["emit"] = sum(file.bytes for file in files)
+    corpus = scale_corpus.write(folder / "corpus", 1)
+    mixture = load_mixture(scale_corpus.write_mixture(folder, corpus, "dedup.minhash", {}, _EXECUTION))
+    (stage,) = prepare(mixture).sources["web"].stages
+    assert isinstance(stage.stage, Global)
+    exchange = stage.stage.exchanges()[0]
+    with fresh_tasks() as tasks:
+        for task in Expander(mixture).meet_tasks("bands", stage, exchange, {"bands": tuple(files)}):
+            grown.add(tasks.run(task, mixture.output))
+    shutil.rmtree(folder)
+    return grown
+
+
+def _written(root: Root, start: int, stop: int, num_docs: int) -> OutputRef:
+    """The band rows of the documents at places [start, stop): a family has every second band in common."""
+    writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS)
+    multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    is_shared = np.arange(_BANDS) % 2 == 0
+    for first in range(start, stop, _CHUNK_DOCS):
+        places = np.arange(first, min(stop, first + _CHUNK_DOCS), dtype=np.uint64)
+        numbers = scale_corpus.numbers_at(first, min(stop, first + _CHUNK_DOCS), num_docs)
+        base, _ = scale_corpus.families(numbers)
+        met = np.where(is_shared, base[:, None], numbers[:, None])  # (num_docs, bands)
+        hashes = scale_corpus.mixed(met * np.uint64(_BANDS) + multipliers)
+        keys = columns.make_keys(1, np.repeat(places, _BANDS))
+        writer.add(pa.RecordBatch.from_arrays([pa.array(hashes.reshape(-1)), keys], schema=BANDS))
+    return writer.finish()
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) -> dict[str, tuple[int, int, int]]:
+    """By kind of task: the greatest peak in bytes, how many tasks, and the bytes of rows that they read between them."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs, _DOCS_PER_FILE)
+    mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _SMALL_EXECUTION)
+    found: dict[str, tuple[int, int, int]] = {}
+    with fresh_tasks() as tasks:
+        for one in run_to_verdicts(mixture, tasks):
+            peak, count, met = found.get(one.kind, (0, 0, 0))
+            met += sum(work.bytes for name, work in one.record.metrics.work.items() if name.endswith(f": {one.kind}"))
+            found[one.kind] = max(peak, one.peak_bytes), count + 1, met
+    shutil.rmtree(folder)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ telling
+
+
+def _table(grown: Sequence[Grown], steps: Sequence[str]) -> None:
+    """Microseconds and bytes by the document, one column a size."""
+    print("\n| by the document | " + " | ".join(f"{one.num_docs:,}" for one in grown) + " |")
+    print("|---|" + "---:|" * len(grown))
+    for step in steps:
+        print(f"| {step}, µs | " + " | ".join(f"{one.seconds[step] / one.num_docs * 1e6:.2f}" for one in grown) + " |")
+    for step in steps:
+        if any(one.rows_bytes[step] for one in grown):
+            cells = (
+                f"{one.rows_bytes[step] / one.num_docs:.1f} ({one.stored_bytes[step] / one.num_docs:.1f})" for one in grown
+            )
+            print(f"| {step}, bytes of rows (stored) | " + " | ".join(cells) + " |")
+    if any(one.rounds for one in grown):
+        print("| rounds of components | " + " | ".join(str(one.rounds) for one in grown) + " |")
+        print("| dropped | " + " | ".join(f"{one.dropped / one.num_docs:.4f}" for one in grown) + " |")
+
+
+def _plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    """An SVG: seconds by documents, both logarithmic."""
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-60 -10 640 340" font-family="sans-serif" font-size="12">']
+    parts.append('<path d="M0 0V300H400" fill="none" stroke="#888"/><text x="170" y="328">documents</text>')
+    parts += [f'<text x="{100 * (power - 4) - 10}" y="314">10^{power}</text>' for power in range(4, 8)]
+    parts += [f'<text x="-50" y="{240 - 50 * power}">10^{power} s</text>' for power in range(-1, 4)]
+    for number, (name, points) in enumerate(lines.items()):
+        colour = f"hsl({number * 360 // max(1, len(lines))} 70% 40%)"
+        at = [(100 * (np.log10(docs) - 4), 236 - 50 * np.log10(max(seconds, 0.02))) for docs, seconds in points]
+        parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in at)}" fill="none" stroke="{colour}"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
+        parts.append(f'<text x="420" y="{16 + 18 * number}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+_STEPS = ("clean-0", "signatures", "bands", "first", "second", "components", "gather", "verdicts", "clean-1")
+
+
+def _tell_memory(folder: Path) -> None:
+    print("\nMiB beyond the imports, buckets of 4 MiB (tasks, MB met)\n")
+    print("| stage | task | 20,000 documents | 200,000 |\n|---|---|---:|---:|")
+    for name, stage, options in _MEMORY_STAGES:
+        small, large = (peaks(folder / f"memory-{count}", count, stage, options) for count in _MEMORY_SIZES)
+        for kind in large:
+            cells = [
+                f"{peak / (1 << 20):.0f} ({count}, {met / 1e6:.0f})"
+                for peak, count, met in (small.get(kind, (0, 0, 0)), large[kind])
+            ]
+            print(f"| {name} | {kind} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the corpora and outputs go; of a million documents about 4 GB")
+    parser.add_argument("--largest", type=int, default=1_000_000, help="most documents with text")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="most documents of band rows alone")
+    parser.add_argument("--plot", type=Path, help="where to write the lines as SVG")
+    parser.add_argument("--no-memory", action="store_true")
+    given = parser.parse_args()
+    grown = [near_duplicates(given.folder / str(size), size) for size in _SIZES if size <= given.largest]
+    _table(grown, _STEPS)
+    bands = [band_rows(given.folder / f"rows-{size}", size) for size in _SIZES if size <= given.rows]
+    _table(bands, ("emit", "bands"))
+    lines = {step: [(one.num_docs, one.seconds[step]) for one in grown] for step in _STEPS}
+    lines["band rows alone, written"] = [(one.num_docs, one.seconds["emit"]) for one in bands]
+    lines["band rows alone, met"] = [(one.num_docs, one.seconds["bands"]) for one in bands]
+    if given.plot:
+        given.plot.write_text(_plot(lines), encoding="utf-8")
+    if not given.no_memory:
+        _tell_memory(given.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a task of a global stage holds does not grow with the corpus: the peaks of real tasks, each in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import scale_corpus
+from tests.fresh_tasks import fresh_tasks, run_to_verdicts
+
+pytestmark = pytest.mark.slow
+
+_EXECUTION = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
+_NUM_DOCS, _TIMES = 4_000, 10
+_ROOM_BYTES, _WRITTEN_ROOM_BYTES = 24 << 20, 64 << 20
+"""What allocators keep, and where the rows of a task are not bounded by its bucket: of verdicts, those on the documents of one
+file come together, and rows wait until `exchange.RUN_BYTES` of them are there."""
+
+
+def _peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) -> tuple[dict[str, int], int]:
+    """The greatest peak of each kind of task, and the bytes of all rows that were exchanged."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=_NUM_DOCS)
+    mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _EXECUTION)
+    peaks: dict[str, int] = {}
+    exchanged = 0
+    with fresh_tasks() as tasks:
+        for one in run_to_verdicts(mixture, tasks):
+            peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
+            outputs = (output for kind, files in one.record.outputs.items() if kind != "documents" for output in files)
+            exchanged += sum(output.weight for output in outputs)
+    return peaks, exchanged
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "kinds"),
+    [
+        ("dedup.minhash", {"components_bytes": 0}, {"bands", "first", "second", "components", "gather"}),
+        ("dedup.lines", {}, {"meet"}),
+        ("dedup.substring", {"length": 20}, {"meet", "look", "verify"}),
+    ],
+)
+def test_task_memory_does_not_grow_with_the_corpus(
+    tmp_path: Path, stage: str, options: dict[str, object], kinds: set[str]
+) -> None:
+    small, _ = _peaks(tmp_path / "small", _NUM_DOCS, stage, options)
+    large, exchanged = _peaks(tmp_path / "large", _NUM_DOCS * _TIMES, stage, options)
+    assert set(large) == kinds | {"clean-0", "verdicts", "clean-1"}
+    rooms = {kind: _ROOM_BYTES if kind in kinds else _WRITTEN_ROOM_BYTES for kind in large}
+    assert exchanged > 16 << 20  # sixteen buckets and more
+    assert all(large[kind] <= small[kind] + rooms[kind] for kind in large), f"small: {small}, large: {large}"

@@ -23,7 +23,7 @@ Measured on a 2-core AMD EPYC that others used too, microseconds by the document
     gather, verdicts       6.3     0.4     0.7
     apply verdicts         9.1     2.5     2.8
     band rows, written     4.1     3.1     3.4     4.2
-    band rows, met         2.5     1.8     3.1     6.4    51 runs and 51 buckets of 64 MiB: by the blocks, 1.8 bytes read for each
+    band rows, met         2.5     1.8     3.1     6.4    51 runs, 51 buckets: 1.8 bytes are read for one
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     parts += [f'<text x="{100 * (power - 4) - 10}" y="314">10^{power}</text>' for power in range(4, 8)]
     parts += [f'<text x="-50" y="{240 - 50 * power}">10^{power} s</text>' for power in range(-1, 4)]
     for number, (name, points) in enumerate(lines.items()):
-        colour = f"hsl({number * 360 // max(1, len(lines))} 70% 40%)"
+        colour = f"hsl({number * 360 // max(1, len(lines))},70%,40%)"
         at = [(100 * (np.log10(docs) - 4), 236 - 50 * np.log10(max(seconds, 0.02))) for docs, seconds in points]
         parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in at)}" fill="none" stroke="{colour}"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import corpora, runs
+from tests.fresh_tasks import FreshTasks, fresh_tasks
 
 
 def write_corpus(folder: Path) -> str:
@@ -34,3 +36,10 @@ def corpus(tmp_path_factory) -> str:
 @pytest.fixture
 def mixture(tmp_path, corpus) -> Path:
     return runs.write_mixture(tmp_path, corpus)
+
+
+@pytest.fixture(scope="session")
+def tasks() -> Iterator[FreshTasks]:
+    """Runs tasks in processes of their own."""
+    with fresh_tasks() as found:
+        yield found

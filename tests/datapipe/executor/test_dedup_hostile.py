@@ -6,7 +6,7 @@ In memory, stage by stage, such corpora are in `tests/stages/dedup/`; chains of 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from datapipe.executor.partitions import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.storage import Root
 from tests import scale_corpus
-from tests.fresh_tasks import FreshTasks, fresh_tasks, run_to_verdicts
+from tests.fresh_tasks import FreshTasks, run_to_verdicts
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +33,6 @@ _STAGES: dict[str, dict[str, object]] = {
 
 _MOST_BYTES = 7 * RUN_BYTES
 """A run of rows that waits to be written, and its sorting; all rows of the 100,000 copies would take more than 1 GB so."""
-
-
-@pytest.fixture(scope="module")
-def tasks() -> Iterator[FreshTasks]:
-    with fresh_tasks() as found:
-        yield found
 
 
 def _left(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import scale_corpus
-from tests.fresh_tasks import fresh_tasks, run_to_verdicts
+from tests.fresh_tasks import FreshTasks, run_to_verdicts
 
 pytestmark = pytest.mark.slow
 
@@ -18,17 +18,18 @@ _ROOM_BYTES, _WRITTEN_ROOM_BYTES = 24 << 20, 64 << 20
 file come together, and rows wait until `exchange.RUN_BYTES` of them are there."""
 
 
-def _peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) -> tuple[dict[str, int], int]:
+def _peaks(
+    tasks: FreshTasks, folder: Path, num_docs: int, stage: str, options: dict[str, object]
+) -> tuple[dict[str, int], int]:
     """The greatest peak of each kind of task, and the bytes of all rows that were exchanged."""
     corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=_NUM_DOCS)
     mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _EXECUTION)
     peaks: dict[str, int] = {}
     exchanged = 0
-    with fresh_tasks() as tasks:
-        for one in run_to_verdicts(mixture, tasks):
-            peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
-            outputs = (output for kind, files in one.record.outputs.items() if kind != "documents" for output in files)
-            exchanged += sum(output.weight for output in outputs)
+    for one in run_to_verdicts(mixture, tasks):
+        peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
+        outputs = (output for kind, files in one.record.outputs.items() if kind != "documents" for output in files)
+        exchanged += sum(output.weight for output in outputs)
     return peaks, exchanged
 
 
@@ -41,10 +42,10 @@ def _peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) 
     ],
 )
 def test_task_memory_does_not_grow_with_the_corpus(
-    tmp_path: Path, stage: str, options: dict[str, object], kinds: set[str]
+    tasks: FreshTasks, tmp_path: Path, stage: str, options: dict[str, object], kinds: set[str]
 ) -> None:
-    small, _ = _peaks(tmp_path / "small", _NUM_DOCS, stage, options)
-    large, exchanged = _peaks(tmp_path / "large", _NUM_DOCS * _TIMES, stage, options)
+    small, _ = _peaks(tasks, tmp_path / "small", _NUM_DOCS, stage, options)
+    large, exchanged = _peaks(tasks, tmp_path / "large", _NUM_DOCS * _TIMES, stage, options)
     assert set(large) == kinds | {"clean-0", "verdicts", "clean-1"}
     rooms = {kind: _ROOM_BYTES if kind in kinds else _WRITTEN_ROOM_BYTES for kind in large}
     assert exchanged > 16 << 20  # sixteen buckets and more

@@ -33,8 +33,9 @@ from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.global_stage import Global
 from datapipe.source_code import digest_of, imports_of, neighbours_of
-from datapipe.stage import Filter, Global, Map, Reader, Stage
+from datapipe.stage import Filter, Map, Reader, Stage
 from datapipe.storage import split_query
 
 _PACKAGE = "stages"
@@ -144,7 +145,7 @@ def code_digest(stage: Stage) -> str:
     hasher = xxhash.xxh3_128(kernels.digest().encode())
     reached: set[str] = set()
     for found in type(stage).__mro__:
-        if issubclass(found, Stage) and found.__module__ != Stage.__module__:
+        if issubclass(found, Stage) and found.__module__ not in (Stage.__module__, Global.__module__):
             file = Path(inspect.getfile(found))
             source = file.read_bytes()
             hasher.update(f"\0{found.__qualname__}\0{len(source)}\0".encode() + source)
@@ -306,7 +307,11 @@ def _user_class(name: str, where: str) -> type[Stage]:
         )
     if not inspect.isclass(found) or not issubclass(found, _KINDS) or found in _KINDS:
         what = f"a class derived from {found.__mro__[1].__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
-        raise _refusal(where, f"{name}: found {what}, expected a class derived from datapipe.stage.Filter, Map or Global.")
+        raise _refusal(
+            where,
+            f"{name}: found {what}, expected a class derived from datapipe.stage.Filter or Map, "
+            "or datapipe.global_stage.Global.",
+        )
     return found
 
 

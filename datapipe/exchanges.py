@@ -1,4 +1,4 @@
-"""Exchanges: rows of documents meet by hash, in a row of meetings that a global stage declares (`stage.Global`).
+"""Exchanges: rows of documents meet by hash, in a row of meetings that a global stage declares (`global_stage.Global`).
 
     emitted tables  ->  meeting  ->  tables  ->  meeting  ->  …  ->  drops, cuts, sizes  ->  back to the documents
 

@@ -5,7 +5,7 @@ A stage is a frozen record of its options. Those options are its YAML, its help 
     Reader   one split of an input file    ->  rows of documents, and what could not be read
     Filter   a batch of documents          ->  keep, rule and measured value per document
     Map      a batch of documents          ->  new columns
-    Global   a batch of documents          ->  rows that are exchanged by hash, meet, and come back as verdicts
+    Global   a batch of documents          ->  rows that are exchanged by hash, meet, and come back (`global_stage.py`)
 
 The engine counts, times, logs, writes, isolates the document that makes a stage raise, and re-reads what it needs.
 A stage is found by name (`catalogue.py`), so adding one is adding a file and its test.
@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import Bucket, Exchange
-from datapipe.own_columns import OWN_COLUMNS
-from datapipe.percent import Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,141 +184,6 @@ class Map(Stage):
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
-        raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------- global stages
-
-
-_STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-
-
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
-class Global(Stage):
-    """Judges each document in the sight of all others, by a row of exchanges.
-
-        emit(batch)          rows (hash uint64, …, key, …) of the tables `emits()`: what of a document is exchanged
-        exchanges()          in turn: which tables meet, and what comes of it. Each is planned when the one before is committed
-        meet(name, bucket)   all rows of a range of hashes  ->  rows of other tables, which are exchanged by hashes of theirs
-        verdicts             the tables `drops`, `cuts` and `sizes`, brought back to the documents by the engine
-
-    What `meet` returns, taken over all buckets, must not depend on where the ranges of hashes begin: rows of different hashes
-    know nothing of each other. **Giant groups**: where the rows of one hash are more than a task may hold, `meet` is called
-    for pieces of them: of the table that has most rows of the hash some consecutive ones, of the other tables all rows of
-    the hash. A piece that begins inside a group (`Exchange.group`) begins with the first row of that group once more. So a
-    star around the first row of each group needs no thought, and a join of a long table with a short one neither; what is
-    made of a row that comes twice is to be such that it does no harm (`drops` may repeat themselves, counts may not).
-
-    `scope: source` keeps the sources apart: the engine then mixes the source's name into every emitted hash, those of tables
-    named in `by_key` excepted.
-    """
-
-    scope: Literal["run", "source"] = Field(
-        default="run",
-        description="run: compare documents across all sources that name this stage. source: within each source only.",
-    )
-
-    size_column: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Column to add to the documents that stay: how many their cluster held, themselves included; 1 for one "
-        "that was alone. A source's `strata` may go by it: documents that had many duplicates may come up more often.",
-    )
-
-    max_dropped: Share | None = Field(
-        default=None,
-        description="Share of the documents of a source, such as 50%, that the stage may drop; `on_excess` says what happens "
-        "when it drops more. Unlimited by default.",
-    )
-
-    on_excess: Literal["fail", "warn"] = Field(
-        default="fail",
-        description="fail: a source that loses more than `max_dropped` stops the run, once all of it was judged. warn: the run "
-        "says so and goes on.",
-    )
-
-    against: Annotated[tuple[str, ...], BeforeValidator(_listed), WithJsonSchema(_STRING_OR_STRINGS)] = Field(
-        default=(),
-        description="Outputs of earlier runs (with their work/ folder), or indexes that `datapipe index` made of them: paths "
-        "or URLs. Documents are held against theirs too, dropped ones included, without their text being read again. What an "
-        "earlier run decided stays: of an old document and a new one like it, the new one goes.",
-    )
-
-    @field_validator("size_column")
-    @classmethod
-    def _not_own(cls, name: str | None) -> str | None:
-        if name in OWN_COLUMNS:
-            raise ValueError("expected a name of its own: every document has a column of that name already")
-        return name
-
-    checks: ClassVar[frozenset[str]] = frozenset({"max_dropped", "on_excess", "against"})
-
-    rows_version: ClassVar[int] = 1
-    """To be raised when `emit` says something else of the same text: rows of another version are not compared."""
-
-    row_options: ClassVar[tuple[str, ...] | None] = None
-    """Options that decide what `emit` says of a text, beside `scope`; None: all that the stage adds to those of this class.
-    Those that decide who survives are none of them."""
-
-    rule: ClassVar[str] = "duplicate"
-    """The reason of a drop, after the stage's name."""
-
-    by_key: ClassVar[tuple[str, ...]] = ()
-    """Emitted tables whose hash is `exchanges.key_hash` of the key: rows that are looked up by document."""
-
-    def removed_share_limit(self) -> float:
-        """Of a document of which a greater share of the bytes is cut, all is dropped, as `STAGE:too_much_removed`."""
-        return 1.0
-
-    def shingles(self) -> tuple[int, Literal["word", "char"]]:
-        """What `inspect --clusters` tells likeness by: n-grams of so many words, or of characters of words."""
-        return 5, "word"
-
-    def source_order(self) -> tuple[str, ...] | None:
-        """The order of sources that decides who survives: () for the mixture's own, None where none does."""
-        return None
-
-    def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """What the rows of two runs must have in common to meet, as JSON.
-
-        Args:
-            seed: of the mixture, for stages whose rows depend on it.
-        """
-        own = [name for name in type(self).model_fields if name not in Global.model_fields]
-        options = self.model_dump(mode="json", include={"scope", *(own if self.row_options is None else self.row_options)})
-        return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
-
-    def emits(self) -> Mapping[str, pa.Schema]:
-        """The tables that a document gives rows to."""
-        raise NotImplementedError
-
-    def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
-        """The rows of a batch, for every table of `emits()`."""
-        raise NotImplementedError
-
-    def exchanges(self) -> Sequence[Exchange]:
-        """A function of the options alone; it is asked for when the run is planned, before `open`."""
-        raise NotImplementedError
-
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """What comes of a meeting: rows in any order, for tables of the exchange's outputs; those left out get none.
-
-        Args:
-            exchange: its name.
-            bucket: all rows of a range of hashes, each table sorted (`Exchange`); or a piece of a giant group.
-        """
-        raise NotImplementedError
-
-    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """What comes of a meeting of everything, for an exchange that has `at_once_bytes`.
-
-        Args:
-            exchange: its name.
-            tables: all rows there are, each table sorted.
-        """
         raise NotImplementedError
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import FINAL_SCHEMAS, as_settled
+from datapipe.global_stage import Global
 from datapipe.seams import SEAMS, SEAMS_TYPE
-from datapipe.stage import Global, StageContext
+from datapipe.stage import StageContext
 from tests.meetings import batch_of, exchanged, meet_all
 
 Spans = dict[bytes, list[tuple[int, int]]]

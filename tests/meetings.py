@@ -13,7 +13,8 @@ from datapipe.documents import DocumentBatch
 from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.executor.exchange import sorted_rows
 from datapipe.executor.meet import table_schemas
-from datapipe.stage import Global, StageContext
+from datapipe.global_stage import Global
+from datapipe.stage import StageContext
 
 
 def batch_of(texts: Sequence[str], source: int = 1, first: int = 0, **extra: pa.Array) -> DocumentBatch:

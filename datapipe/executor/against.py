@@ -13,9 +13,9 @@ from typing import Any, cast
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.executor.index import Index, check_there, open_index
+from datapipe.global_stage import Global
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, OutputRef, Tables
-from datapipe.stage import Global
 from datapipe.storage import is_remote
 
 Stages = Mapping[str, Sequence[BoundStage]]

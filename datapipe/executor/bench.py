@@ -48,11 +48,12 @@ from datapipe.executor.local import usable_cores
 from datapipe.executor.one_core import one_core
 from datapipe.executor.prepare import prepare
 from datapipe.executor.task import peak_bytes, run_task
+from datapipe.global_stage import Global
 from datapipe.metrics import rate_mb_per_s
 from datapipe.plan.books import source_books
 from datapipe.plan.compile import Plan, Request, compile_plan
 from datapipe.plan.tasks import MapTask, Record, Task
-from datapipe.stage import FieldNames, Global
+from datapipe.stage import FieldNames
 from datapipe.storage import Root
 
 VERSION = 1

@@ -25,9 +25,9 @@ from datapipe.exchanges import drops_for_others
 from datapipe.executor.look import Looker
 from datapipe.executor.originals import Original
 from datapipe.executor.partitions import read_table
+from datapipe.global_stage import Global
 from datapipe.plan.tasks import Record
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.stage import Global
 
 ALL = "all"
 

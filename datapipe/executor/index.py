@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchanges import FINAL_SCHEMAS
+from datapipe.global_stage import Global
 from datapipe.plan.compile import Plan, Request
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.stage import Global
 from datapipe.storage import Root
 
 INDEX = "index.json"

@@ -24,12 +24,13 @@ from datapipe.executor.judge import Judge
 from datapipe.executor.partitions import TableWriter, documents_writer, read_documents
 from datapipe.executor.results import checked_filter, checked_map
 from datapipe.executor.tables import TableWriters
+from datapipe.global_stage import Global
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, MapTask, OutputRef
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
-from datapipe.stage import Filter, FilterResult, Global, Map, ReadBatch, Rejected, Rule, Split
+from datapipe.stage import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split
 from datapipe.storage import Root, open_input
 
 MAX_BATCH_DOCS = 8192

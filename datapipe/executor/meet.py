@@ -18,9 +18,9 @@ from datapipe.exchanges import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA
 from datapipe.executor.exchange import read_portion, sort_words
 from datapipe.executor.pieces import read_bucket, read_pieces
 from datapipe.executor.tables import TableWriters
+from datapipe.global_stage import Global
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.tasks import GatherTask, MeetTask, OutputRef
-from datapipe.stage import Global
 from datapipe.storage import Root
 
 _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key

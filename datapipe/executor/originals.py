@@ -18,7 +18,8 @@ from datapipe.config import Mixture
 from datapipe.errors import UserError
 from datapipe.executor.index import open_index
 from datapipe.executor.memory import mixture_of, recall
-from datapipe.stage import FieldNames, Global, InputFile, Reader
+from datapipe.global_stage import Global
+from datapipe.stage import FieldNames, InputFile, Reader
 from datapipe.storage import Root, open_input
 
 GONE = "(a file that is gone)"

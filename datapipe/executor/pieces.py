@@ -38,7 +38,7 @@ def read_pieces(
     stop: int,
     limit_bytes: int,
 ) -> Iterator[Bucket]:
-    """The rows of a range in buckets that hold about `limit_bytes`; see `stage.Global` for what giant groups become.
+    """The rows of a range in buckets that hold about `limit_bytes`; see `global_stage.Global` for what giant groups become.
 
     Args:
         schemas: of every table.

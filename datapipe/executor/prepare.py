@@ -17,10 +17,11 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.executor.against import find_settled
 from datapipe.executor.inputs import discover
+from datapipe.global_stage import Global
 from datapipe.plan.compile import PlannedSource, Request
 from datapipe.plan.inputs import check_hashes, group_splits
 from datapipe.plan.tasks import BoundStage
-from datapipe.stage import Global, InputFile, Reader, Stage
+from datapipe.stage import InputFile, Reader, Stage
 from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.tiktoken import convert, is_rank_file

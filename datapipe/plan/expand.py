@@ -17,6 +17,7 @@ import xxhash
 
 from datapipe.config.mixture import Mixture
 from datapipe.exchanges import Exchange
+from datapipe.global_stage import Global
 from datapipe.plan.fingerprint import fingerprint
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.sampling import sample_fractions
@@ -37,7 +38,7 @@ from datapipe.plan.tasks import (
     Verdicts,
 )
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
-from datapipe.stage import FieldNames, Global, Split
+from datapipe.stage import FieldNames, Split
 
 if TYPE_CHECKING:
     from datapipe.plan.compile import PlannedSource

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from datapipe.global_stage import Global
 from datapipe.metrics import TaskMetrics
-from datapipe.stage import FieldNames, Filter, Global, Map, Reader, Split
+from datapipe.stage import FieldNames, Filter, Map, Reader, Split
 
 HASH_SPACE = 1 << 64
 

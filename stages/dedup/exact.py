@@ -30,8 +30,9 @@ from datapipe.clusters import first_of_group, size_rows, star_drops
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
 from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
+from datapipe.global_stage import Global
 from datapipe.kernels import buckets, contents, url
-from datapipe.stage import Global, StageContext
+from datapipe.stage import StageContext
 from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
 
 TEXTS = pa.schema(

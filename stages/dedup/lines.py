@@ -29,8 +29,9 @@ from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
+from datapipe.global_stage import Global
 from datapipe.kernels import text_units
-from datapipe.stage import Global, StageContext
+from datapipe.stage import StageContext
 
 _UNITS = pa.schema(
     [

@@ -49,8 +49,9 @@ from datapipe import rng
 from datapipe.clusters import join_at_once
 from datapipe.documents import DocumentBatch
 from datapipe.exchanges import Bucket, Exchange
+from datapipe.global_stage import Global
 from datapipe.kernels import minhash
-from datapipe.stage import Global, StageContext
+from datapipe.stage import StageContext
 from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
 from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs

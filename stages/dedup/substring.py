@@ -42,8 +42,9 @@ from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
 from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
+from datapipe.global_stage import Global
 from datapipe.kernels import substring
-from datapipe.stage import Global, StageContext
+from datapipe.stage import StageContext
 from stages.dedup import _suffixes
 from stages.dedup._passages import ANCHORS, PASSAGES, TEXTS, Grams, cut_rows, emitted, whole_texts
 from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, windows_of

@@ -43,9 +43,9 @@ from datapipe import columns
 from datapipe.config import load_mixture
 from datapipe.executor.exchange import ExchangeWriter
 from datapipe.executor.prepare import prepare
+from datapipe.global_stage import Global
 from datapipe.plan.expand import Expander
 from datapipe.plan.tasks import OutputRef
-from datapipe.stage import Global
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
 from tests import scale_corpus

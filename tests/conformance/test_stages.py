@@ -18,7 +18,8 @@ from datapipe import columns
 from datapipe.documents import BASE_FIELDS, DocumentBatch
 from datapipe.exchanges import DROP_SCHEMA
 from datapipe.executor.meet import table_schemas
-from datapipe.stage import Filter, FilterResult, Global, Map, Reader, Stage, StageContext
+from datapipe.global_stage import Global
+from datapipe.stage import Filter, FilterResult, Map, Reader, Stage, StageContext
 from tests import meetings
 
 OPTIONS: dict[str, dict[str, Any]] = {

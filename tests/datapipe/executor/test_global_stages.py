@@ -151,7 +151,7 @@ def test_global_stages_report_rows_bytes_and_seconds_of_each_round(tmp_path, fol
 ENDLESS = """
 from collections.abc import Mapping
 from datapipe.exchanges import DROP_SCHEMA, OPEN, OPEN_SCHEMA, Exchange
-from datapipe.stage import Global
+from datapipe.global_stage import Global
 import pyarrow as pa
 
 class Endless(Global):

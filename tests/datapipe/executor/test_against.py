@@ -17,7 +17,7 @@ from datapipe.executor.partitions import read_documents, read_table
 from datapipe.executor.takedown import make_index, take_down
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
-from datapipe.plan.tasks import HASH_SPACE
+from datapipe.plan.tasks import HASH_SPACE, MapTask
 from datapipe.storage import Root
 from tests import corpora, runs
 
@@ -185,6 +185,24 @@ def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path) -> No
     back = _run(folder, "later", "new")
     assert not [step for step in back.watcher.steps if "clean" in step or "dedup" in step]
     assert back.checksums == alone.checksums
+
+
+def test_a_file_that_is_added_is_the_only_one_that_is_signed(folder: Path) -> None:
+    rng = random.Random(3)
+    source = folder / "growing"
+    for number in range(4):  # each above `split_bytes`, so a task of its own
+        texts = [corpora.prose(rng, 150) for _ in range(25)]
+        corpora.write_jsonl(source / f"{number}.jsonl", [{"text": text} for text in [*texts, *texts[:3]]])
+    _run(folder, "of-growing", "growing", named={**STAGES, **CUTTING})
+    corpora.write_jsonl(source / "4.jsonl", [{"text": corpora.prose(rng, 150)} for _ in range(25)])
+    grown = _run(folder, "of-growing", "growing", named={**STAGES, **CUTTING})
+    ran = {record.fingerprint for record in grown.watcher.records}
+    first = next(step for step in grown.plan.steps if step.id == "growing/clean-0")
+    tasks = [task for task in first.tasks or () if isinstance(task, MapTask)]
+    read = {split.file.path for task in tasks if task.fingerprint in ran for split in task.splits}
+    assert read == {"4.jsonl"} and len(tasks) > 4
+    whole = _run(folder, "of-grown", "growing", named={**STAGES, **CUTTING})
+    assert grown.checksums == whole.checksums
 
 
 def test_against_several_runs_is_against_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:

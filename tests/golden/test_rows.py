@@ -1,0 +1,102 @@
+"""What dedup stages emit of fixed texts. Indexes of earlier runs hold such rows: where these values change, `rows_version` of
+the stage must be raised, so that rows which mean different things never meet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from datapipe import catalogue
+from datapipe.config.stage_use import StageUse
+from datapipe.exchanges import FINAL_SCHEMAS
+from datapipe.executor.exchange import sorted_rows
+from datapipe.global_stage import Global
+from tests.meetings import batch_of, opened
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, and then it jumps over the lazy dog again.",
+    "Ärger im Büro: 12 % mehr Überstunden!\nDie Chefin sagt nichts.\n\nDie Chefin sagt nichts. Am Ende des Tages.",
+    "今天天气很好。我们去公园散步吧。今天天气很好。我们去公园散步吧。",
+    "naïve café — e\u0301 \U0001f600 \u200b zero width",
+    "a b c",
+    "1984 2001 42",
+    "",
+    " \n\t ",
+    " ".join(f"word{number % 17} is number {number}." for number in range(120)),
+]
+CASES: list[tuple[str, dict[str, Any], int, str]] = [
+    ("dedup.exact", {}, 1, "5eb043e8293bb27a"),
+    ("dedup.exact", {"normalize": "whitespace_case"}, 1, "67cad61aa0317a53"),
+    ("dedup.exact", {"by": "field", "field": "url", "normalize": "url"}, 1, "d63cf5d0f27416e4"),
+    ("dedup.exact", {"empty": "never"}, 1, "53f502141fbf9881"),
+    ("dedup.exact", {"only_digits": "never"}, 1, "75db4c051353bf99"),
+    ("dedup.minhash", {}, 1, "af3aca21a0d1c345"),
+    ("dedup.minhash", {"ngram": 3}, 1, "14be8e8d4fd35e00"),
+    ("dedup.minhash", {"shingle": "char"}, 1, "e5f546ba59fca2ee"),
+    ("dedup.minhash", {"short": "never"}, 1, "d2842aec3698d636"),
+    ("dedup.minhash", {"empty": "meet"}, 1, "97444b63b5dbf0d0"),
+    ("dedup.minhash", {"only_digits": "never"}, 1, "55fc264bfb1c5817"),
+    ("dedup.minhash", {"verify": "none"}, 1, "38d32c6e785e1828"),
+    ("dedup.minhash", {"threshold": 0.5}, 1, "fe525a7befd7d010"),
+    ("dedup.lines", {}, 1, "d2878c651188ac78"),
+    ("dedup.lines", {"unit": "paragraph"}, 1, "1d7ed304f1b8fa7b"),
+    ("dedup.lines", {"unit": "three_sentences"}, 1, "af43e73997f0a8e1"),
+    ("dedup.lines", {"normalize": "none"}, 1, "3aa5c328c16ac937"),
+    ("dedup.lines", {"min_length": 9}, 1, "74db0b12c568efb8"),
+    ("dedup.substring", {}, 1, "b2f754eb428b9db6"),
+    ("dedup.substring", {"unit": "byte"}, 1, "c9059b73d29d350f"),
+    ("dedup.substring", {"length": 20}, 1, "cf162f998ff33d96"),
+    ("dedup.substring", {"method": "suffix_array"}, 1, "2fd8d1521be8fa58"),
+]
+"""Stage, options, version of the rows, digest."""
+
+
+def _stage(name: str, options: dict[str, Any]) -> Global:
+    stage = catalogue.build_stage(StageUse(name=name, alias=name, options=options))
+    assert isinstance(stage, Global)
+    return opened(stage, name)
+
+
+def _digest(stage: Global) -> str:
+    """Of the rows of all tables that an index holds, sorted."""
+    hasher = xxhash.xxh3_64()
+    tables = stage.emit(
+        batch_of(TEXTS, url=pa.array([f"https://www.site.org/page{n}/?utm_source=x" for n in range(len(TEXTS))]))
+    )
+    for name in sorted(set(tables) - set(FINAL_SCHEMAS)):
+        rows = sorted_rows(pa.Table.from_batches([tables[name]]))
+        hasher.update(json.dumps([name, rows.schema.names, rows.num_rows]).encode())
+        for row in rows.to_pylist():
+            hasher.update(repr(sorted(row.items())).encode())
+    return hasher.hexdigest()
+
+
+@pytest.mark.parametrize(("name", "options", "version", "digest"), CASES)
+def test_rows_of_a_version_are_those_they_always_were(name: str, options: dict[str, Any], version: int, digest: str) -> None:
+    stage = _stage(name, options)
+    assert (stage.rows_version, _digest(stage)) == (version, digest)
+
+
+def test_every_dedup_stage_has_its_rows_here() -> None:
+    """And every option that decides them is given another value somewhere, which is another digest and another identity."""
+    found = {name for name in catalogue.stage_names() if issubclass(catalogue.stage_class(name), Global)}
+    assert {name for name, *_ in CASES} == found
+    for name in found:
+        plain = _stage(name, {})
+        decided = set(plain.row_options or ()) & {option for other, given, *_ in CASES if other == name for option in given}
+        assert decided == set(plain.row_options or ()), name
+        identities = [json.dumps(_stage(name, given).row_identity(1)) for other, given, *_ in CASES if other == name]
+        assert len(set(identities)) == len(identities)
+
+
+def test_identities_have_the_seed_where_rows_depend_on_it() -> None:
+    for name in ("dedup.exact", "dedup.lines", "dedup.substring"):
+        assert _stage(name, {}).row_identity(1) == _stage(name, {}).row_identity(2)
+    minhash = _stage("dedup.minhash", {})
+    assert minhash.row_identity(1) != minhash.row_identity(2)
+    given = _stage("dedup.minhash", {"bands": 14, "rows": 8, "keep": "longest", "min_similarity": 0.9, "components_bytes": 0})
+    assert given.row_identity(1) == minhash.row_identity(1)  # what decides who survives is no part of it

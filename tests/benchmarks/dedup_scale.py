@@ -32,7 +32,7 @@ import argparse
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from datapipe.plan.tasks import OutputRef
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
 from tests import scale_corpus
+from tests.benchmarks.plots import draw
 from tests.fresh_tasks import Measured, fresh_tasks, run_to_verdicts
 
 _SIZES = tuple(10**power for power in range(4, 10))
@@ -184,21 +185,6 @@ def _table(grown: Sequence[Grown], steps: Sequence[str]) -> None:
         print("| dropped | " + " | ".join(f"{one.dropped / one.num_docs:.4f}" for one in grown) + " |")
 
 
-def _plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """An SVG: seconds by documents, both logarithmic."""
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-60 -10 640 340" font-family="sans-serif" font-size="12">']
-    parts.append('<path d="M0 0V300H400" fill="none" stroke="#888"/><text x="170" y="328">documents</text>')
-    parts += [f'<text x="{100 * (power - 4) - 10}" y="314">10^{power}</text>' for power in range(4, 8)]
-    parts += [f'<text x="-50" y="{240 - 50 * power}">10^{power} s</text>' for power in range(-1, 4)]
-    for number, (name, points) in enumerate(lines.items()):
-        colour = f"hsl({number * 360 // max(1, len(lines))},70%,40%)"
-        at = [(100 * (np.log10(docs) - 4), 236 - 50 * np.log10(max(seconds, 0.02))) for docs, seconds in points]
-        parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in at)}" fill="none" stroke="{colour}"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
-        parts.append(f'<text x="420" y="{16 + 18 * number}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>\n"])
-
-
 _STEPS = ("clean-0", "signatures", "bands", "first", "second", "components", "gather", "verdicts", "clean-1")
 
 
@@ -220,7 +206,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the corpora and outputs go; of a million documents about 4 GB")
     parser.add_argument("--largest", type=int, default=1_000_000, help="most documents with text")
     parser.add_argument("--rows", type=int, default=10_000_000, help="most documents of band rows alone")
-    parser.add_argument("--plot", type=Path, help="where to write the lines as SVG")
+    parser.add_argument("--plot", type=Path, help="where to draw the lines (needs matplotlib)")
     parser.add_argument("--no-memory", action="store_true")
     given = parser.parse_args()
     grown = [near_duplicates(given.folder / str(size), size) for size in _SIZES if size <= given.largest]
@@ -231,7 +217,7 @@ def main() -> None:
     lines["band rows alone, written"] = [(one.num_docs, one.seconds["emit"]) for one in bands]
     lines["band rows alone, met"] = [(one.num_docs, one.seconds["bands"]) for one in bands]
     if given.plot:
-        given.plot.write_text(_plot(lines), encoding="utf-8")
+        draw(given.plot, "documents", "seconds on one core", lines, log=True)
     if not given.no_memory:
         _tell_memory(given.folder)
 

@@ -35,6 +35,7 @@ from stages.dedup._banding import counting_probability, meeting_probability
 from stages.dedup.minhash import Minhash
 from tests import meetings, minhash_pairs
 from tests.benchmarks.datatrove import batches
+from tests.benchmarks.plots import draw
 
 _RUNS, _NUM_PAIRS, _NUM_ALL = 5, 2_000, 120
 _BANDINGS = ((14, 8), (20, 5), (40, 2))
@@ -124,25 +125,23 @@ def _curves(bands: int, rows: int) -> tuple[list[Point], list[Point]]:
     return met, counted
 
 
-def _plot(curves: dict[tuple[int, int], tuple[list[Point], list[Point]]]) -> str:
-    """An SVG of who meets: the theory as lines, what was measured as dots."""
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="-40 -10 460 340" font-family="sans-serif" font-size="12">']
-    parts += ['<path d="M0 0V300H400" fill="none" stroke="#888"/><text x="150" y="325">Jaccard similarity</text>']
-    for number, ((bands, rows), (curve, _)) in enumerate(curves.items()):
-        colour = ("#06c", "#c60", "#080")[number % 3]
-        line = " ".join(f"{4 * s},{300 - 300 * meeting_probability(s / 100, bands, rows):.1f}" for s in range(101))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
-        parts.append(f'<text x="10" y="{20 + 16 * number}" fill="{colour}">{bands} bands of {rows} rows</text>')
-        places = [(400 * one.similarity, 300 - 300 * one.measured) for one in curve]
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-    return "\n".join([*parts, "</svg>\n"])
+def _plot(path: Path, curves: dict[tuple[int, int], tuple[list[Point], list[Point]]]) -> None:
+    """Who meets: the theory as lines, what was measured as dots."""
+    points = {
+        f"{bands} bands of {rows} rows": [(one.similarity, one.measured) for one in met]
+        for (bands, rows), (met, _) in curves.items()
+    }
+    theory = {
+        name: [(s / 100, meeting_probability(s / 100, *banding)) for s in range(101)] for name, banding in zip(points, curves)
+    }
+    draw(path, "Jaccard similarity", "share of pairs that meet", points, theory)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--peer", help="the Python that has datatrove")
-    parser.add_argument("--plot", type=Path, help="where to write the curves as SVG")
+    parser.add_argument("--plot", type=Path, help="where to draw the curves (needs matplotlib)")
     given = parser.parse_args()
     with pa.input_stream(str(given.corpus), compression="detect") as stream:
         texts = pj.read_json(stream, pj.ReadOptions(block_size=256 << 20))["text"].combine_chunks().cast(pa.large_string())
@@ -164,7 +163,7 @@ def main() -> None:
             cells = " | ".join(f"{one.expected:.2%} | {one.measured:.2%} | {one.sigmas:+.1f}" for one in both)
             print(f"| {both[0].similarity:.1f} | {cells} |")
     if given.plot:
-        given.plot.write_text(_plot(curves), encoding="utf-8")
+        _plot(given.plot, curves)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -97,15 +97,7 @@ class Index:
 
     def elsewhere(self, output: OutputRef) -> OutputRef:
         """A file of rows with its URL."""
-        return OutputRef(
-            path=output.path,
-            rows=output.rows,
-            bytes=output.bytes,
-            weight=output.weight,
-            checksum=output.checksum,
-            facts=output.facts,
-            url=self.root.child_url(output.path),
-        )
+        return replace(output, url=self.root.child_url(output.path))
 
 
 def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
@@ -143,8 +135,7 @@ def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
 
 def _inside(output: OutputRef) -> OutputRef:
     """An output of a run by its path below work/."""
-    known = {name: getattr(output, name) for name in ("rows", "bytes", "weight", "checksum", "facts")}
-    return OutputRef(path=output.path.removeprefix("work/"), **known)
+    return replace(output, path=output.path.removeprefix("work/"))
 
 
 def _as_json(value: Any) -> Any:

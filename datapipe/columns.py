@@ -102,3 +102,10 @@ def key_halves(keys: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray
     """File hashes and places, (num_docs,) native uint64 each. Comparing (hash, place) equals comparing key bytes."""
     halves = key_matrix(keys).view(">u8")
     return halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)
+
+
+def hex_keys(keys: pa.Array) -> pa.Array:
+    """Keys as people read them: 32 hex digits each, (num_docs,) large_string."""
+    digits, matrix = np.frombuffer(b"0123456789abcdef", np.uint8), key_matrix(keys)
+    pairs = np.stack([digits[matrix >> 4], digits[matrix & 15]], axis=2)
+    return texts_from(np.arange(len(matrix) + 1, dtype=np.int64) * 2 * KEY_BYTES, pairs.reshape(-1))

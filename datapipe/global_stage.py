@@ -52,6 +52,13 @@ class Global(Stage):
         "that was alone. A source's `strata` may go by it: documents that had many duplicates may come up more often.",
     )
 
+    cluster_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column to add to the documents that stay: the name of their cluster, which is the key of the document "
+        "that stands for it, so their own, as 32 hex digits. Drops name it as their survivor.",
+    )
+
     max_dropped: Share | None = Field(
         default=None,
         description="Share of the documents of a source, such as 50%, that the stage may drop; `on_excess` says what happens "
@@ -71,7 +78,7 @@ class Global(Stage):
         "earlier run decided stays: of an old document and a new one like it, the new one goes.",
     )
 
-    @field_validator("size_column")
+    @field_validator("size_column", "cluster_column")
     @classmethod
     def _not_own(cls, name: str | None) -> str | None:
         if name in OWN_COLUMNS:
@@ -83,9 +90,9 @@ class Global(Stage):
     rows_version: ClassVar[int] = 1
     """To be raised when `emit` says something else of the same text: rows of another version are not compared."""
 
-    row_options: ClassVar[tuple[str, ...] | None] = None
-    """Options that decide what `emit` says of a text, beside `scope`; None: all that the stage adds to those of this class.
-    Those that decide who survives are none of them."""
+    judge_options: ClassVar[tuple[str, ...]] = ()
+    """Options of the stage's own that `emit` does not look at: other values of them give other verdicts on the same rows, so no
+    document is read again for them."""
 
     rule: ClassVar[str] = "duplicate"
     """The reason of a drop, after the stage's name."""
@@ -105,14 +112,19 @@ class Global(Stage):
         """The order of sources that decides who survives: () for the mixture's own, None where none does."""
         return None
 
+    def unseen_by_emit(self) -> set[str]:
+        """Options that `emit` does not look at."""
+        return {"size_column", "cluster_column", *self.judge_options, *self.checks}
+
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """What the rows of two runs must have in common to meet, as JSON.
+        """What the rows of two runs must have in common to meet, as JSON: all that `emit` looks at but `keep`, which ranks the
+        documents of each run by itself.
 
         Args:
             seed: of the mixture, for stages whose rows depend on it.
         """
-        own = [name for name in type(self).model_fields if name not in Global.model_fields]
-        options = self.model_dump(mode="json", include={"scope", *(own if self.row_options is None else self.row_options)})
+        own = {name for name in type(self).model_fields if name not in Global.model_fields}
+        options = self.model_dump(mode="json", include={"scope", *own} - {"keep", *self.judge_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
 
     def emits(self) -> Mapping[str, pa.Schema]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import keys_from, text_buffers, texts_from
+from datapipe.columns import hex_keys, keys_from, text_buffers, texts_from
 from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError
 from datapipe.executor.partitions import TableWriter
@@ -47,8 +47,16 @@ class Judge:
             batch = batch.filter(~found.dropped)
         if self._cuts is not None and batch.num_docs:
             batch = self._cut(batch, self._cuts.of(batch.keys))
-        column = self.verdicts.size_column
-        return batch if column is None else batch.with_columns({column: pa.array(self._sizes.of(batch.keys))})
+        return self._with_cluster(batch)
+
+    def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
+        """The documents that stay with what is told of their clusters."""
+        added: dict[str, pa.Array] = {}
+        if self.verdicts.size_column is not None:
+            added[self.verdicts.size_column] = pa.array(self._sizes.of(batch.keys))
+        if self.verdicts.cluster_column is not None:
+            added[self.verdicts.cluster_column] = hex_keys(batch.keys)
+        return batch.with_columns(added) if added else batch
 
     def _drop(
         self, batch: DocumentBatch, rows: np.ndarray, rule: str, values: np.ndarray, limits: pa.Array, survivors: pa.Array

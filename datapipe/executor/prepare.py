@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,17 @@ def _check_named(mixture: Mixture, source: str, stage: str, named: Iterable[str]
 def bind(use: StageUse) -> BoundStage:
     """A stage of the mixture with its options checked and its digest taken."""
     stage = catalogue.build_stage(use)
-    return BoundStage(name=use.alias, stage=stage, digest=stage_digest(stage, use.alias))  # type: ignore[arg-type]
+    digest = stage_digest(stage, use.alias, stage.checks)
+    emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
 
 
-def stage_digest(stage: Stage, name: str) -> str:
-    """Code, options, and the content of the files that the options name: those the stage declares, and every `Path` option."""
+def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
+    """Code, options, and the content of the files that the options name: those the stage declares, and every `Path` option.
+
+    Args:
+        unseen: options that are left out.
+    """
     paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
     contents = []
     for path in sorted(paths):
@@ -73,7 +79,7 @@ def stage_digest(stage: Stage, name: str) -> str:
             contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError as error:
             raise UserError(f"{name}: cannot read {path}: {error.strerror}. Expected a readable file.") from error
-    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python", exclude=set(stage.checks))), contents]
+    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python", exclude=set(unseen))), contents]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

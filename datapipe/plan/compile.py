@@ -207,6 +207,7 @@ class _Compilation:
             rule=meeting.rule,
             tables={name: step.outputs(name) for name in FINAL_SCHEMAS if name in names},
             size_column=stage.size_column,
+            cluster_column=stage.cluster_column,
             removed_share=stage.removed_share_limit(),
         )
 

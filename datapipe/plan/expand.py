@@ -162,6 +162,7 @@ class Expander:
                 "rule": own.rule,
                 "tables": _table_checksums(own.tables),
                 "size_column": own.size_column,
+                "cluster_column": own.cluster_column,
                 "removed_share": own.removed_share,
             }
             options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit) | placed
@@ -336,7 +337,7 @@ def _names(stages: Sequence[BoundStage], emit: BoundStage | None) -> list[str]:
 def _stage_parts(stages: Sequence[BoundStage], emit: BoundStage | None) -> dict[str, Any]:
     return {
         "stages": [[stage.name, stage.digest] for stage in stages],
-        "emit": None if emit is None else [emit.name, emit.digest],
+        "emit": None if emit is None else [emit.name, emit.emit_digest],
     }
 
 

@@ -57,11 +57,16 @@ class OutputRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundStage:
-    """A stage under the name it has in this run, with the digest of its code and options."""
+    """A stage under the name it has in this run, with the digest of its code and options.
+
+    Attributes:
+        emit_digest: of a global stage, the same without the options that `emit` does not look at.
+    """
 
     name: str
     stage: Filter | Map | Global
     digest: str
+    emit_digest: str = ""
 
 
 Tables = Mapping[str, tuple[OutputRef, ...]]
@@ -74,7 +79,7 @@ class Verdicts:
 
     Attributes:
         tables: "drops", "cuts" and "sizes", those that the stage makes, as far as there are rows for files of the task.
-        size_column: where the sizes of clusters go, if anywhere.
+        size_column, cluster_column: where the sizes of clusters and their names go, if anywhere.
         removed_share: a document of which a greater share is cut is dropped.
     """
 
@@ -82,6 +87,7 @@ class Verdicts:
     rule: str
     tables: Tables
     size_column: str | None = None
+    cluster_column: str | None = None
     removed_share: float = 1.0
 
 

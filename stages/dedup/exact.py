@@ -75,7 +75,6 @@ class Exact(Global):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
-    row_options = ("by", "field", "normalize", "empty", "only_digits")
     _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")

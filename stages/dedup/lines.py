@@ -77,7 +77,7 @@ class Lines(Global):
     )
 
     rule = "repeated"
-    row_options = ("unit", "normalize", "min_length")
+    judge_options = ("max_removed_share",)
     _context: StageContext = PrivateAttr()
 
     def open(self, context: StageContext) -> None:

@@ -120,7 +120,7 @@ class Minhash(Global):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
-    row_options = ("ngram", "shingle", "short", "empty", "only_digits", "verify")
+    judge_options = ("min_similarity", "components_bytes")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()
 
@@ -148,7 +148,8 @@ class Minhash(Global):
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         bands, rows = self.banding()
-        return {**super().row_identity(seed), "bands": bands, "rows": rows, "seed": seed}
+        chosen = {"bands": bands, "rows": rows, "threshold": None, "num_perm": bands * rows}
+        return {**super().row_identity(seed), **chosen, "seed": seed}
 
     def open(self, context: StageContext) -> None:
         bands, rows = self.banding()

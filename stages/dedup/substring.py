@@ -85,7 +85,7 @@ class Substring(Global):
 
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
     rule = "repeated"
-    row_options = ("unit", "length", "method")
+    judge_options = ("max_removed_share", "memory_bytes")
     _context: StageContext = PrivateAttr()
 
     def open(self, context: StageContext) -> None:

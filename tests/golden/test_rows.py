@@ -81,16 +81,35 @@ def test_rows_of_a_version_are_those_they_always_were(name: str, options: dict[s
     assert (stage.rows_version, _digest(stage)) == (version, digest)
 
 
+def _seen(stage: Global) -> set[str]:
+    """Options that decide the rows of a stage."""
+    return set(type(stage).model_fields) - set(Global.model_fields) - {"keep", *stage.judge_options}
+
+
 def test_every_dedup_stage_has_its_rows_here() -> None:
-    """And every option that decides them is given another value somewhere, which is another digest and another identity."""
+    """And every option that decides them is given another value somewhere, which is another identity."""
     found = {name for name in catalogue.stage_names() if issubclass(catalogue.stage_class(name), Global)}
     assert {name for name, *_ in CASES} == found
     for name in found:
-        plain = _stage(name, {})
-        decided = set(plain.row_options or ()) & {option for other, given, *_ in CASES if other == name for option in given}
-        assert decided == set(plain.row_options or ()), name
-        identities = [json.dumps(_stage(name, given).row_identity(1)) for other, given, *_ in CASES if other == name]
+        given = [options for other, options, *_ in CASES if other == name]
+        assert _seen(_stage(name, {})) - {"bands", "rows", "num_perm"} <= {option for options in given for option in options}
+        identities = [json.dumps(_stage(name, options).row_identity(1)) for options in given]
         assert len(set(identities)) == len(identities)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dedup.exact", {"size_column": "n", "cluster_column": "c", "max_dropped": "1%", "against": "nowhere"}),
+        ("dedup.minhash", {"min_similarity": 0.1, "components_bytes": 0, "size_column": "n"}),
+        ("dedup.lines", {"max_removed_share": 0.1}),
+        ("dedup.substring", {"max_removed_share": 0.1, "memory_bytes": 7}),
+    ],
+)
+def test_options_that_emit_does_not_look_at_change_no_row(name: str, options: dict[str, Any]) -> None:
+    plain, other = _stage(name, {}), _stage(name, options)
+    assert set(plain.judge_options) <= set(options) <= other.unseen_by_emit()
+    assert _digest(plain) == _digest(other) and plain.row_identity(1) == other.row_identity(1)
 
 
 def test_identities_have_the_seed_where_rows_depend_on_it() -> None:

@@ -338,3 +338,11 @@ def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_
 
 def _hash(source: str, path: str) -> bytes:
     return file_hash(source, path).to_bytes(8, "big")
+
+
+def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
+    loose = _run(folder, "limits", "new")
+    strict = _run(folder, "limits", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})
+    assert "new/clean-0" not in strict.watcher.steps and "dedup.minhash/second" in strict.watcher.steps
+    assert "new/clean-1" not in strict.watcher.steps and "dedup.minhash/bands" in strict.watcher.steps
+    assert len(_drops(strict, "new")) < len(_drops(loose, "new"))

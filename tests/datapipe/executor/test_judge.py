@@ -58,12 +58,13 @@ def test_judge_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, m
     )
     kept = [(5, place) for place in range(500) if (5, place) not in gone]
     sizes = (_file(root, "sizes", [(_key(*one), 3) for one in kept[::2]]),)
-    found = _Judging(tmp_path, {"drops": drops, "sizes": sizes}, size_column="copies")
+    found = _Judging(tmp_path, {"drops": drops, "sizes": sizes}, size_column="copies", cluster_column="cluster")
     for at in range(0, 500, 90):
         batch = batch_of(["text"] * min(90, 500 - at), source=5, first=at)
         stays = found.judge.apply(batch)
         expected = [one for one in kept if at <= one[1] < at + 90]
         assert stays.keys.to_pylist() == [_key(*one) for one in expected]
+        assert stays.record.column("cluster").to_pylist() == [_key(*one).hex() for one in expected]
         assert stays.record.column("copies").to_pylist() == [4 if one in kept[::2] else 1 for one in expected]
     assert found.judge.apply(batch_of(["other"], source=6)).num_docs == 1
     assert found.books.dropped == {"dedup:duplicate": 500 - len(kept)}

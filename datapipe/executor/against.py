@@ -16,7 +16,7 @@ from datapipe.executor.index import Index, check_there, open_index
 from datapipe.global_stage import Global
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import BoundStage, OutputRef, Tables
-from datapipe.storage import is_remote
+from datapipe.storage import Root, is_remote
 
 Stages = Mapping[str, Sequence[BoundStage]]
 """By source its stages."""
@@ -45,6 +45,7 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
                 raise UserError(f"{where}other sources have this stage with another list. Give all of them the same.")
             for url in urls:
                 if url not in opened:
+                    _check_not_own(url, mixture, where)
                     opened[url] = open_index(url, where)
                     _check_apart(opened[url], where, paths)
             if (one.name, one.digest) not in found and urls:
@@ -55,6 +56,17 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
 
 def _absolute(url: str) -> str:
     return url.rstrip("/") if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
+
+
+def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
+    """Raises UserError for the output of this very run, whose index goes when the run ends: what is held there would be
+    forgotten, and nothing would say so."""
+    own = Root(_absolute(mixture.output))
+    if url in (own.url, own.within("work").url):
+        raise UserError(
+            f"{where}{url} is the output of this run, which puts an index of its own documents in the place of what is there. "
+            "Give the run another output, or make an index of this one first with `datapipe index`."
+        )
 
 
 def _check_apart(index: Index, where: str, paths: Mapping[str, Sequence[str]]) -> None:

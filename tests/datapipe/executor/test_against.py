@@ -233,6 +233,13 @@ def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Fi
         _run(folder, "refused", "old", against=f"{folder}/of-old/out")
 
 
+def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: runs.Finished) -> None:
+    """What is held there would be forgotten when the run puts its own index in place."""
+    shutil.copytree(folder / "of-old", folder / "itself")
+    with pytest.raises(UserError, match=r"is the output of this run, which puts an index of its own"):
+        _run(folder, "itself", "new", against=f"{folder}/itself/out")
+
+
 def test_against_an_index_that_is_damaged_says_what_to_do(folder: Path, old: runs.Finished) -> None:
     shutil.copytree(folder / "of-old", folder / "hurt")
     index = open_index(f"{folder}/hurt/out")

@@ -85,23 +85,23 @@ def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) 
     identity = json.loads(json.dumps(cast(Global, bound.stage).row_identity(seed)))
     tables: dict[str, tuple[OutputRef, ...]] = {}
     for index in indexes:
-        own = index.of_stage(_number(index, bound.name, identity, where))
-        for name, outputs in own.items():
-            check_there(index, outputs)
-            tables[name] = tables.get(name, ()) + outputs
+        for number in _numbers(index, bound.name, identity, where):
+            for name, outputs in index.of_stage(number).items():
+                check_there(index, outputs)
+                tables[name] = tables.get(name, ()) + outputs
     return tables
 
 
-def _number(index: Index, name: str, identity: Mapping[str, Any], where: str) -> int:
-    """Which of the index's stages has rows that mean the same; by name where several do."""
+def _numbers(index: Index, name: str, identity: Mapping[str, Any], where: str) -> list[int]:
+    """Which of the index's stages have rows that mean the same; by name where they have several names. Those of one name were
+    one stage with other options for other sources, each with the documents of its own."""
     alike = [number for number, one in enumerate(index.stages) if one.identity == identity]
-    if len(alike) > 1:
-        alike = [number for number in alike if index.stages[number].name == name] or alike
-    if len(alike) == 1:
-        return alike[0]
+    named = [number for number in alike if index.stages[number].name == name]
+    if len({index.stages[number].name for number in alike}) == 1 or named:
+        return named or alike
     there = f"{where}{index.root.url}"
     if alike:
-        names = ", ".join(index.stages[number].name for number in alike)
+        names = ", ".join(dict.fromkeys(index.stages[number].name for number in alike))
         raise UserError(
             f"{there} has several stages that this one could be held against: {names}. Name this one as one of them."
         )

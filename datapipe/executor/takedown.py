@@ -4,12 +4,14 @@
     INDEX, documents   ─▶  INDEX            the files that hold rows about them written again without; the old ones deleted
 
 The rows of an input file lie in the files of its group alone, so a document costs reading those and no others. Both end with
-`index.json` put in place, so that whoever is killed on the way leaves the index as it was, and may begin again.
+`index.json` put in place, so that whoever is killed on the way leaves the index as it was, and may begin again. One at a time:
+of two that are at work on an index the second is refused, since it would bring back, or delete, what the first one wrote.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections import Counter
@@ -23,39 +25,61 @@ from datapipe.columns import KEY_BYTES, key_matrix
 from datapipe.errors import UserError
 from datapipe.executor.exchange import ExchangeWriter, read_blocks
 from datapipe.executor.index import INDEX, ROWS, Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
+from datapipe.executor.lock import exclusive
 from datapipe.plan.inputs import file_hash
 from datapipe.plan.tasks import HASH_SPACE, OutputRef
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
+_LEFT = re.compile(rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|work/lock(\.json)?")
+"""Files of an index that was not finished; and the lock, which stays."""
 
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs (or indexes). Raises UserError where `target` holds anything, or two of
-    them are about one input file."""
+    """Makes one index of the rows of several outputs (or indexes). Raises UserError where `target` holds anything, two of them
+    are about one input file, or one has rows of a stage that another lacks."""
     root = Root(target.rstrip("/"))
-    if root.list_files(""):
-        raise UserError(f"{target}: there are files here already. Expected a folder that is empty, or is not there yet.")
-    stages: list[IndexedStage] = []
+    _check_free(root)
+    with exclusive(root):
+        _check_free(root)  # somebody else may have been the first
+        for path, _ in root.list_files(ROWS):
+            root.delete(path)
+        made = _made(outputs, root)
+        write_index(made)
+    return made
+
+
+def _check_free(root: Root) -> None:
+    """Raises UserError where there is more than what a killed `datapipe index` leaves."""
+    others = [path for path, _ in root.list_files("") if not _LEFT.fullmatch(path)]
+    if others:
+        raise UserError(
+            f"{root.url}: there are files here already, such as {others[0]}. Expected a folder that is empty, or is not there "
+            "yet."
+        )
+
+
+def _made(outputs: Sequence[str], root: Root) -> Index:
+    """The index, with its rows in place."""
+    stages: tuple[IndexedStage, ...] = ()
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
     for url in outputs:
         index = open_index(url)
         _check_apart(index, files, url)
-        numbers = [_number(stages, stage) for stage in index.stages]
+        stages = stages or _distinct(index.stages)
+        numbers = _numbers(stages, index, url)
         offset = 1 + max((one.group for one in files), default=-1)
         for one in index.rows:
             path = f"{ROWS}/{len(rows):06d}-{one.table}.exchange"
             output = _copied(index, one.output, root, path)
             rows.append(IndexedRows(stage=numbers[one.stage], group=one.group + offset, table=one.table, output=output))
         files += [replace(one, group=one.group + offset) for one in index.files]
-    made = Index(root=root, stages=tuple(stages), rows=tuple(rows), files=tuple(files))
-    write_index(made)
-    return made
+    return Index(root=root, stages=stages, rows=tuple(rows), files=tuple(files))
 
 
 def _check_apart(index: Index, files: Sequence[IndexedFile], url: str) -> None:
@@ -65,11 +89,35 @@ def _check_apart(index: Index, files: Sequence[IndexedFile], url: str) -> None:
         raise UserError(f"{url}: the file '{again.path}' of source '{again.source}' is in another of these too. Leave out one.")
 
 
-def _number(stages: list[IndexedStage], stage: IndexedStage) -> int:
-    """The number of a stage, which is added where it is not there."""
-    if stage not in stages:
-        stages.append(stage)
-    return stages.index(stage)
+def _distinct(stages: Sequence[IndexedStage]) -> tuple[IndexedStage, ...]:
+    """Stages without those that a run had twice, for different sources, with options that change no row."""
+    return tuple(one for number, one in enumerate(stages) if one not in stages[:number])
+
+
+def _numbers(stages: Sequence[IndexedStage], index: Index, url: str) -> list[int]:
+    """The number of each of an index's stages among `stages`: the one of this name whose rows mean the same, or the only one
+    whose rows do.
+
+    Raises UserError where they have not the same stages. A run held against both would be held, for some of its stages, against
+    the documents of one of them alone, and nothing would say so.
+    """
+    own = _distinct(index.stages)
+    numbers = [_like(stages, one) for one in own]
+    if sorted(numbers) != list(range(len(stages))):
+        here, before = (", ".join(one.name for one in listed) for listed in (own, stages))
+        raise UserError(
+            f"{url}: its stages are {here}, those of the outputs before it {before}, and they do not go together one by one. "
+            "Make an index of each, and give every stage those that it can be held against, as in against: [INDEX, INDEX]."
+        )
+    return [numbers[own.index(one)] for one in index.stages]
+
+
+def _like(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
+    """Which of `stages` has rows that mean the same; by name where several do. -1 where there is none."""
+    alike = [number for number, one in enumerate(stages) if one.identity == stage.identity]
+    if len(alike) > 1:
+        alike = [number for number in alike if stages[number].name == stage.name]
+    return alike[0] if alike else -1
 
 
 def _copied(index: Index, output: OutputRef, root: Root, path: str) -> OutputRef:
@@ -119,7 +167,12 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
             f"input, "
             "and run the same command again."
         )
-    index = open_index(url)
+    with exclusive(root):
+        return _take_down(open_index(url), documents)
+
+
+def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
+    root = index.root
     named = {_key(index, document): document for document in documents}
     hashes = {int.from_bytes(key[:8], "big") for key in named}
     groups = {one.group for one in index.files if one.hash in hashes}

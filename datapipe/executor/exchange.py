@@ -21,7 +21,7 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.columns import KEY_TYPE, key_halves, numbers
-from datapipe.errors import CorruptionError
+from datapipe.errors import CorruptionError, UserError
 from datapipe.exchanges import RANK, as_settled, new_bit
 from datapipe.plan.tasks import OutputRef
 from datapipe.shards.checksum import file_checksum
@@ -245,8 +245,16 @@ def position(words: list[np.ndarray], bound: Bound) -> int:
 
 
 def open_rows(root: Root, output: OutputRef) -> pa.NativeFile:
-    """A file of the run at hand, or of an earlier one."""
-    return open_input(output.url) if output.is_settled else root.open_input(output.path)
+    """A file of the run at hand, or of an earlier one. Raises UserError where that one is gone."""
+    if not output.is_settled:
+        return root.open_input(output.path)
+    try:
+        return open_input(output.url)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{output.url}: this file of an index is gone. Where documents were taken down from it meanwhile, run the same "
+            "command again; else make the index anew with `datapipe index`."
+        ) from error
 
 
 def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:

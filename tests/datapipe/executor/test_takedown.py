@@ -10,6 +10,7 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.executor.lock import exclusive
+from datapipe.executor.prepare import prepare
 from datapipe.executor.takedown import make_index, take_down
 from datapipe.storage import Root
 from tests import corpora, runs
@@ -100,3 +101,20 @@ def test_takedown_while_another_is_at_work_is_refused(folder: Path, left: str) -
     with exclusive(Root(made)), pytest.raises(UserError, match="another run is using this output"):
         take_down(made, ["left/0.jsonl:0"])
     assert take_down(made, ["left/0.jsonl:0"]).rows == {"left": 1}
+
+
+def test_rows_that_are_taken_down_while_a_run_is_held_against_them_say_what_to_do(
+    folder: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_index([left], str(folder / "changing")).root.url
+
+    def prepared(mixture: Any, limit: int | None) -> Any:
+        request = prepare(mixture, limit)
+        assert take_down(made, ["left/0.jsonl:0"]).rows
+        return request
+
+    with monkeypatch.context() as patched:
+        patched.setattr("datapipe.executor.run.prepare", prepared)
+        with pytest.raises(UserError, match=r"is gone. Where documents were taken down from it meanwhile, run the same"):
+            _num_dropped(folder, made, "changing")
+    assert _num_dropped(folder, made, "changing") == 4

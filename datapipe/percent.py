@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -14,7 +15,7 @@ def _as_number(value: Any) -> Any:
     number = value.strip().removesuffix("%")
     if number == value.strip() or not number.strip().replace(".", "", 1).isdecimal():
         raise ValueError("expected a share from 0 to 1 such as 0.5, or a percentage such as 50%")
-    return float(number) / 100
+    return float(Decimal(number) / 100)  # 0.07% is the float that 0.0007 is, and 0.07 / 100 is not
 
 
 Share = Annotated[

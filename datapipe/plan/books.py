@@ -118,7 +118,7 @@ def excesses(plan: Plan) -> list[Excess]:
                 continue
             books = total_books(record.metrics.books for record in step.records)
             dropped = sum(count for reason, count in books.dropped.items() if reason.startswith(f"{meeting.id}:"))
-            if dropped > stage.max_dropped * books.read:
+            if _is_more(dropped, books.read, stage.max_dropped):
                 found.append(
                     Excess(
                         source=source,
@@ -135,5 +135,11 @@ def excesses(plan: Plan) -> list[Excess]:
 
 def over_quarantined(books: Mapping[str, SourceBooks], share: float) -> str | None:
     """The first source that has more than `share` of its documents in quarantine, or None."""
-    over = (name for name, found in books.items() if found.books.quarantined > share * found.books.read)
+    over = (name for name, found in books.items() if _is_more(found.books.quarantined, found.books.read, share))
     return next(over, None)
+
+
+def _is_more(count: int, total: int, share: float) -> bool:
+    """Whether `count` is more than this share of `total`, as people mean it: 29 of 100 are not, of 29%, though 0.29 * 100 is
+    below 29."""
+    return count > 0 and count / total > share

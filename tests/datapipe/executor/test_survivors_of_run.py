@@ -78,6 +78,15 @@ def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_p
     assert not [step for step in allowed.watcher.steps if "clean" in step or "dedup" in step]
 
 
+def test_run_that_drops_exactly_what_it_may_goes_on(tmp_path: Path) -> None:
+    """29 of 100 documents, where 0.29 * 100 is below 29."""
+    texts = [f"the text number {number}" for number in range(71)]
+    corpora.write_jsonl(tmp_path / "web.jsonl", [{"text": text} for text in texts + texts[:29]])
+    stages = "stages:\n  - dedup.exact: {max_dropped: 29%}\n"
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", stages, _TAIL)
+    assert _dropped(runs.run_mixture(path, make_engine=runs.InProcess)) == {"web": 29}
+
+
 def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(tmp_path: Path) -> None:
     finished = runs.run_mixture(_mixture(tmp_path, "max_dropped: 0.1, on_excess: warn"), make_engine=runs.InProcess)
     warnings = [line for line in finished.watcher.lines if line.startswith("warning")]

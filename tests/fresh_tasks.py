@@ -19,7 +19,7 @@ from datapipe.config import load_mixture
 from datapipe.executor.prepare import prepare
 from datapipe.executor.task import peak_bytes, run_task
 from datapipe.plan.compile import compile_plan
-from datapipe.plan.tasks import GatherTask, MapTask, MeetTask, Record, Task
+from datapipe.plan.tasks import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
 from datapipe.storage import Root
 
 
@@ -33,7 +33,9 @@ class Measured:
 
     @property
     def kind(self) -> str:
-        """The step, all rounds of an exchange as one."""
+        """The step, all rounds of an exchange as one, and all merging."""
+        if isinstance(self.task, MergeTask):
+            return "merge"
         name = self.task.step.rpartition("/")[2]
         return "components" if name.startswith("components-") else name
 
@@ -125,4 +127,4 @@ def run_to_verdicts(mixture: Path, tasks: FreshTasks) -> list[Measured]:
 
 
 def _of_documents(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if isinstance(task, MapTask | MeetTask | GatherTask)]
+    return [task for task in tasks if isinstance(task, MapTask | MeetTask | MergeTask | GatherTask)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -54,17 +55,23 @@ class Block:
     checksum: int
 
 
-def sort_words(rows: pa.RecordBatch | pa.Table) -> list[np.ndarray]:
-    """What rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63."""
+def sort_words(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> list[np.ndarray]:
+    """What rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63.
+
+    Args:
+        count: of words, from the first on, that are asked for; None: all.
+    """
     words: list[np.ndarray] = []
     for name, field_type in zip(rows.schema.names, rows.schema.types):
+        if count is not None and len(words) >= count:
+            break
         if field_type == KEY_TYPE:
             words += key_halves(rows.column(name))
         elif pa.types.is_unsigned_integer(field_type):
             words.append(numbers(rows.column(name)).astype(np.uint64, copy=False))
         elif pa.types.is_signed_integer(field_type):
             words.append(numbers(rows.column(name)).astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63))
-    return words
+    return words[:count]
 
 
 def num_words(schema: pa.Schema) -> int:
@@ -108,20 +115,24 @@ class ExchangeWriter:
             weight: what `OutputRef.weight` is to be; the rows' bytes by default.
 
         Returns:
-            The file; its facts are the `first` and the `last` hash, if there are any.
+            The file; its facts are the `first` and the `last` hash and the number of sorted `runs`, if there are any.
         """
         self._flush()
         index_at = self._stream.tell()
-        width = 2 * num_words(self.schema)
-        index = np.array(self._index, np.uint64).reshape(-1, width + _BLOCK_FIELDS)
-        facts = {"first": int(index[:, 0].min()), "last": int(index[:, width // 2].max())} if len(index) else None
-        index = index.tobytes()
+        facts = self._facts() if self._index else None
+        index = np.array(self._index, np.uint64).tobytes()
         self._stream.write(index)
         self._stream.write(_TAIL.pack(index_at, len(self._index), xxhash.xxh3_64_intdigest(index), _MAGIC))
         self._stream.close()
         checksum, size = file_checksum(self.root, self.path)
         weight = self._weight if weight is None else weight
         return OutputRef(path=self.path, rows=self._rows, bytes=size, weight=weight, checksum=checksum, facts=facts)
+
+    def _facts(self) -> dict[str, int]:
+        """Blocks go on with the run before where they do not begin before its end, as where rows came in order."""
+        width = num_words(self.schema)
+        runs = 1 + sum(one[:width] < before[width : 2 * width] for before, one in pairwise(self._index))
+        return {"first": min(one[0] for one in self._index), "last": max(one[width] for one in self._index), "runs": runs}
 
     def _flush(self) -> None:
         if not self._held:
@@ -205,18 +216,22 @@ def read_portion(
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for output in files:
-        for part in read_blocks(root, output, start, stop):
-            held.append(part.slice(0, position(sort_words(part), stop)))  # the cut may have come after the file was begun
-            held_bytes += held[-1].nbytes
-            if held_bytes > limit_bytes:
-                rows = sorted_rows(pa.Table.from_batches(held))
-                cut = _cut(sort_words(rows)[:prefix])
-                if cut is None:
-                    limit_bytes *= 2
-                else:
-                    stop, rows = cut, rows.slice(0, position(sort_words(rows), cut))
-                held, held_bytes = [rows], rows.nbytes
-    held = [part for part in held if part.num_rows]
+        with open_rows(root, output) as stream:
+            blocks, schema = read_index(stream, output)
+            for block in blocks:
+                part = _between(stream, output, block, schema, start, stop)  # a cut moves the stop within a file, too
+                if part is None:
+                    continue
+                held.append(part)
+                held_bytes += part.nbytes
+                if held_bytes > limit_bytes:
+                    rows = sorted_rows(pa.Table.from_batches(held))
+                    cut = _cut(sort_words(rows)[:prefix])
+                    if cut is None:
+                        limit_bytes *= 2
+                    else:
+                        stop, rows = cut, rows.slice(0, position(sort_words(rows, len(cut)), cut))
+                    held, held_bytes = [rows], rows.nbytes
     return (sorted_rows(pa.Table.from_batches(held)) if held else None), stop
 
 
@@ -261,17 +276,25 @@ def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Ite
     """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and none is empty."""
     with open_rows(root, output) as stream:
         blocks, schema = read_index(stream, output)
-        for one in blocks:
-            if one.last < start or one.first >= stop:
-                continue
-            block = read_block(stream, output, one, schema)
-            if start <= one.first and one.last < stop:
-                yield block
-                continue
-            words = sort_words(block)
-            low, high = position(words, start), position(words, stop)
-            if low < high:  # copied: a slice would hold on to its block, and there is one for every file
-                yield block.take(pa.array(np.arange(low, high)))
+        for block in blocks:
+            part = _between(stream, output, block, schema, start, stop)
+            if part is not None:
+                yield part
+
+
+def _between(
+    stream: pa.NativeFile, output: OutputRef, block: Block, schema: pa.Schema, start: Bound, stop: Bound
+) -> pa.RecordBatch | None:
+    """The rows of a block in [start, stop), or None where it has none; nothing is fetched of one that does not overlap."""
+    if block.last < start or block.first >= stop:
+        return None
+    rows = read_block(stream, output, block, schema)
+    if start <= block.first and block.last < stop:
+        return rows
+    words = sort_words(rows, max(len(start), len(stop)))
+    low, high = position(words, start), position(words, stop)
+    # copied: a slice would hold on to its block, and there is one for every run
+    return rows.take(pa.array(np.arange(low, high))) if low < high else None
 
 
 def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: pa.Schema) -> pa.RecordBatch:

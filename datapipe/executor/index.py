@@ -31,7 +31,7 @@ from datapipe.storage import Root
 INDEX = "index.json"
 ROWS = "rows"
 _FOLDER = "index"
-_VERSION = 1
+_VERSION = 2
 
 _TABLES = pa.schema(
     [
@@ -45,6 +45,7 @@ _TABLES = pa.schema(
         ("checksum", pa.string()),
         ("first", pa.uint64()),
         ("last", pa.uint64()),
+        ("runs", pa.int64()),
     ]
 )
 _FILES = pa.schema([("hash", pa.uint64()), ("source", pa.string()), ("path", pa.string()), ("group", pa.int32())])
@@ -225,7 +226,7 @@ def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
 
 def _rows(tables: pa.Table) -> Iterator[IndexedRows]:
     for row in tables.to_pylist():
-        facts = {"first": row.pop("first"), "last": row.pop("last")}
+        facts = {name: row.pop(name) for name in ("first", "last", "runs")}
         stage, group, table = row.pop("stage"), row.pop("group"), row.pop("table")
         yield IndexedRows(stage=stage, group=group, table=table, output=OutputRef(**row, facts=facts))
 

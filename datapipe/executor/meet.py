@@ -1,8 +1,10 @@
-"""The two kinds of task of a global stage: rows meet by hash, and the verdicts are put in the order of the documents.
+"""The kinds of task of a global stage: rows meet by hash, and the verdicts are put in the order of the documents.
 
     tables ─▶ meet, one task a range of hashes ─▶ tables ─▶ meet ─▶ … ─▶ drops, cuts, sizes ─▶ gather, by key ─▶ verdicts
 
-Both stream: what a task holds is `limit_bytes` of rows and a run of each table that it writes.
+                                                       tables of too many sorted runs ─▶ merge, one task a range ─▶ of fewer
+
+All stream: what a task holds is `limit_bytes` of rows and a run of each table that it writes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from datapipe.executor.pieces import read_bucket, read_pieces
 from datapipe.executor.tables import TableWriters
 from datapipe.global_stage import Global
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.tasks import GatherTask, MeetTask, OutputRef
+from datapipe.plan.tasks import GatherTask, MeetTask, MergeTask, OutputRef
 from datapipe.storage import Root
 
 _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
@@ -64,6 +66,26 @@ def table_schemas(stage: Global) -> dict[str, pa.Schema]:
     for exchange in stage.exchanges():
         schemas.update(exchange.outputs)
     return {**schemas, **{name: one for name, one in (*FINAL_SCHEMAS.items(), (OPEN, OPEN_SCHEMA)) if name in schemas}}
+
+
+def run_merge(task: MergeTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+    """A range of the rows of some files, as they are, in one sorted run: portion after portion, each behind the one before.
+
+    Ranks of an earlier run's rows are written as they are read, without the bit that makes a document new. The file is one of
+    this run, so nobody clears anything in it again, and rows of both kinds may be in it.
+    """
+    metrics, started = TaskMetrics(), perf_counter()
+    schema = table_schemas(cast(Global, task.stage.stage))[task.table]
+    writers = TableWriters(root, folder, {task.table: schema}, task.limit_bytes)
+    where = f"{task.stage.name}: merge"
+    at, end = (task.start,), (task.stop,)
+    while at < end:
+        rows, at = read_portion(root, task.files, at, end, task.limit_bytes)
+        if rows is not None:
+            metrics.spent(where, 0.0, writers.add({task.table: rows}, where))
+    outputs = writers.finish()
+    metrics.spent(where, perf_counter() - started)
+    return outputs, metrics
 
 
 def run_gather(task: GatherTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:

@@ -120,7 +120,7 @@ def _same_group(one: pa.RecordBatch, other: pa.RecordBatch, num_group: int) -> b
 
 
 def _before(rows: pa.RecordBatch | None, bound: Bound, schema: pa.Schema) -> pa.RecordBatch:
-    return _empty(schema) if rows is None else rows.slice(0, position(sort_words(rows), bound))
+    return _empty(schema) if rows is None else rows.slice(0, position(sort_words(rows, len(bound)), bound))
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from datapipe.errors import UserError
 from datapipe.executor.engine import Attempt, Failure, failure_of
 from datapipe.plan.compile import Request
-from datapipe.plan.tasks import GatherTask, MapTask, MeetTask, Record, Task
+from datapipe.plan.tasks import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
 from datapipe.storage import Root, open_input
 
 _PACKAGES = ("datapipe", "stages")
@@ -197,7 +197,7 @@ def user_modules(task: Task) -> dict[str, str]:
     if isinstance(task, MapTask):
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
     else:
-        stages = [task.stage.stage] if isinstance(task, MeetTask | GatherTask) else []
+        stages = [task.stage.stage] if isinstance(task, MeetTask | MergeTask | GatherTask) else []
     found: dict[str, str] = {}
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]

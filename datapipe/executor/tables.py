@@ -13,10 +13,15 @@ from datapipe.storage import Root
 
 
 class TableWriters:
-    """A writer for each table of a task; a table without a row has no file."""
+    """A writer for each table of a task; a table without a row has no file.
 
-    def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema]) -> None:
+    Args:
+        run_bytes: rows of all tables held before they are written, at most; never more than `RUN_BYTES`.
+    """
+
+    def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
         self.root, self.folder, self.schemas = root, folder, schemas
+        self.run_bytes = RUN_BYTES if run_bytes is None else min(RUN_BYTES, run_bytes)
         self._writers: dict[str, ExchangeWriter] = {}
 
     def add(self, tables: Mapping[str, pa.RecordBatch], where: str) -> int:
@@ -32,7 +37,7 @@ class TableWriters:
     def _writer(self, name: str) -> ExchangeWriter:
         if name not in self._writers:
             path = f"{self.folder}/{name}.exchange"
-            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], RUN_BYTES // len(self.schemas))
+            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes // len(self.schemas))
         return self._writers[name]
 
     def finish(self, prefix: str = "") -> dict[str, tuple[OutputRef, ...]]:

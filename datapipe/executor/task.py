@@ -13,7 +13,7 @@ from typing import Any
 from datapipe.errors import DatapipeError
 from datapipe.executor.ledger import ATTEMPTS
 from datapipe.executor.map import run_map
-from datapipe.executor.meet import run_gather, run_meet
+from datapipe.executor.meet import run_gather, run_meet, run_merge
 from datapipe.executor.pack import run_pack
 from datapipe.executor.tokenize import run_sample, run_tokenize, run_train
 from datapipe.metrics import TaskMetrics
@@ -22,6 +22,7 @@ from datapipe.plan.tasks import (
     GatherTask,
     MapTask,
     MeetTask,
+    MergeTask,
     OutputRef,
     PackTask,
     Record,
@@ -38,6 +39,7 @@ Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], Task
 _RUNNERS: dict[type[Task], Runner] = {
     MapTask: run_map,
     MeetTask: run_meet,
+    MergeTask: run_merge,
     GatherTask: run_gather,
     SampleTask: run_sample,
     TrainTask: run_train,

@@ -1,11 +1,12 @@
 """What must run: the mixture, its inputs and what is committed, compiled into steps of tasks. Pure.
 
-    inputs ─▶ clean-0 ─▶ exchange ─▶ … ─▶ verdicts ─▶ clean-1 ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
+    inputs ─▶ clean-0 ─▶ (merge ─▶) exchange ─▶ … ─▶ verdicts ─▶ clean-1 ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
 
 A step is expanded into tasks as soon as the records of the step before are there; until then it is known by name alone.
 So the plan is compiled again whenever a step ends, and a resumed run walks through the committed ones at once. What the
 tasks of a step are is decided in `expand.py`; this file decides which step needs which. How often an exchange is repeated
-is known from what its last round wrote, and from nothing else.
+is known from what its last round wrote, and from nothing else; whether files are merged before they meet, from how many sorted
+runs they lie in (`runs.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
 from datapipe.global_stage import Global
-from datapipe.plan import expand
+from datapipe.plan import expand, runs
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
 from datapipe.plan.tasks import BoundStage, OutputRef, Record, Tables, Task, Verdicts, train_rows
 from datapipe.stage import InputFile, Reader, Split
 
-EXCHANGES = ("meet", "gather")
+EXCHANGES = ("meet", "merge", "gather")
 """Kinds of steps that exchange rows: they have no documents to count."""
 
 LookUp = Callable[[str], Record | None]
@@ -222,6 +223,8 @@ class _Compilation:
         for exchange in stage.exchanges():
             tables = self.exchange(meeting, exchange, tables)
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
+        if final is not None and not self.expander.is_met_in_one_task(final):
+            final = self.merged(step_id, meeting, final)
         gathers = None if final is None else self.expander.gather_tasks(step_id, meeting.stage, final)
         return self.add(step_id, "gather", f"{meeting.id}: verdicts by document", "", gathers)
 
@@ -231,12 +234,15 @@ class _Compilation:
         for number in range(1, exchange.rounds + 1):
             step_id = name if exchange.rounds == 1 else f"{name}-{number}"
             met = None
-            if tables is not None:
-                own = {one: tables.get(one, ()) for one in exchange.inputs}
+            own = None if tables is None else {one: tables.get(one, ()) for one in exchange.inputs}
+            if own is not None and not self.expander.is_met_in_one_task(own, exchange):
+                own = self.merged(step_id, meeting, own)
+            if tables is not None and own is not None:
+                tables = {**tables, **own}
                 met = self.expander.meet_tasks(step_id, meeting.stage, exchange, own)
             label = f"{meeting.id}: {exchange.name}" + (f", round {number}" if exchange.rounds > 1 else "")
             step = self.add(step_id, "meet", label, "", met)
-            if tables is None or not step.is_committed:
+            if tables is None or met is None or not step.is_committed:
                 return None
             written = {one: _files([step], one) for one in exchange.outputs}
             kept = {one: () if one in exchange.outputs and one in exchange.inputs else tables[one] for one in tables}
@@ -249,6 +255,28 @@ class _Compilation:
             f"{name}: not finished after {exchange.rounds} rounds. This is a defect of datapipe or of a stage of yours: "
             "each round must bring the end nearer."
         )
+
+    def merged(self, before: str, meeting: Meeting, tables: _Tables) -> _Tables | None:
+        """Tables of which no hash is in more sorted runs than a bucket should read, or None while they are not made."""
+        found, level = {name: runs.placed(files) for name, files in tables.items()}, 1
+        while wide := [name for name in tables if runs.fan_in([one.file for one in found[name]]) > runs.MOST_RUNS]:
+            step_id = f"{before}.merge-{level}"
+            tasks: list[Task] = []
+            places: dict[str, int] = {}
+            for name in wide:
+                groups, found[name] = runs.merge_groups(found[name])
+                for group in groups:
+                    merging = self.expander.merge_tasks(step_id, meeting.stage, name, group.files)
+                    places |= {task.fingerprint: group.place for task in merging}
+                    tasks += merging
+            step = self.add(step_id, "merge", f"{meeting.id}: merge files of {', '.join(wide)}", "", tasks)
+            if not step.is_committed:
+                return None
+            for record in step.records:
+                for name, files in record.outputs.items():
+                    found[name] += [runs.Placed(place=places[record.fingerprint], file=one) for one in files if one.rows]
+            level += 1
+        return {name: tuple(one.file for one in files) for name, files in found.items()}
 
     def tokenizer(self, cleaned: Sequence[Step]) -> OutputRef | None:
         """The tokenizer's file, or None while it is not committed."""

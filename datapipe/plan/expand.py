@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -27,6 +27,7 @@ from datapipe.plan.tasks import (
     GatherTask,
     MapTask,
     MeetTask,
+    MergeTask,
     OutputRef,
     PackTask,
     Record,
@@ -64,17 +65,29 @@ def _weight(tables: Tables) -> int:
     return sum(output.weight for files in tables.values() for output in files)
 
 
-def _in_range(tables: Tables, start: int, stop: int) -> dict[str, tuple[OutputRef, ...]]:
-    """The files that may have rows of a range of hashes, in an order that their content gives."""
-    return {
-        name: tuple(sorted((one for one in files if _overlaps(one, start, stop)), key=lambda one: one.checksum))
-        for name, files in tables.items()
-    }
+def _by_range(tables: Tables, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, dict[str, tuple[OutputRef, ...]]]]:
+    """Ranges of hashes, ascending, each with the files that may have rows of it, in an order that their content gives.
+
+    Ranges that no file has rows of are left out. Every file is looked at where it begins, ends and lies between, and not in
+    all ranges, of which there are as many as there are files.
+    """
+    ahead = {name: sorted((one for one in files if one.rows), key=_first, reverse=True) for name, files in tables.items()}
+    here: dict[str, list[OutputRef]] = {name: [] for name in tables}
+    for start, stop in ranges:
+        for name, files in ahead.items():
+            while files and _first(files[-1]) < stop:
+                here[name].append(files.pop())
+            here[name] = [one for one in here[name] if _last(one) >= start]
+        if any(here.values()):
+            yield start, stop, {name: tuple(sorted(files, key=lambda one: one.checksum)) for name, files in here.items()}
 
 
-def _overlaps(output: OutputRef, start: int, stop: int) -> bool:
-    facts = output.facts or {}
-    return output.rows > 0 and int(facts["first"]) < stop and int(facts["last"]) >= start
+def _first(output: OutputRef) -> int:
+    return int((output.facts or {})["first"])
+
+
+def _last(output: OutputRef) -> int:
+    return int((output.facts or {})["last"])
 
 
 def _table_checksums(tables: Tables) -> dict[str, list[str]]:
@@ -192,10 +205,7 @@ class Expander:
         at_once = fits_one_task(tables, exchange.at_once_bytes, bucket_bytes)
         ranges = hash_ranges(_weight(tables), _weight(tables) if at_once else bucket_bytes)
         tasks: list[Task] = []
-        for start, stop in ranges:
-            own = _in_range(tables, start, stop)
-            if not any(own.values()):
-                continue
+        for start, stop, own in _by_range(tables, ranges):
             parts: dict[str, Any] = {"stage": stage.digest, "exchange": exchange.name, "tables": _table_checksums(own)}
             tasks.append(
                 MeetTask(
@@ -211,14 +221,34 @@ class Expander:
             )
         return tasks
 
+    def is_met_in_one_task(self, tables: Tables, exchange: Exchange | None = None) -> bool:
+        """Whether an exchange, or the gathering of verdicts, reads all rows in one task, so that no block is read twice."""
+        bucket_bytes = self.mixture.execution.bucket_bytes
+        at_once_bytes = 0 if exchange is None else exchange.at_once_bytes
+        return _weight(tables) <= bucket_bytes or fits_one_task(tables, at_once_bytes, bucket_bytes)
+
+    def merge_tasks(self, step: str, stage: BoundStage, table: str, files: Sequence[OutputRef]) -> Sequence[Task]:
+        """One task per range of hashes of files that are merged with each other."""
+        bucket_bytes = self.mixture.execution.bucket_bytes
+        tables = {table: tuple(files)}
+        return [
+            MergeTask(
+                **self.common(step, "", "merge", [stage.name], tables=_table_checksums(own), range=[start, stop]),
+                stage=stage,
+                table=table,
+                files=own[table],
+                start=start,
+                stop=stop,
+                limit_bytes=bucket_bytes + bucket_bytes // 4,
+            )
+            for start, stop, own in _by_range(tables, hash_ranges(_weight(tables), bucket_bytes))
+        ]
+
     def gather_tasks(self, step: str, stage: BoundStage, tables: Tables) -> Sequence[Task]:
         """The verdicts by document; one task per range of the first halves of keys."""
         bucket_bytes = self.mixture.execution.bucket_bytes
         tasks: list[Task] = []
-        for start, stop in hash_ranges(_weight(tables), bucket_bytes):
-            own = _in_range(tables, start, stop)
-            if not any(own.values()):
-                continue
+        for start, stop, own in _by_range(tables, hash_ranges(_weight(tables), bucket_bytes)):
             tasks.append(
                 GatherTask(
                     **self.common(step, "", "gather", [stage.name], tables=_table_checksums(own), range=[start, stop]),
@@ -324,8 +354,8 @@ def _of_files(tables: Tables, hashes: Collection[int]) -> Tables:
     listed = sorted(hashes)
 
     def is_own(output: OutputRef) -> bool:
-        at = bisect_left(listed, int((output.facts or {})["first"]))
-        return at < len(listed) and listed[at] <= int((output.facts or {})["last"])
+        at = bisect_left(listed, _first(output))
+        return at < len(listed) and listed[at] <= _last(output)
 
     return {name: tuple(output for output in files if output.rows and is_own(output)) for name, files in tables.items()}
 

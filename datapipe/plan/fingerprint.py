@@ -18,6 +18,7 @@ from datapipe.source_code import digest_of
 _RUNNERS = {
     "map": "datapipe.executor.map",
     "meet": "datapipe.executor.meet",
+    "merge": "datapipe.executor.meet",
     "gather": "datapipe.executor.meet",
     "sample": "datapipe.executor.tokenize",
     "train": "datapipe.executor.tokenize",

@@ -2,6 +2,7 @@
 
     map        splits of input, or documents of the step before  ->  documents, drops, quarantine, rows to exchange
     meet       a range of hashes of the tables of an exchange    ->  rows of its outputs
+    merge      a range of hashes of some files of a table          ->  the same rows in one sorted run
     gather     a range of document keys of the final tables      ->  drops, cuts and sizes, one file of each
     sample     documents                                         ->  a deterministic part of their text
     train      samples                                           ->  tokenizer.json
@@ -37,7 +38,8 @@ class OutputRef:
         rows: documents, rows to exchange or sequences, as the file's kind has it.
         bytes: as stored.
         weight: bytes before compression, or tokens × width: what bucket counts are reckoned from.
-        facts: the few more things the next step must know, such as the end-of-text id of a tokenizer.
+        facts: the few more things the next step must know, such as the end-of-text id of a tokenizer. Of rows to exchange the
+            `first` and the `last` hash, and how many sorted `runs` they lie in.
         url: where it is instead, of an earlier run's rows that documents are held against; never of an output.
     """
 
@@ -143,6 +145,18 @@ class MeetTask(Task):
     stop: int
     limit_bytes: int
     at_once: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeTask(Task):
+    """Makes one sorted run of the rows that some files of a table have of one hash range."""
+
+    stage: BoundStage
+    table: str
+    files: tuple[OutputRef, ...]
+    start: int
+    stop: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

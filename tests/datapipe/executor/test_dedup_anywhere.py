@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from datapipe.plan.runs import fan_in
+from datapipe.plan.tasks import GatherTask, MeetTask
 from tests import dedup_runs, runs
 from tests.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
 
 SMALL = ("execution.split_bytes=16KiB", "execution.bucket_bytes=4KiB")
+_TINY_BUCKETS = "execution.bucket_bytes=1KiB"
 LARGE = ("execution.split_bytes=1MiB", "execution.bucket_bytes=16MiB")
 
 
@@ -71,3 +74,22 @@ def test_dedup_outcome_does_not_depend_on_how_it_ran(
     exchanged = ["dedup.minhash/bands", "dedup.lines/meet", "dedup.substring/look"]
     exchanged += ["dedup.minhash/components-1"] if overrides == SMALL else []
     assert overrides == LARGE or all(steps.count(name) > 1 for name in exchanged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"make_engine": runs.InProcess}, {"workers": 2}], ids=["in-process", "2-workers"])
+@pytest.mark.parametrize("most_runs", [2, 3])
+def test_dedup_outcome_is_that_of_files_merged_before_they_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, expected: Outcome, most_runs: int, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", most_runs)
+    done = runs.run_mixture(dedup_runs.write_mixture(tmp_path, corpus), overrides=(*SMALL, _TINY_BUCKETS), **options)
+    assert outcome(done) == expected
+    merged = {step.id for step in done.plan.of_kind("merge")}
+    steps = {"exact/meet", "minhash/bands", "minhash/first", "minhash/components-1", "lines/meet", "lines/verdicts"}
+    assert {f"dedup.{step}.merge-1" for step in steps} <= merged
+    assert "dedup.lines/meet.merge-2" in merged
+    exchanged = [step.tasks for kind in ("meet", "gather") for step in done.plan.of_kind(kind) if step.tasks]
+    read = [task.tables for tasks in exchanged if len(tasks) > 1 for task in tasks if isinstance(task, MeetTask | GatherTask)]
+    assert len(read) > 30
+    assert all(fan_in(files) <= most_runs for one in read for files in one.values())

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from datapipe.columns import make_keys
+from datapipe.executor.exchange import ExchangeWriter
+from datapipe.plan.tasks import HASH_SPACE, BoundStage, MergeTask, OutputRef
+from datapipe.storage import Root
+from stages.dedup.exact import Exact
 from tests import scale_corpus
 from tests.fresh_tasks import FreshTasks, run_to_verdicts
 
@@ -50,3 +57,31 @@ def test_task_memory_does_not_grow_with_the_corpus(
     rooms = {kind: _ROOM_BYTES if kind in kinds else _WRITTEN_ROOM_BYTES for kind in large}
     assert exchanged > 16 << 20  # sixteen buckets and more
     assert all(large[kind] <= small[kind] + rooms[kind] for kind in large), f"small: {small}, large: {large}"
+
+
+def test_merge_memory_does_not_grow_with_what_is_in_its_range(tasks: FreshTasks, tmp_path: Path) -> None:
+    """As where all rows of a table are about a few files: 64 MB in one range, held against a hundredth of them."""
+    root, stage = Root(str(tmp_path)), Exact()
+    ((table, schema),) = stage.emits().items()
+    files: list[OutputRef] = []
+    for number in range(4):
+        rng = np.random.default_rng(number)
+        keys = make_keys(number, np.arange(400_000, dtype=np.uint64))
+        rows = [keys if one.type == keys.type else pa.array(rng.integers(0, 1 << 64, len(keys), np.uint64)) for one in schema]
+        writer = ExchangeWriter(root, f"{number}.exchange", schema, 4 << 20)
+        writer.add(pa.RecordBatch.from_arrays(rows, schema=schema))
+        files.append(writer.finish())
+    peaks: list[int] = []
+    for stop in (HASH_SPACE // 100, HASH_SPACE):
+        bound = BoundStage(name="dedup.exact", stage=stage, digest="digest")
+        task = MergeTask(
+            step="merge", fingerprint=f"{stop}", seed=1, stage=bound, table=table, files=tuple(files), start=0, stop=stop,
+            limit_bytes=1 << 20,
+        )  # fmt: skip
+        measured = tasks.run(task, str(tmp_path))
+        peaks.append(measured.peak_bytes)
+    (merged,) = measured.record.of(table)
+    assert merged.rows == 1_600_000
+    mapped = merged.bytes + files[0].bytes  # local files are mapped, and what is mapped is counted with what is held
+    assert peaks[1] < peaks[0] + mapped + _ROOM_BYTES, f"peaks: {peaks}"
+    assert merged.weight > 2 * _ROOM_BYTES

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from datapipe.executor.exchange import ExchangeWriter, read_index, read_range, s
 from datapipe.executor.task import run_task
 from datapipe.plan.expand import Expander
 from datapipe.plan.runs import fan_in
-from datapipe.plan.tasks import HASH_SPACE, BoundStage, OutputRef
+from datapipe.plan.tasks import HASH_SPACE, BoundStage, MergeTask, OutputRef
 from datapipe.storage import Root
 from stages.dedup.exact import Exact
 from tests import dedup_runs, runs
@@ -105,6 +107,25 @@ def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(tmp_path: P
     files = [_write(root, "rows.exchange", rows, url) for url in ("", root.child_url("rows.exchange"))]
     prints = [[task.fingerprint for task in expander.merge_tasks("merge", _STAGE, "texts", [one])] for one in files]
     assert not set(prints[0]) & set(prints[1])
+
+
+def test_merge_holds_no_more_than_its_limit_however_many_rows_its_range_has(tmp_path: Path, expander: Expander):
+    root = Root(str(tmp_path))
+    files = [_write(root, f"{number}.exchange", _rows(number, 2_500)) for number in range(4)]
+    (table,) = _STAGE.stage.emits()
+    (task,) = expander.merge_tasks("merge", _STAGE, table, files)[:1]
+    task = dataclasses.replace(cast(MergeTask, task), start=0, stop=HASH_SPACE, files=tuple(files))
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        record = run_task(task, root, "1")
+    finally:
+        pa.set_memory_pool(before)
+    (merged,) = record.of(table)
+    assert merged.rows == 10_000
+    assert fan_in([merged]) == 1
+    assert merged.weight > 18 * task.limit_bytes
+    assert pool.max_memory() < 8 * task.limit_bytes
 
 
 def test_run_that_merges_files_makes_the_same_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

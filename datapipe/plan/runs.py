@@ -22,8 +22,10 @@ import xxhash
 from datapipe.plan.tasks import OutputRef
 
 MOST_RUNS = 256
-"""That a bucket reads of. A block of each is 256 MiB, as much as a bucket itself has by default; a merge moves the bytes of a
-bucket twice, so with fewer runs it would cost more than it saves."""
+"""That a bucket reads of. A block of each is 256 MiB, as much as a bucket itself has by default. Where a merge pays depends on
+what is scarce: a run costs a bucket four requests (end, index, schema, block), a block of 1 MiB, and 0.5 to 1 ms of a core; a
+merge reads and writes the bucket once more, at 100 MB/s (measured). So requests of an object store are fewer from here on,
+bytes from about 770 runs, and core time from about 2,500."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

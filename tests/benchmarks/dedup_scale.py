@@ -7,7 +7,9 @@ that of a run, in a process of its own; what is in FOLDER for a size is removed 
 
     near duplicates   10,000 documents, ten times as many … up to `--largest`: reading, signatures, and every exchange of
                       dedup.minhash with components in rounds
-    band rows         the same sizes up to `--rows`: 14 band hashes and a key a document, generated, written and met; no text
+    band rows         the same sizes up to `--rows`: 14 band hashes and a key a document, generated, written and met; no text;
+                      `--run-mib` makes more sorted runs of them, and where they are more than 256 they are met as they are, and
+                      merged and met
     memory            the peak of each kind of task beyond the imports, all four stages, 20,000 and 200,000 documents, with
                       buckets of 4 MiB
 
@@ -41,9 +43,10 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.config import load_mixture
-from datapipe.executor.exchange import ExchangeWriter
+from datapipe.executor.exchange import RUN_BYTES, ExchangeWriter
 from datapipe.executor.prepare import prepare
 from datapipe.global_stage import Global
+from datapipe.plan import runs
 from datapipe.plan.expand import Expander
 from datapipe.plan.tasks import OutputRef
 from datapipe.storage import Root
@@ -63,7 +66,7 @@ _MEMORY_STAGES: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("lines", "dedup.lines", {}),
     ("substring", "dedup.substring", {"length": 20}),
 )
-_BANDS, _CHUNK_DOCS, _DOCS_PER_TASK = 14, 50_000, 1_000_000
+_BANDS, _CHUNK_DOCS, _DOCS_PER_TASK = 14, 5_000, 1_000_000
 
 
 @dataclass
@@ -110,12 +113,13 @@ def near_duplicates(folder: Path, num_docs: int) -> Grown:
 # ------------------------------------------------------------------------------------------------ band rows alone
 
 
-def band_rows(folder: Path, num_docs: int) -> Grown:
-    """The rows of `bands`, written as map tasks do, and met."""
+def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
+    """The rows of `bands`, written as map tasks do, and met; and met after merging, where they are of many runs."""
     grown, root = Grown(num_docs), Root(str(folder / "out"))
     started = time.perf_counter()
     files = [
-        _written(root, start, min(num_docs, start + _DOCS_PER_TASK), num_docs) for start in range(0, num_docs, _DOCS_PER_TASK)
+        _written(root, start, min(num_docs, start + _DOCS_PER_TASK), num_docs, run_bytes)
+        for start in range(0, num_docs, _DOCS_PER_TASK)
     ]
     grown.seconds["emit"] = time.perf_counter() - started
     grown.rows_bytes["emit"] = sum(file.weight for file in files)
@@ -125,16 +129,27 @@ def band_rows(folder: Path, num_docs: int) -> Grown:
     (stage,) = prepare(mixture).sources["web"].stages
     assert isinstance(stage.stage, Global)
     exchange = stage.stage.exchanges()[0]
+    expander = Expander(mixture)
     with fresh_tasks() as tasks:
-        for task in Expander(mixture).meet_tasks("bands", stage, exchange, {"bands": tuple(files)}):
+        for task in expander.meet_tasks("bands", stage, exchange, {"bands": tuple(files)}):
             grown.add(tasks.run(task, mixture.output))
+        if runs.fan_in(files) > runs.MOST_RUNS:
+            groups, left = runs.merge_groups(runs.placed(files))
+            merging = [task for one in groups for task in expander.merge_tasks("merge", stage, "bands", one.files)]
+            merged = [one.file for one in left]
+            for task in merging:
+                measured = tasks.run(task, mixture.output)
+                grown.add(measured)
+                merged += measured.record.of("bands")
+            for task in expander.meet_tasks("bands-of-merged", stage, exchange, {"bands": tuple(merged)}):
+                grown.add(tasks.run(task, mixture.output))
     shutil.rmtree(folder)
     return grown
 
 
-def _written(root: Root, start: int, stop: int, num_docs: int) -> OutputRef:
+def _written(root: Root, start: int, stop: int, num_docs: int, run_bytes: int) -> OutputRef:
     """The band rows of the documents at places [start, stop): a family has every second band in common."""
-    writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS)
+    writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS, run_bytes)
     multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     is_shared = np.arange(_BANDS) % 2 == 0
     for first in range(start, stop, _CHUNK_DOCS):
@@ -206,13 +221,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the corpora and outputs go; of a million documents about 4 GB")
     parser.add_argument("--largest", type=int, default=1_000_000, help="most documents with text")
     parser.add_argument("--rows", type=int, default=10_000_000, help="most documents of band rows alone")
+    parser.add_argument("--run-mib", type=int, default=RUN_BYTES >> 20, help="size of the sorted runs of band rows")
     parser.add_argument("--plot", type=Path, help="where to draw the lines (needs matplotlib)")
     parser.add_argument("--no-memory", action="store_true")
     given = parser.parse_args()
     grown = [near_duplicates(given.folder / str(size), size) for size in _SIZES if size <= given.largest]
     _table(grown, _STEPS)
-    bands = [band_rows(given.folder / f"rows-{size}", size) for size in _SIZES if size <= given.rows]
-    _table(bands, ("emit", "bands"))
+    bands = [band_rows(given.folder / f"rows-{size}", size, given.run_mib << 20) for size in _SIZES if size <= given.rows]
+    _table(bands, ("emit", "bands", "merge", "bands-of-merged"))
     lines = {step: [(one.num_docs, one.seconds[step]) for one in grown] for step in _STEPS}
     lines["band rows alone, written"] = [(one.num_docs, one.seconds["emit"]) for one in bands]
     lines["band rows alone, met"] = [(one.num_docs, one.seconds["bands"]) for one in bands]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +17,7 @@ from datapipe.executor.partitions import read_documents, read_table
 from datapipe.executor.takedown import make_index, take_down
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.inputs import file_hash
-from datapipe.plan.tasks import HASH_SPACE, MapTask
+from datapipe.plan.tasks import HASH_SPACE, MapTask, MergeTask
 from datapipe.storage import Root
 from tests import corpora, runs
 
@@ -120,6 +120,19 @@ def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, o
     for stage in ("dedup.exact", "dedup.minhash"):
         matched = [key[:8] in olds for name, *_, key in _drops(new, "new").values() if name == stage]
         assert sum(matched) > 5 and (stage == "dedup.exact" or not all(matched)), stage
+
+
+@pytest.mark.slow
+def test_verdicts_are_the_same_where_rows_of_both_runs_are_merged_before_they_meet(
+    folder: Path, old: runs.Finished, new: runs.Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
+    small = ["execution.bucket_bytes=2KiB"]
+    merged = _run(folder, "of-new-merged", "new", against=f"{folder}/of-old/out", overrides=small)
+    files = [one for step in merged.plan.of_kind("merge") for task in step.tasks or () for one in cast(MergeTask, task).files]
+    assert {one.is_settled for one in files} == {True, False}
+    assert _drops(merged, "new") == _drops(new, "new")
+    assert _kept(merged, "new") == _kept(new, "new")
 
 
 def test_what_is_cut_from_new_documents_is_what_one_run_over_all_cuts(folder: Path) -> None:

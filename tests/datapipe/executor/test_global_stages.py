@@ -11,6 +11,7 @@ import pytest
 from datapipe.columns import key_halves
 from datapipe.errors import DatapipeError
 from datapipe.executor.partitions import read_table
+from datapipe.plan.runs import MOST_RUNS
 from datapipe.plan.tasks import MapTask
 from datapipe.storage import Root
 from tests import corpora, runs
@@ -88,20 +89,22 @@ class Stopping(runs.InProcess):
         return super().next_attempt(timeout_s)
 
 
-def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, folder, reference):
+@pytest.mark.parametrize("most_runs", [MOST_RUNS, pytest.param(2, marks=pytest.mark.slow)], ids=["", "merged"])
+def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, folder, reference, monkeypatch, most_runs):
+    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", most_runs)
+    size = "execution.bucket_bytes=" + ("16KiB" if most_runs == MOST_RUNS else "2KiB")
     ran: list[str] = []
     for number in range(40):
         watcher = runs.Watcher()
-        Stopping.left = 7
+        Stopping.left = 7 if most_runs == MOST_RUNS else 29
         try:
-            done = _run(
-                folder, tmp_path / "run", IN_ROUNDS, "execution.bucket_bytes=16KiB", make_engine=Stopping, watcher=watcher
-            )
+            done = _run(folder, tmp_path / "run", IN_ROUNDS, size, make_engine=Stopping, watcher=watcher)
         except KeyboardInterrupt:
             ran += [record.fingerprint for record in watcher.records]
             continue
         ran += [record.fingerprint for record in watcher.records]
         assert number > 3
+        assert bool(done.plan.of_kind("merge")) == (most_runs == 2)
         assert _drops(done) == _drops(reference)
         assert len(set(ran)) == len(ran)
         return

@@ -9,7 +9,8 @@ sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
 total                   the same, and the steps that serve several sources
 excesses                of each source that lost more to a global stage than its `max_dropped`: {source, stage, dropped, read,
                         allowed, on_excess, text}
-tasks                   step → {planned, committed}; of each round of an exchange, and of merging, also what was written: {rows, bytes, seconds}
+tasks                   step → {planned, committed}; of each round of an exchange, and of merging, also what it wrote:
+                        {rows, bytes, seconds}
 mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/drawing.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """

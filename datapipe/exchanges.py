@@ -33,7 +33,7 @@ DROP_SCHEMA = pa.schema(
     ]
 )
 """The final table `drops`: drop the document `key`, since `survivor` stands for it; `value` is the measured likeness (1.0:
-equal). Of several rows of a document the first by (key, survivor) counts. `hash` is the first half of `key`
+equal; NaN: none was). Of several rows of a document the first by (key, survivor) counts. `hash` is the first half of `key`
 (`columns.key_halves`), as in all final tables."""
 
 CUT_SCHEMA = pa.schema(

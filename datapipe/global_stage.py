@@ -71,7 +71,9 @@ class Global(Stage):
         "says so and goes on.",
     )
 
-    against: Annotated[tuple[str, ...], BeforeValidator(_listed), WithJsonSchema(_STRING_OR_STRINGS)] = Field(
+    against: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed), WithJsonSchema(_STRING_OR_STRINGS)
+    ] = Field(
         default=(),
         description="Outputs of earlier runs (with their work/ folder), or indexes that `datapipe index` made of them: paths "
         "or URLs. Documents are held against theirs too, dropped ones included, without their text being read again. What an "

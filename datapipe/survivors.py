@@ -30,7 +30,7 @@ the same on any machine; a stage that computes a score rounds it, so that the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -56,6 +56,8 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _BITS = 63
 _SOURCE_BITS = 10
 _MOST_SHARING = 2
+_MANY_UNREAD = 16
+"""A batch of so many values in a row that cannot be read is no accident."""
 _DATE_BITS, _DATE_MARGIN_S = 40, 1 << 36
 _LENGTH_BITS = 58
 """Of the float just above a whole number below 2^64, counted from that of 1.0: 6 of the exponent and 52 of the fraction."""
@@ -99,11 +101,12 @@ def _criterion(value: Any) -> Criterion:
     if isinstance(value, str) and value in _PLAIN:
         return Criterion(by=value)
     if isinstance(value, str):
-        meant = suggest(value, _PLAIN)
-        raise ValueError(f"{_EXPECTED}.{meant}" if meant else _EXPECTED)
+        raise _unknown(value, _PLAIN)
     if not isinstance(value, Mapping) or len(value) != 1:
         raise ValueError(_EXPECTED)
     [(by, named)] = value.items()
+    if by not in (*_OF_COLUMN, "source_order"):
+        raise _unknown(str(by), (*_OF_COLUMN, "source_order"))
     if by in _OF_COLUMN and isinstance(named, str) and named:
         return Criterion(by=by, column=named)
     if by == "source_order" and isinstance(named, list | tuple) and named and all(isinstance(one, str) for one in named):
@@ -111,6 +114,11 @@ def _criterion(value: Any) -> Criterion:
             raise ValueError("expected each source once")
         return Criterion(by=by, sources=tuple(named))
     raise ValueError(_EXPECTED)
+
+
+def _unknown(name: str, known: Sequence[str]) -> ValueError:
+    meant = suggest(name, known)
+    return ValueError(f"{_EXPECTED}.{meant}" if meant else _EXPECTED)
 
 
 def _written(criteria: tuple[Criterion, ...]) -> Any:
@@ -187,8 +195,20 @@ def _code(one: Criterion, batch: DocumentBatch, context: StageContext, bits: int
         code = _length_code(columns.text_lengths(batch.texts), bits)
         return last - code if one.by == "longest" else code
     column = _column(one, batch, context)
+    read_as = "ISO 8601 dates, such as 2024-03-09" if one.by in ("earliest", "latest") else "numbers"
     code, there = _date_code(column, bits) if one.by in ("earliest", "latest") else _number_code(column, bits)
+    _check_readable(column, there, f"{context.name}: keep: {{{one.by}: {one.column}}}", read_as)
     return np.where(there, last - code if one.by in ("latest", "highest") else code, last)
+
+
+def _check_readable(column: pa.Array, there: np.ndarray, asked_by: str, read_as: str) -> None:
+    """Raises UserError where a column of text holds many values and none can be read: then it would decide nothing."""
+    if not _is_text(column.type) or there.any() or len(column) - column.null_count < _MANY_UNREAD:
+        return
+    example = column.drop_null()[0].as_py()
+    raise UserError(
+        f"{asked_by}: none of {len(column) - column.null_count} values is one, such as {example!r}; expected {read_as}"
+    )
 
 
 def _length_code(lengths: np.ndarray, bits: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Carrying out the verdicts of a global stage on a batch: documents dropped, spans cut, sizes of clusters written beside them.
 
-    batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed: dropped, as STAGE:too_much_removed
+    batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed, or nothing left: dropped, as STAGE:too_much_removed
                             └─▶ the text without the spans, and where its seams are ─▶ size column
 
 The bytes cut from documents that stay are counted by rule, as the tally STAGE:RULE_bytes; each byte once.
@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import hex_keys, keys_from, text_buffers, texts_from
+from datapipe.columns import compute as pc
+from datapipe.columns import hex_keys, keys_from, text_buffers, text_lengths, texts_from
 from datapipe.documents import DocumentBatch
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.partitions import TableWriter
 from datapipe.executor.verdicts import CutReader, Cuts, SizeReader, VerdictReader
 from datapipe.kernels import replace
@@ -56,6 +57,9 @@ class Judge:
             added[self.verdicts.size_column] = pa.array(self._sizes.of(batch.keys))
         if self.verdicts.cluster_column is not None:
             added[self.verdicts.cluster_column] = hex_keys(batch.keys)
+        again = next((name for name in added if name in batch.record.schema.names), None)
+        if again is not None:
+            raise UserError(f"{self.verdicts.name}: would write over column '{again}', which an earlier stage wrote")
         return batch.with_columns(added) if added else batch
 
     def _drop(
@@ -74,7 +78,8 @@ class Judge:
         starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
         removed = np.bincount(cuts.documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
         share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
-        too_much = share > self.verdicts.removed_share
+        texts = _without(offsets, data, starts, stops)
+        too_much = (share > self.verdicts.removed_share) | ((removed > 0) & _is_blank(texts))
         if too_much.any():
             rows, limit = np.flatnonzero(too_much), self.verdicts.removed_share
             survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type)
@@ -84,9 +89,14 @@ class Judge:
         for rule, count in zip(cuts.names, counts):
             self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
         starts, stops = starts[stay], stops[stay]
-        texts = _without(offsets, data, starts, stops)
+        texts = _without(offsets, data, starts, stops) if too_much.any() else texts
         seams = seams_after(offsets, batch.seams, starts, stops, text_buffers(texts)[0])
         return batch.with_columns({"text": texts, SEAMS: seams}).filter(~too_much)
+
+
+def _is_blank(texts: pa.Array) -> np.ndarray:
+    """Which texts hold nothing but white space, (num_docs,) bool."""
+    return text_lengths(pc.call_function("utf8_trim_whitespace", [texts])) == 0
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

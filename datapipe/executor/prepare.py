@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -42,10 +42,26 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
     bound = tuple(bind(use) for use in mixture.stages_of(name))
+    _check_columns(mixture, name, [one for one in bound if isinstance(one.stage, Global)])
     for one in bound:
         if isinstance(one.stage, Global):
             _check_named(mixture, name, one.name, one.stage.source_order() or ())
     return bound
+
+
+def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
+    """Raises UserError where a global stage would write over a column that the source keeps, or that another one wrote."""
+    taken = dict.fromkeys(mixture.sources[source].keep, "the source keeps")
+    for one in bound:
+        stage = cast(Global, one.stage)
+        for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
+            if column in taken:
+                raise UserError(
+                    f"sources.{source}: {one.name}: {option}: {column} is the name of a column that {taken[column]}, and that "
+                    "would be lost. Expected a name of its own."
+                )
+            if column is not None:
+                taken[column] = f"{one.name} writes"
 
 
 def _check_named(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:

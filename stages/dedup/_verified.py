@@ -33,7 +33,7 @@ class VerifiedPairs:
 
     Attributes:
         num_perm: permutations of a signature; 0 where meetings are not verified.
-        least: the similarity from which a pair counts; without verification what every pair is said to have.
+        least: the similarity from which a pair counts, where it is verified.
         at_once_bytes: as `Exchange` has it, for the components.
     """
 
@@ -135,7 +135,7 @@ class VerifiedPairs:
     def _gather(self, narrow: pa.RecordBatch, likeness: pa.RecordBatch) -> pa.RecordBatch:
         best = likeness.take(pa.array(_distinct(likeness, "key")))
         differing = columns.numbers(best.column("differing"))[_found(narrow, best)]
-        values = np.round(1 - differing / self.num_perm, 4) if self.num_perm else np.full(len(differing), self.least)
+        values = np.round(1 - differing / self.num_perm, 4) if self.num_perm else np.full(len(differing), np.nan)
         return clusters.drop_rows(narrow.column("key"), narrow.column("other"), values)
 
     def _signed(self, rows: pa.RecordBatch) -> np.ndarray:

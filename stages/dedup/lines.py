@@ -73,7 +73,8 @@ class Lines(Global):
         default=0.5,
         ge=0,
         le=1,
-        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more.",
+        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more, or "
+        "where nothing but white space is left.",
     )
 
     rule = "repeated"

@@ -102,7 +102,8 @@ class Minhash(Global):
 
     verify: Literal["signature", "none"] = Field(
         default="signature",
-        description="signature: a pair that met counts where their signatures are alike enough. none: every meeting counts.",
+        description="signature: a pair that met counts where their signatures are alike enough. none: every meeting "
+        "counts, and nothing is measured.",
     )
     min_similarity: float | None = Field(
         default=None,
@@ -123,6 +124,14 @@ class Minhash(Global):
     judge_options = ("min_similarity", "components_bytes")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _limit_where_it_counts(self) -> Self:
+        if self.verify == "none" and self.min_similarity is not None:
+            raise ValueError(
+                "min_similarity has no effect with verify: none, where every meeting counts: leave out one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_way_of_banding(self) -> Self:

@@ -70,7 +70,8 @@ class Substring(Global):
         default=0.8,
         ge=0,
         le=1,
-        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more.",
+        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more, or "
+        "where nothing but white space is left.",
     )
     method: Literal["exchange", "suffix_array"] = Field(
         default="exchange",

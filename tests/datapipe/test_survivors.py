@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
@@ -160,3 +160,17 @@ def test_ranks_of_earlier_runs_come_before_all_others_in_the_order_they_had(keep
     settled = old.column(RANK).to_numpy()
     assert settled.max() < ranks.min()
     assert np.array_equal(np.argsort(settled, kind="stable"), np.argsort(ranks, kind="stable"))
+
+
+@pytest.mark.parametrize("keep", [{"latest": "when"}, {"highest": "when"}])
+def test_ranks_by_a_column_of_which_nothing_can_be_read_are_refused(keep: Any) -> None:
+    texts = ["3 March 2024"] * 16 + [None]
+    with pytest.raises(UserError, match=r"none of 16 values is one, such as '3 March 2024'; expected (ISO 8601|numbers)"):
+        _order(keep, _batch(["x"] * 17, when=pa.array(texts, pa.string())))
+    few = _batch(["x"] * 17, when=pa.array([*texts[:15], None, None], pa.string()))
+    assert _order(keep, few) == list(range(17))
+
+
+def test_keep_by_a_name_that_is_mistyped_is_told_the_right_one() -> None:
+    with pytest.raises(ValidationError, match="Did you mean 'highest'"):
+        KEEP.validate_python({"higest": "score"})

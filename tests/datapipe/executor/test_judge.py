@@ -76,9 +76,18 @@ def test_judge_cuts_spans_once_and_counts_their_bytes_by_rule(tmp_path):
     rows = [(0, 2, 5, "a"), (0, 4, 7, "b"), (0, 4, 6, "a"), (0, 9, 10, "a"), (1, 0, 6, "b"), (3, 0, 3, "a"), (3, 3, 6, "b")]
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, place), *rest) for place, *rest in rows]),)
     found = _Judging(tmp_path, {"cuts": cuts})
-    assert found.judge.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched", ""]
-    assert found.books.tallies == {"dedup:a_bytes": 3 + 1 + 3, "dedup:b_bytes": 2 + 6 + 3}
-    assert found.dropped() == []
+    assert found.judge.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched"]
+    assert found.books.tallies == {"dedup:a_bytes": 3 + 1, "dedup:b_bytes": 2 + 6}
+    assert [(row["key"], row["rule"], row["value"]) for row in found.dropped()] == [(_key(1, 3), "too_much_removed", 1.0)]
+
+
+@pytest.mark.parametrize("rest", [" ", "\n\u3000\t", ""])
+def test_judge_leaves_no_document_of_white_space_alone(tmp_path, rest):
+    """Whatever share may be cut out. One that was blank before is no business of the stage."""
+    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 5, "a")]),)
+    found = _Judging(tmp_path, {"cuts": cuts}, removed_share=1.0)
+    assert found.judge.apply(batch_of(["words" + rest, " ", ""])).texts.to_pylist() == [" ", ""]
+    assert found.books.dropped == {"dedup:too_much_removed": 1} and not sum(found.books.tallies.values())
 
 
 def test_judge_drops_a_document_of_which_too_much_is_cut(tmp_path):

@@ -217,6 +217,19 @@ def test_size_column_cannot_take_the_place_of_a_column_that_is_there(mixture):
         run(mixture, "stages=[dedup.exact: {size_column: text}]")
 
 
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        ("[dedup.exact: {size_column: score}]", "score is the name of a column that the source keeps"),
+        ("[dedup.exact: {size_column: n, cluster_column: n}]", "n is the name of a column that dedup.exact writes"),
+        ("[dedup.exact: {size_column: n}, dedup.minhash: {size_column: n}]", "a column that dedup.exact writes"),
+    ],
+)
+def test_columns_about_clusters_take_the_place_of_no_other(mixture, stages, told):
+    with pytest.raises(UserError, match=told):
+        run(mixture, f"stages={stages}", "sources.web.keep=[score]")
+
+
 def batch_of(values: pa.Array) -> DocumentBatch:
     names = pa.array([f"d{number}" for number in range(len(values))], pa.large_string())
     keys = columns.make_keys(1, np.arange(len(values), dtype=np.uint64))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
+from pydantic import ValidationError
 
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
@@ -189,9 +190,11 @@ def test_minhash_pickled_stage_emits_the_same() -> None:
     assert pickle.loads(pickle.dumps(stage)).emit(batch_of(_family(1))) == stage.emit(batch_of(_family(1)))
 
 
-def test_minhash_unverified_drops_carry_the_similarity_from_which_documents_meet() -> None:
+def test_minhash_unverified_drops_carry_no_measure() -> None:
     drops = meet_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
-    assert drops.column("value").to_pylist() == [0.5493]
+    assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
+    with pytest.raises(ValidationError, match="min_similarity has no effect with verify: none"):
+        Minhash(verify="none", min_similarity=0.8)
 
 
 @pytest.mark.parametrize(("threshold", "num_perm"), [(0.5, None), (0.7, None), (0.9, 256)])

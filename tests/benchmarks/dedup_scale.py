@@ -27,8 +27,8 @@ Measured on a 2-core AMD EPYC that others used too, microseconds by the document
     band rows, written     4.1     3.1     3.4     4.2
     band rows, met         2.5     1.8     3.1     6.4    51 runs, 51 buckets: 1.8 bytes are read for one
 
-With `--run-mib 1` 10^7 documents are 2,000 runs. Wall time beside other work: met as they are 10.2, merged 6.2 and met 3.8. Core
-time of the same tasks in one process, of the meetings every tenth: 7.2 to 8.0 against 3.4 and 2.4.
+With `--run-mib 1` 10^7 documents are 2,000 runs. Wall time beside other work: met as they are 10.2, merged 6.2 and met 3.8.
+Core time of the same tasks in one process, of the meetings every tenth: 7.2 to 8.0 against 3.4 and 2.4.
 """
 
 from __future__ import annotations

@@ -114,6 +114,24 @@ def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind
     assert found["total"]["estimated_text_bytes"] == total
 
 
+def test_bench_leaves_earlier_runs_out_that_stages_are_held_against(tmp_path):
+    """A sample of 64 MB would be charged with all rows of a crawl, once a pass."""
+    rng = random.Random(11)
+    texts = [corpora.prose(rng, 60) for _ in range(30)]
+    for name, own in (("old", texts), ("new", texts[:10])):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text} for text in own])
+    tail = "tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}\npack: {sequence_length: 64}"
+    old = runs.write_mixture(tmp_path, f"  old: {{path: {tmp_path}/old.jsonl}}\n", "stages: [dedup.exact]", tail)
+    runs.run_mixture(old, make_engine=runs.InProcess)
+    found = []
+    for options in ("", f": {{against: {tmp_path}/out}}"):
+        (tmp_path / "bench").mkdir(exist_ok=True)
+        stages = f"stages: [dedup.exact{options}]"
+        found.append(_bench(runs.write_mixture(tmp_path / "bench", f"  new: {{path: {tmp_path}/new.jsonl}}\n", stages, tail)))
+    alone, held = ({name: (row["bytes"], row["documents_out"]) for name, row in _rows(one, "new").items()} for one in found)
+    assert alone == held
+
+
 @pytest.mark.slow
 def test_bench_with_a_tokenizer_of_the_user_trains_none(tmp_path, corpus, measured):
     web = corpus[: corpus.index("  books:")]

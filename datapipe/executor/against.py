@@ -30,9 +30,11 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
         stages: of every source.
         paths: of the input files of every source.
 
-    Raises UserError where a path holds no index, none of its stages has comparable rows, or it is about the same input files.
+    Raises UserError where a path holds no index, none of its stages has comparable rows, or it is about files of a source that
+    is held against it.
     """
     opened: dict[str, Index] = {}
+    apart: set[tuple[str, str]] = set()
     wanted: dict[tuple[str, str], tuple[str, ...]] = {}
     found: dict[tuple[str, str], Tables] = {}
     for source, listed in stages.items():
@@ -47,7 +49,9 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
                 if url not in opened:
                     _check_not_own(url, mixture, where)
                     opened[url] = open_index(url, where)
-                    _check_apart(opened[url], where, paths)
+                if (url, source) not in apart:
+                    _check_apart(opened[url], where, source, paths[source])
+                    apart.add((url, source))
             if (one.name, one.digest) not in found and urls:
                 indexes = [opened[url] for url in urls]
                 found[one.name, one.digest] = _tables(mixture.seed, one, indexes, where)
@@ -69,16 +73,16 @@ def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
         )
 
 
-def _check_apart(index: Index, where: str, paths: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError for an input file that is in the index too: its documents would be told from themselves by nothing."""
+def _check_apart(index: Index, where: str, source: str, paths: Sequence[str]) -> None:
+    """Raises UserError for a file of a source that is in the index too: its documents would be told from themselves by nothing.
+    Sources that are held against other rows, or against none, may be in it."""
     known = {one.hash for one in index.files}
-    for source, listed in paths.items():
-        again = next((path for path in listed if file_hash(source, path) in known), None)
-        if again is not None:
-            raise UserError(
-                f"{where}{index.root.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
-                f"leave it out here; if it is another one, name the source otherwise, such as '{source}-2'."
-            )
+    again = next((path for path in paths if file_hash(source, path) in known), None)
+    if again is not None:
+        raise UserError(
+            f"{where}{index.root.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
+            f"leave it out here; if it is another one, name the source otherwise, such as '{source}-2'."
+        )
 
 
 def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) -> Tables:

@@ -246,6 +246,17 @@ def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Fi
         _run(folder, "refused", "old", against=f"{folder}/of-old/out")
 
 
+def test_old_documents_may_stand_beside_those_that_are_held_against_them(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
+    """A corpus that grew: the old source as it is, and the new one without what the old one has."""
+    held = ", ".join(f"{one}: {{{given}, against: {folder}/of-old/out}}" for one, given in STAGES.items())
+    listed = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
+    (folder / "grown").mkdir()
+    grown = runs.run_mixture(runs.write_mixture(folder / "grown", listed, "", TAIL), make_engine=runs.InProcess)
+    assert _drops(grown, "new") == _drops(new, "new") and len(_kept(grown, "old")) == len(_texts()[0])
+
+
 def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: runs.Finished) -> None:
     """What is held there would be forgotten when the run puts its own index in place."""
     shutil.copytree(folder / "of-old", folder / "itself")

@@ -180,16 +180,13 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     gone: Counter[str] = Counter()
     found: set[bytes] = set()
     rows: list[IndexedRows] = []
-    replaced: list[str] = []
     for one in index.rows:
         output = one.output if one.group not in groups else _without(root, one, wanted, found)
         if output is not one.output:
             gone[index.stages[one.stage].name] += one.output.rows - (output.rows if output else 0)
-            replaced.append(one.output.path)
         if output is not None:
             rows.append(replace(one, output=output))
-    if replaced:
-        write_index(replace(index, rows=tuple(rows)))
+    write_index(replace(index, rows=tuple(rows)))  # where nothing was found too: a killed takedown may have left old ones
     _delete_others(root, {one.output.path for one in rows})
     return TakenDown(rows=dict(gone), unknown=tuple(name for key, name in named.items() if key not in found))
 

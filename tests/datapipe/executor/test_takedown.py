@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from datapipe.errors import UserError
+from datapipe.executor.index import open_index
 from datapipe.executor.lock import exclusive
 from datapipe.executor.prepare import prepare
 from datapipe.executor.takedown import make_index, take_down
@@ -93,6 +94,46 @@ def test_index_in_a_folder_with_files_of_others_is_refused_and_deletes_none(fold
     with pytest.raises(UserError, match=r"there are files here already, such as rows/mine\.txt"):
         make_index([left], str(folder / "taken"))
     assert [path for path in (folder / "taken").rglob("*") if path.is_file()] == [mine]
+
+
+def test_takedown_that_was_killed_at_any_step_is_finished_by_the_next_one(
+    folder: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index is as it was or as it is to be, and the same command leaves no file that has rows of the document, or did."""
+    done = make_index([left], str(folder / "done")).root
+    take_down(done.url, ["left/0.jsonl:0"])
+    steps = 0
+    while (killed := _killed_at(steps, folder, left, monkeypatch)) is not None:
+        steps += 1
+        assert open_index(killed.url).stages
+        assert take_down(killed.url, ["left/0.jsonl:0"]).rows in ({"left": 1}, {})
+        assert [len(killed.list_files(one)) for one in ("rows", "index")] == [1, 2]
+        assert open_index(killed.url).rows[0].output.checksum == open_index(done.url).rows[0].output.checksum
+    assert steps > 4
+
+
+def _killed_at(step: int, folder: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> Root | None:
+    """An index whose takedown was killed before it wrote or deleted once more; None where it has no such step."""
+    root = make_index([left], str(folder / f"killed-at-{step}")).root
+    left_to_do = [step]
+
+    def dying(method: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            left_to_do[0] -= 1
+            if left_to_do[0] < 0:
+                raise KeyboardInterrupt
+            return method(*given, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("open_output", "write_atomic", "delete"):
+            patched.setattr(Root, name, dying(getattr(Root, name)))
+        try:
+            take_down(root.url, ["left/0.jsonl:0"])
+        except KeyboardInterrupt:
+            return root
+    return None
 
 
 def test_takedown_while_another_is_at_work_is_refused(folder: Path, left: str) -> None:

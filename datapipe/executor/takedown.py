@@ -32,7 +32,10 @@ from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
-_LEFT = re.compile(rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|work/lock(\.json)?")
+_LOCKS = "work/lock", "work/lock.json"
+_LEFT = re.compile(
+    rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
+)
 """Files of an index that was not finished; and the lock, which stays."""
 
 
@@ -46,8 +49,9 @@ def make_index(outputs: Sequence[str], target: str) -> Index:
     _check_free(root)
     with exclusive(root):
         _check_free(root)  # somebody else may have been the first
-        for path, _ in root.list_files(ROWS):
-            root.delete(path)
+        for path, _ in root.list_files(""):
+            if path not in _LOCKS:
+                root.delete(path)
         made = _made(outputs, root)
         write_index(made)
     return made

@@ -83,8 +83,10 @@ def test_index_that_was_killed_on_the_way_can_be_made_again(folder: Path, left: 
         patched.setattr("datapipe.executor.takedown.write_index", killed)
         with pytest.raises(KeyboardInterrupt):
             make_index([left], str(target))
+    (target / ".index.json.0123.tmp").write_text("{")
     made = make_index([left], str(target))
     assert {path for path, _ in made.root.list_files("rows")} == {one.output.path for one in made.rows}
+    assert not (target / ".index.json.0123.tmp").exists()
 
 
 def test_index_in_a_folder_with_files_of_others_is_refused_and_deletes_none(folder: Path, left: str) -> None:

@@ -63,7 +63,10 @@ def takedown(
 
 
 def _lines(path: Path) -> list[str]:
+    """The documents that a file names, one a line; after # a comment."""
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        content = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"--from {path}: {error}. Expected a text file that names one document a line.") from error
+    lines = (line.partition(" #")[0].strip() for line in content.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -80,20 +80,49 @@ def _check_apart(index: Index, where: str, source: str, paths: Sequence[str]) ->
     again = next((path for path in paths if file_hash(source, path) in known), None)
     if again is not None:
         raise UserError(
-            f"{where}{index.root.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
+            f"{where}{index.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
             f"leave it out here; if it is another one, name the source otherwise, such as '{source}-2'."
         )
 
 
 def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) -> Tables:
     identity = json.loads(json.dumps(cast(Global, bound.stage).row_identity(seed)))
-    tables: dict[str, tuple[OutputRef, ...]] = {}
+    tables: dict[str, dict[str, OutputRef]] = {}
+    seen: dict[int, tuple[set[str], str]] = {}
     for index in indexes:
-        for number in _numbers(index, bound.name, identity, where):
+        numbers = _numbers(index, bound.name, identity, where)
+        _check_once(index, numbers, seen, where)
+        for number in numbers:
             for name, outputs in index.of_stage(number).items():
                 check_there(index, outputs)
-                tables[name] = tables.get(name, ()) + outputs
-    return tables
+                tables.setdefault(name, {}).update({one.checksum: one for one in outputs})
+    return {name: tuple(outputs.values()) for name, outputs in tables.items()}
+
+
+def _check_once(index: Index, stages: Sequence[int], seen: dict[int, tuple[set[str], str]], where: str) -> None:
+    """Raises UserError where another index has other rows about a file of this one: their documents would have the same keys.
+    The same rows may come twice, as from an output and the index that was made of it.
+
+    Args:
+        seen: by the hash of a file, the checksums of the rows that are about it, and whose they are; added to.
+    """
+    of_group: dict[int, set[str]] = {}
+    for one in index.rows:
+        if one.stage in stages:
+            of_group.setdefault(one.group, set()).add(one.output.checksum)
+    own: dict[int, set[str]] = {}
+    for file in index.files:
+        own.setdefault(file.hash, set()).update(of_group.get(file.group, ()))
+    for file in index.files:
+        rows, other = seen.get(file.hash, (own[file.hash], ""))
+        if rows != own[file.hash]:
+            raise UserError(
+                f"{where}{other} and {index.url} are both about a file '{file.path}' of a source '{file.source}', and say "
+                f"different things of it. Leave out one of them; if these are two files, name the source of one run "
+                f"'{file.source}-2', and "
+                "run that mixture again."
+            )
+    seen.update({number: (rows, index.url) for number, rows in own.items()})
 
 
 def _numbers(index: Index, name: str, identity: Mapping[str, Any], where: str) -> list[int]:
@@ -103,7 +132,7 @@ def _numbers(index: Index, name: str, identity: Mapping[str, Any], where: str) -
     named = [number for number in alike if index.stages[number].name == name]
     if len({index.stages[number].name for number in alike}) == 1 or named:
         return named or alike
-    there = f"{where}{index.root.url}"
+    there = f"{where}{index.url}"
     if alike:
         names = ", ".join(dict.fromkeys(index.stages[number].name for number in alike))
         raise UserError(
@@ -117,10 +146,15 @@ def _why(index: Index, identity: Mapping[str, Any]) -> str:
     same = [one for one in index.stages if one.identity.get("stage") == identity["stage"]]
     if not same:
         return f"It was made by {', '.join(one.name for one in index.stages)}. Run that mixture with this stage, too."
-    differing = [
-        f"{option} is {one.identity.get(option)} there and {identity.get(option)} here"
-        for one in same[:1]
-        for option in sorted({*identity, *one.identity})
-        if one.identity.get(option) != identity.get(option)
-    ]
-    return f"Of its {same[0].name}, {'; '.join(differing)}. Make them the same, here or there."
+    differing = {one.name: _differing(one.identity, identity) for one in same}
+    nearest = min(differing, key=lambda name: len(differing[name]))
+    return f"Of its {nearest}, {'; '.join(differing[nearest])}. Make them the same, here or there."
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+    return [f"{name} is {_written(there.get(name))} there and {_written(here.get(name))} here" for name in names]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -88,6 +88,11 @@ class Index:
     rows: tuple[IndexedRows, ...]
     files: tuple[IndexedFile, ...]
 
+    @property
+    def url(self) -> str:
+        """Of the output or the folder, as people name it."""
+        return self.root.url.removesuffix("/work")
+
     def of_stage(self, number: int) -> dict[str, tuple[OutputRef, ...]]:
         """The files of rows of a stage by table, as another run reads them."""
         found: dict[str, list[OutputRef]] = {}
@@ -197,8 +202,11 @@ def open_index(url: str, where: str = "") -> Index:
 
 def _root_of(url: str, where: str) -> Root:
     for root in (Root(url), Root(url).within("work")):
-        if root.exists(INDEX):
-            return root
+        try:
+            if root.exists(INDEX):
+                return root
+        except OSError as error:  # a store that does not answer, or no such bucket
+            raise UserError(f"{where}{url}: {error}. Expected a folder that can be read.") from error
     raise UserError(
         f"{where}{url}: no index here. Expected the output of a run with a stage like this one that still has its work/ "
         f"folder, "

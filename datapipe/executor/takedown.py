@@ -38,6 +38,10 @@ _LEFT = re.compile(
 )
 """Files of an index that was not finished; and the lock, which stays."""
 
+_OF = re.compile(r" \(of [^()]*\).*$")
+_BETWEEN = re.compile(r"  +")
+"""How `inspect` prints a document: `web  part-0.jsonl:123 (of runs/2024)  4,194 characters`."""
+
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
 
@@ -90,7 +94,12 @@ def _check_apart(index: Index, files: Sequence[IndexedFile], url: str) -> None:
     known = {one.hash for one in files}
     again = next((one for one in index.files if one.hash in known), None)
     if again is not None:
-        raise UserError(f"{url}: the file '{again.path}' of source '{again.source}' is in another of these too. Leave out one.")
+        raise UserError(
+            f"{url}: the file '{again.path}' of source '{again.source}' is in another of these too. If it is the same file, "
+            f"leave "
+            "out one of them. Two files of one name cannot be in one index, since their documents have the same keys: give the "
+            f"source of one run another name, such as '{again.source}-2', and run that mixture again."
+        )
 
 
 def _distinct(stages: Sequence[IndexedStage]) -> tuple[IndexedStage, ...]:
@@ -161,15 +170,14 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
     Args:
         url: of an index that `make_index` made. Raises UserError for others: what a run committed belongs to that run.
-        documents: each as SOURCE/PATH:PLACE, or the 32 hex digits of its key. Raises UserError for what is neither, or names
-            a file that the index does not know.
+        documents: each as SOURCE/PATH:PLACE, PATH:PLACE where one source alone has such a file, as `inspect` prints it, or the
+            32 hex digits of its key. Raises UserError for what is none of these.
     """
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
         raise UserError(
             f"{url}: documents are taken down from an index that `datapipe index` made. Of an output, take them out of the "
-            f"input, "
-            "and run the same command again."
+            "input, and run the same command again."
         )
     with exclusive(root):
         return _take_down(open_index(url), documents)
@@ -198,16 +206,16 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
 def _key(index: Index, document: str) -> bytes:
     """The key of a document, by what the user calls it."""
     if len(document) == 2 * KEY_BYTES and all(one in "0123456789abcdef" for one in document.lower()):
-        key, where = bytes.fromhex(document), "its file"
-    else:
-        source, slash, rest = document.partition("/")
-        path, colon, place = rest.rpartition(":")
-        if not (slash and colon and place.isascii() and place.isdigit() and int(place) < HASH_SPACE):
-            raise UserError(f"{document!r}: expected SOURCE/PATH:PLACE, as `inspect` shows it, or the 32 hex digits of a key.")
-        key, where = file_hash(source, path).to_bytes(8, "big") + int(place).to_bytes(8, "big"), f"'{path}' of '{source}'"
-    if all(one.hash != int.from_bytes(key[:8], "big") for one in index.files):
-        raise UserError(f"{document}: the index has no documents of {where}.")
-    return key
+        return bytes.fromhex(document)
+    named, colon, place = _OF.sub("", document).strip().rpartition(":")
+    if not (named and colon and place.isascii() and place.isdigit() and int(place) < HASH_SPACE):
+        raise UserError(f"{document!r}: expected SOURCE/PATH:PLACE, a line of `inspect`, or the 32 hex digits of a key.")
+    named = _BETWEEN.sub("/", named, count=1)
+    sources = {one.source for one in index.files if one.path == named}
+    if len(sources) > 1:
+        raise UserError(f"{document!r}: {' and '.join(sorted(sources))} have such a file. Expected SOURCE/PATH:PLACE.")
+    source, path = (sources.pop(), named) if sources else (named.partition("/")[0], named.partition("/")[2])
+    return file_hash(source, path).to_bytes(8, "big") + int(place).to_bytes(8, "big")
 
 
 def _without(root: Root, one: IndexedRows, wanted: np.ndarray, found: set[bytes]) -> OutputRef | None:

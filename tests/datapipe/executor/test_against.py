@@ -336,17 +336,42 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
 def test_takedown_of_what_the_index_does_not_know_is_refused(folder: Path, old: runs.Finished) -> None:
     made = _made(folder, "strict", old.mixture.output)
     before = {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()}
-    for named, told in [
-        ("old/0.jsonl", "expected SOURCE/PATH:PLACE"),
-        ("old/9.jsonl:0", "no documents of '9.jsonl' of 'old'"),
-        ("0" * 32, "no documents of its file"),
-    ]:
-        with pytest.raises(UserError, match=told):
+    for named in ("old/0.jsonl", "0.jsonl:-1", "0.jsonl:x", ":7", "0" * 31):
+        with pytest.raises(UserError, match="expected SOURCE/PATH:PLACE, a line of `inspect`"):
             take_down(made, [named])
-    assert take_down(made, ["old/0.jsonl:1"]).unknown == ("old/0.jsonl:1",)
+    unknown = ("old/0.jsonl:1", "old/9.jsonl:0", "0" * 32, "other/0.jsonl:0")
+    assert take_down(made, unknown).unknown == unknown
     assert {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()} == before
     with pytest.raises(UserError, match="an index that `datapipe index` made"):
         take_down(old.mixture.output, ["old/0.jsonl:0"])
+
+
+@pytest.mark.parametrize("spelling", ["old/{}:{}", "{}:{}", "old  {}:{} (of /runs/of-old)  4,194 characters", " old/{}:{}\t"])
+def test_takedown_takes_a_document_as_inspect_prints_it(
+    folder: Path, old: runs.Finished, tmp_path: Path, spelling: str
+) -> None:
+    made = _made(tmp_path, "index", old.mixture.output)
+    index = open_index(made)
+    key = sorted(_keys(index.root, index.of_stage(0)["texts"]))[3]
+    path = next(one.path for one in index.files if one.hash == int.from_bytes(key[:8], "big"))
+    done = take_down(made, [spelling.format(path, int.from_bytes(key[8:], "big"))])
+    assert not done.unknown and done.rows["dedup.exact"] == 1
+    assert key not in _keys(index.root, open_index(made).of_stage(0)["texts"])
+
+
+def test_against_two_runs_about_files_of_one_name_is_refused_unless_the_rows_are_the_same(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
+    made = _made(folder, "copy", old.mixture.output)
+    twice = _run(folder, "of-new-twice", "new", against=f"[{old.mixture.output}, {made}]")
+    assert twice.checksums == new.checksums
+    for part in range(2):  # another crawl, of a source and files of the same names
+        corpora.write_jsonl(folder / "other" / "old" / f"{part}.jsonl", [{"text": corpora.prose(random.Random(part), 90)}])
+    _run(folder / "other", "of-old", "old")
+    with pytest.raises(UserError, match=r"both about a file '0.jsonl' of a source 'old'.*name the source of one run 'old-2'"):
+        _run(folder, "refused", "new", against=f"[{old.mixture.output}, {folder}/other/of-old/out]")
+    with pytest.raises(UserError, match="Two files of one name cannot be in one index"):
+        make_index([old.mixture.output, f"{folder}/other/of-old/out"], str(folder / "both"))
 
 
 def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_found(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from datapipe import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.executor.index import Index, check_there, open_index
@@ -56,6 +57,13 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
                 indexes = [opened[url] for url in urls]
                 found[one.name, one.digest] = _tables(mixture.seed, one, indexes, where)
     return found
+
+
+def earlier_runs(mixture: Mixture) -> list[str]:
+    """The outputs and indexes that stages of a mixture are held against, from wherever they are looked for."""
+    uses = [use for name in mixture.sources for use in mixture.stages_of(name) if use.options.get("against")]
+    stages = [catalogue.build_stage(use) for use in uses]
+    return list(dict.fromkeys(_absolute(url) for stage in stages if isinstance(stage, Global) for url in stage.against))
 
 
 def _absolute(url: str) -> str:

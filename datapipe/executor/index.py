@@ -31,7 +31,7 @@ from datapipe.storage import Root
 INDEX = "index.json"
 ROWS = "rows"
 _FOLDER = "index"
-_VERSION = 2
+_VERSION = 1
 
 _TABLES = pa.schema(
     [
@@ -191,7 +191,14 @@ def open_index(url: str, where: str = "") -> Index:
     version = content.get("index")
     if version != _VERSION:
         raise UserError(f"{where}{url}: an index of version {version}; this datapipe reads version {_VERSION}. Make it anew.")
-    tables, files = (_read(root, content[name]) for name in ("tables", "files"))
+    try:
+        tables, files = (_read(root, content[name]) for name in ("tables", "files"))
+    except CorruptionError:
+        rewritten = _parsed(root, url)  # another process may have put a new one in place, and deleted what was named
+        if rewritten == content:
+            raise
+        content = rewritten
+        tables, files = (_read(root, content[name]) for name in ("tables", "files"))
     return Index(
         root=root,
         stages=tuple(IndexedStage(name=one["name"], identity=one["identity"]) for one in content["stages"]),

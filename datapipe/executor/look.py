@@ -69,7 +69,7 @@ class Looker:
         self.steps = remembered.steps
         self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
         self.mixture = mixture_of(self.root)
-        self.originals = Originals(remembered.files, self.mixture)
+        self.originals = Originals(remembered.files, self.mixture, remembered.earlier)
 
     def look(self, wanted: Wanted) -> list[Seen]:
         """At most `count` documents. Raises UserError for a source or reason that is not there."""

@@ -1,6 +1,6 @@
 """What an output remembers of the run that made it, so that people can look into it whatever became of the inputs since.
 
-work/run.json         limit, and the fingerprints of every step's tasks, in order
+work/run.json         limit, what it was held against, and the fingerprints of every step's tasks, in order
 work/inputs.parquet   where each input file was: source, path, url, size, stamp, compression, pieces, format
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +37,25 @@ class Remembered:
     Attributes:
         steps: with the records that are still there; their tasks are not remembered.
         files: by file hash, the source, the file and its reader.
+        earlier: outputs and indexes that it was held against.
     """
 
     steps: tuple[Step, ...]
     files: dict[int, tuple[str, InputFile, Reader]]
+    earlier: tuple[str, ...] = ()
 
 
-def remember_run(root: Root, plan: Plan, limit: int | None) -> None:
-    """Writes what `recall` reads; called when a run ends, well or not."""
+def remember_run(root: Root, plan: Plan, limit: int | None, earlier: Sequence[str] = ()) -> None:
+    """Writes what `recall` reads; called when a run ends, well or not.
+
+    Args:
+        earlier: outputs and indexes that it was held against.
+    """
     steps = [
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
         for step in plan.steps
     ]
-    root.write_atomic(RUN, json.dumps({"limit": limit, "steps": steps}).encode())
+    root.write_atomic(RUN, json.dumps({"limit": limit, "against": list(earlier), "steps": steps}).encode())
 
 
 def remember_inputs(root: Root, request: Request) -> None:
@@ -103,7 +110,7 @@ def recall(root: Root) -> Remembered:
         found = [ledger.look_up(fingerprint) for fingerprint in one["tasks"]]
         records = tuple(record for record in found if record is not None)
         steps.append(Step(id=one["id"], kind=one["kind"], label="", source=one["source"], records=records))
-    return Remembered(steps=tuple(steps), files=dict(_file(row) for row in inputs))
+    return Remembered(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run.get("against", ())))
 
 
 def _file(row: dict) -> tuple[int, tuple[str, InputFile, Reader]]:

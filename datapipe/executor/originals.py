@@ -8,21 +8,20 @@ that a stage was held `against`. Of that an index knows source, path and place; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from datapipe import catalogue
 from datapipe.config import Mixture
 from datapipe.errors import UserError
 from datapipe.executor.index import open_index
 from datapipe.executor.memory import mixture_of, recall
-from datapipe.global_stage import Global
 from datapipe.stage import FieldNames, InputFile, Reader
 from datapipe.storage import Root, open_input
 
 GONE = "(a file that is gone)"
+NOT_FOUND = "(a file of an earlier run, which is not where it was)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +30,7 @@ class Original:
 
     Attributes:
         source: empty where nobody remembers such a file.
-        path: `GONE` where nobody does.
+        path: `GONE` or `NOT_FOUND` where nobody does.
         run: the output or index of an earlier run that it belongs to; empty for this one's.
         text: as it was read; None where that was not asked for, or the source does not give it again.
     """
@@ -54,10 +53,13 @@ class Originals:
     Args:
         files: as `memory.Remembered` has them.
         mixture: the output's, which names the fields.
+        earlier: outputs and indexes that the run was held against.
     """
 
-    def __init__(self, files: Mapping[int, tuple[str, InputFile, Reader]], mixture: Mixture) -> None:
-        self._files, self._mixture = files, mixture
+    def __init__(
+        self, files: Mapping[int, tuple[str, InputFile, Reader]], mixture: Mixture, earlier: Sequence[str] = ()
+    ) -> None:
+        self._files, self._mixture, self._runs = files, mixture, tuple(earlier)
 
     def find(self, key: bytes, *, text: bool = True) -> Original:
         """The document of a key, with its text unless that is not wanted: reading it may take reading all of an archive."""
@@ -84,16 +86,13 @@ class Originals:
                 known = self._originals_of(url) if text else None
                 content = known.find(key).text if known is not None else None
                 return Original(source=source, path=path, place=place, text=content, run=url)
-        return Original(source="", path=GONE, place=place)
+        return Original(source="", path=GONE if len(self._earlier) == len(self._runs) else NOT_FOUND, place=place)
 
     @cached_property
     def _earlier(self) -> dict[str, dict[int, tuple[str, str]]]:
         """By the URL of each earlier run or index that is still there, its files by their hashes."""
-        uses = [use for name in self._mixture.sources for use in self._mixture.stages_of(name)]
-        stages = [catalogue.build_stage(use) for use in uses if use.options.get("against")]
-        urls = dict.fromkeys(url for stage in stages if isinstance(stage, Global) for url in stage.against)
         found: dict[str, dict[int, tuple[str, str]]] = {}
-        for url in urls:
+        for url in self._runs:
             with suppress(UserError):
                 found[url] = {one.hash: (one.source, one.path) for one in open_index(url).files}
         return found

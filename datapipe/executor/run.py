@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datapipe import kernels
 from datapipe.config import Mixture
 from datapipe.errors import SnapshotError, UserError
+from datapipe.executor.against import earlier_runs
 from datapipe.executor.driver import Driver, Observer
 from datapipe.executor.engine import Engine
 from datapipe.executor.index import index_of_run, write_index
@@ -59,7 +60,7 @@ class Run:
                     self._run(driver, request)
             finally:
                 self.plan = driver.plan
-                remember_run(self.root, driver.plan, self.limit)
+                remember_run(self.root, driver.plan, self.limit, earlier_runs(self.mixture))
             index = index_of_run(self.root, request, self.plan)
             if index is not None:
                 write_index(index)

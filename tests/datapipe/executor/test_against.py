@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from datapipe.errors import CorruptionError, UserError
+from datapipe.executor import index as indexes
 from datapipe.executor.exchange import read_range
 from datapipe.executor.index import open_index
 from datapipe.executor.look import Looker, Wanted
+from datapipe.executor.originals import NOT_FOUND
 from datapipe.executor.partitions import read_documents, read_table
 from datapipe.executor.takedown import make_index, take_down
 from datapipe.metrics import TaskMetrics
@@ -392,6 +394,19 @@ def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_
         assert (original.source, original.path[2:]) == ("old", "jsonl") and (original.text in _texts()[0]) == has_text
 
 
+def test_documents_that_matched_are_found_from_any_folder_and_told_to_be_elsewhere(
+    folder: Path, old: runs.Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "of-old", tmp_path / "crawls" / "of-old")
+    monkeypatch.chdir(tmp_path)
+    new = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
+    monkeypatch.chdir("/")
+    key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] == _hash("old", "0.jsonl"))
+    assert Looker(new.mixture.output).originals.find(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
+    shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
+    assert Looker(new.mixture.output).originals.find(key).path == NOT_FOUND
+
+
 def _hash(source: str, path: str) -> bytes:
     return file_hash(source, path).to_bytes(8, "big")
 
@@ -402,3 +417,21 @@ def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
     assert "new/clean-0" not in strict.watcher.steps and "dedup.minhash/second" in strict.watcher.steps
     assert "new/clean-1" not in strict.watcher.steps and "dedup.minhash/bands" in strict.watcher.steps
     assert len(_drops(strict, "new")) < len(_drops(loose, "new"))
+
+
+def test_index_that_is_put_in_place_while_it_is_opened_is_the_new_one(
+    folder: Path, old: runs.Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _made(folder, "moving", old.mixture.output)
+    key = sorted(_keys(Root(made), open_index(made).of_stage(0)["texts"]))[0]
+    parsed, done = indexes._parsed, []
+
+    def slowly(root: Root, url: str) -> Any:
+        content = parsed(root, url)
+        if not done:
+            done.append(True)
+            take_down(made, [key.hex()])
+        return content
+
+    monkeypatch.setattr(indexes, "_parsed", slowly)
+    assert key not in _keys(Root(made), open_index(made).of_stage(0)["texts"])

@@ -15,6 +15,7 @@ from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
+from datapipe.exchanges import drops_for_others
 from datapipe.executor.against import find_settled
 from datapipe.executor.inputs import discover
 from datapipe.global_stage import Global
@@ -55,6 +56,11 @@ def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -
     for one in bound:
         stage = cast(Global, one.stage)
         for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
+            if column is not None and not drops_for_others(stage.exchanges()):
+                raise UserError(
+                    f"sources.{source}: {one.name}: {option}: this stage cuts text out of documents, so there are no "
+                    "clusters of them. Leave it out."
+                )
             if column in taken:
                 raise UserError(
                     f"sources.{source}: {one.name}: {option}: {column} is the name of a column that {taken[column]}, and that "

@@ -31,7 +31,10 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
 def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
     branches: dict[str, Tree] = {}
-    notes = {meeting.id: [*meeting.stage.stage.notes(), *_held(request, meeting)] for meeting in plan.pipeline.meetings}
+    notes = {
+        meeting.id: [*meeting.stage.stage.notes(), *_held(request, meeting), *_apart(plan, meeting)]
+        for meeting in plan.pipeline.meetings
+    }
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
@@ -49,6 +52,18 @@ def _held(request: Request, meeting: Meeting) -> list[str]:
         return []
     urls = ", ".join(cast(Global, meeting.stage.stage).against)
     return [f"against {urls}: {len(files):,} files, {size(sum(one.bytes for one in files))} of rows"]
+
+
+def _apart(plan: Plan, meeting: Meeting) -> list[str]:
+    """Of a stage that sources name with different options: with whom they are not compared, and why."""
+    own = meeting.stage.stage.model_dump(mode="json")
+    found: list[str] = []
+    for other in plan.pipeline.meetings:
+        if other.stage.name == meeting.stage.name and other.id != meeting.id:
+            options = [name for name, value in other.stage.stage.model_dump(mode="json").items() if own.get(name) != value]
+            sources = ", ".join(name for name, _ in other.sources)
+            found.append(f"not compared with {sources}, where {', '.join(options)} differs ({other.id})")
+    return found
 
 
 def _group_label(request: Request, step: Step, group: str) -> str:

@@ -222,6 +222,7 @@ def test_size_column_cannot_take_the_place_of_a_column_that_is_there(mixture):
     [
         ("[dedup.exact: {size_column: score}]", "score is the name of a column that the source keeps"),
         ("[dedup.exact: {size_column: n, cluster_column: n}]", "n is the name of a column that dedup.exact writes"),
+        ("[dedup.lines: {size_column: n}]", "cuts text out of documents, so there are no clusters"),
         ("[dedup.exact: {size_column: n}, dedup.minhash: {size_column: n}]", "a column that dedup.exact writes"),
     ],
 )

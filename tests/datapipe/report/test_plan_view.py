@@ -25,3 +25,18 @@ def test_plan_view_tells_the_curve_of_every_minhash_stage(tmp_path: Path) -> Non
     (other,) = [at for at, line in enumerate(lines) if "2 bands of 1 rows, 2 permutations" in line]
     assert lines[usual + 2].split()[-6:] == ["5.33%", "21.11%", "56.45%", "92.35%", "99.96%", "100.00%"]
     assert lines[other + 2].split()[-6:] == ["75.00%", "84.00%", "91.00%", "96.00%", "99.00%", "100.00%"]
+
+
+def test_plan_view_tells_which_sources_are_not_compared_and_why(tmp_path: Path) -> None:
+    sources = ""
+    for name, keep in (("web", "longest"), ("books", "longest"), ("code", "first")):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", corpora.documents(1, 10))
+        sources += f"  {name}:\n    path: {tmp_path}/{name}.jsonl\n    stages: [dedup.exact: {{keep: {keep}}}]\n"
+    mixture = load_mixture(runs.write_mixture(tmp_path, sources, ""))
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(plan_view(mixture, *planned(mixture)))
+    told = [line.strip(" │├─└") for line in shown.file.getvalue().splitlines() if "not compared" in line]  # type: ignore[attr-defined]
+    assert [line.partition(" (")[0] for line in told] == [
+        "not compared with code, where keep differs",
+        "not compared with web, books, where keep differs",
+    ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,40 +16,104 @@ from datapipe.report.drawing import drawing_table
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source, those with most text; report.json has all."""
 
+_BETWEEN_COLUMNS = 3
+"""A space on either side of a cell, and a line."""
 
-def funnel(report: Mapping[str, Any]) -> RenderableType:
+
+def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     """Tables of a report: documents, what is drawn of them, steps, and what the tokenizer made of the texts."""
     mixture = [drawing_table(report["mixture"])] if report["mixture"] else []
-    return Group(_documents(report), *mixture, _steps(report), *tokenizer_tables(report["tokenizer"]))
+    return [*_documents(report, width), *mixture, _steps(report), *tokenizer_tables(report["tokenizer"])]
 
 
-def _documents(report: Mapping[str, Any]) -> Table:
-    sources: Mapping[str, Any] = report["sources"]
-    table = Table(title=f"{report['name']}: what became of the documents", title_justify="left", title_style="bold")
-    table.add_column("", overflow="fold")
-    for name in sources:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("total", justify="right", style="bold", no_wrap=True)
-    columns = [*sources.values(), report["total"]]
-    table.add_row("read", *(_count(one["documents"]["read"]) for one in columns))
-    for reason in report["total"]["documents"]["dropped"]:
-        table.add_row(f"  {reason}", *(_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns))
-    table.add_row("  quarantined", *(_minus(one["documents"]["quarantined"]) for one in columns))
-    table.add_row("kept", *(_kept(one["documents"]) for one in columns), style="bold", end_section=True)
-    table.add_row("text read", *(size(one["bytes"]) for one in columns))
-    table.add_row("text kept", *(size(one["kept_bytes"]) for one in columns))
-    table.add_row("tokens", *(_count(one["tokens"]) for one in columns))
-    for length in report["total"]["packing"]:
-        _add_packing(table, int(length), [one["packing"].get(length) for one in columns])
-    for tally, count in report["total"]["tallies"].items():
-        if count:
-            table.add_row(tally, *(_count(one["tallies"].get(tally, 0)) for one in columns))
-    return table
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A row of the funnel: a cell of each source, and one of the total."""
+
+    label: str
+    cells: Sequence[str]
+    style: str = ""
+    ends_section: bool = False
 
 
-def _add_packing(table: Table, length: int, columns: Sequence[Mapping[str, Any] | None]) -> None:
+def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
+    """The funnel: one table, or several below each other where the sources do not fit the width. Nothing is cut, ever."""
+    names = [*report["sources"], "total"]
+    rows = _rows(report)
+    label_width = max(len(row.label) for row in rows)
+    widths = [max(len(name), *(len(row.cells[at]) for row in rows)) for at, name in enumerate(names)]
+    title = f"{report['name']}: what became of the documents"
+    tables = []
+    for columns in _side_by_side(widths, width - label_width - _BETWEEN_COLUMNS - 1):
+        table = Table(title=title, title_justify="left", title_style="bold")
+        table.add_column("", no_wrap=True, min_width=label_width)
+        for at in columns:
+            style = "bold" if at == len(names) - 1 else ""
+            table.add_column(names[at], justify="right", style=style, no_wrap=True, min_width=widths[at])
+        for row in rows:
+            cells = [row.cells[at] for at in columns]
+            table.add_row(row.label, *cells, style=row.style, end_section=row.ends_section)
+        tables.append(table)
+        title = f"{report['name']}, continued"
+    return tables
+
+
+def _side_by_side(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Numbers of columns, in order, in as few tables as their widths allow; one that is too wide stands alone."""
+    tables: list[list[int]] = [[]]
+    left = width
+    for at, needed in enumerate(widths):
+        if tables[-1] and needed + _BETWEEN_COLUMNS > left:
+            tables.append([])
+            left = width
+        tables[-1].append(at)
+        left -= needed + _BETWEEN_COLUMNS
+    return tables
+
+
+def _rows(report: Mapping[str, Any]) -> list[_Row]:
+    columns = [*report["sources"].values(), report["total"]]
+    dropped, tallies = report["total"]["documents"]["dropped"], report["total"]["tallies"]
+    return [
+        _Row(label="read", cells=[_count(one["documents"]["read"]) for one in columns]),
+        *(
+            _Row(label=f"  {reason}", cells=[_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns])
+            for reason in _as_run(dropped, report)
+        ),
+        _Row(label="  quarantined", cells=[_minus(one["documents"]["quarantined"]) for one in columns]),
+        _Row(label="kept", cells=[_kept(one["documents"]) for one in columns], style="bold", ends_section=True),
+        _Row(label="text read", cells=[size(one["bytes"]) for one in columns]),
+        _Row(label="text kept", cells=[size(one["kept_bytes"]) for one in columns]),
+        _Row(label="tokens", cells=[_count(one["tokens"]) for one in columns]),
+        *(
+            row
+            for length in report["total"]["packing"]
+            for row in _packing_rows(int(length), [one["packing"].get(length) for one in columns])
+        ),
+        *(
+            _Row(label=tally, cells=[_count(one["tallies"].get(tally, 0)) for one in columns])
+            for tally in _as_run([tally for tally, count in tallies.items() if count], report)
+        ),
+    ]
+
+
+def _as_run(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
+    """Names such as "stage:rule" in the order in which the stages ran, those of one stage in the order given."""
+    order: list[str] = []
+    for entry in report["sources"].values():
+        at = 0
+        for step in entry["steps"]:  # a step that earlier sources have not goes behind the one it follows here
+            stage = step.removesuffix(": verdicts")
+            if stage not in order:
+                order.insert(at, stage)
+            at = max(at, order.index(stage) + 1)
+    places = {stage: at for at, stage in enumerate(order)}
+    return sorted(names, key=lambda name: places.get(name.rpartition(":")[0], len(order)))
+
+
+def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> Iterator[_Row]:
     """Rows about sequences of one length; what nowhere happened is left out. None: a source without any."""
-    table.add_row(f"rows of {length:,}", *("·" if one is None else _count(one["rows"]) for one in columns))
+    yield _Row(label=f"rows of {length:,}", cells=["·" if one is None else _count(one["rows"]) for one in columns])
     for name, key in (
         ("padding", "padding_tokens"),
         ("documents split", "split_documents"),
@@ -58,7 +124,7 @@ def _add_packing(table: Table, length: int, columns: Sequence[Mapping[str, Any] 
         counts = [0 if one is None else one[key] for one in columns]
         if any(counts):
             share = [f" ({one['padding_share']:.3%})" if one and key == "padding_tokens" else "" for one in columns]
-            table.add_row(f"  {name}", *(_count(number) + part for number, part in zip(counts, share)))
+            yield _Row(label=f"  {name}", cells=[_count(number) + part for number, part in zip(counts, share)])
 
 
 def _steps(report: Mapping[str, Any]) -> Table:
@@ -142,13 +208,15 @@ def _fertility(entry: Mapping[str, Any]) -> list[str]:
 
 
 def wide_console() -> Console:
-    """A console as wide as the terminal; 120 columns where there is none, so that a log keeps its tables whole."""
+    """A console as wide as the terminal; where there is none, as COLUMNS says, or 120, so that a log keeps its tables whole."""
     console = Console()
-    return console if console.is_terminal else Console(width=120)
+    told = os.environ.get("COLUMNS", "")
+    return console if console.is_terminal else Console(width=int(told) if told.isdecimal() and int(told) else 120)
 
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
-    console.print(funnel(report))
+    for shown in funnel(report, console.width):
+        console.print(shown, crop=False)
     for excess in report["excesses"]:
         if excess["on_excess"] == "warn":
             console.print(Text(f"warning: {excess['text']}", style="yellow"), soft_wrap=True)

@@ -22,7 +22,7 @@ from datapipe.columns import KEY_TYPE, compute, key_halves, key_matrix, make_key
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.exchanges import drops_for_others
-from datapipe.executor.look import Looker
+from datapipe.executor.look import Looker, alias_of, is_asked, stage_of
 from datapipe.executor.originals import Original
 from datapipe.executor.partitions import read_table
 from datapipe.global_stage import Global
@@ -82,7 +82,7 @@ class Cluster:
 def find_clusters(looker: Looker, wanted: WantedClusters) -> Iterator[Cluster]:
     """At most `count` clusters, one after the other. Raises UserError where there are none, before the first."""
     sources = looker.chosen(wanted.source)
-    reasons = [one for one in _reasons(looker, sources) if wanted.stage in (ALL, one, _stage_of(one), _alias_of(one))]
+    reasons = [one for one in _reasons(looker, sources) if wanted.stage == ALL or is_asked(wanted.stage, one)]
     chosen = _choose(looker, wanted, sources, reasons)
     if not chosen:
         raise _nothing(looker, wanted, sources)
@@ -124,15 +124,6 @@ def _reasons(looker: Looker, sources: Iterable[str]) -> list[str]:
     """Every "stage:rule" that documents of these sources were dropped for."""
     records = (record for name in sources for step in looker.cleaning(name) for record in step.records)
     return sorted({reason for record in records for reason in record.metrics.books.dropped})
-
-
-def _stage_of(reason: str) -> str:
-    return reason.rpartition(":")[0]
-
-
-def _alias_of(reason: str) -> str:
-    """The stage as the mixture names it: a run adds to the name where sources give it different options."""
-    return _stage_of(reason).partition("@")[0]
 
 
 def _batches(looker: Looker, record: Record) -> Iterator[pa.RecordBatch]:
@@ -196,7 +187,7 @@ def _nothing(looker: Looker, wanted: WantedClusters, sources: Sequence[str]) -> 
     used = {use.alias: use for source in sources for use in looker.mixture.stages_of(source)}
     makers = [name for name, use in used.items() if _makes_clusters(use)]
     told = f"Stages that drop documents in favour of others here: {', '.join(makers) or '(there is none)'}"
-    name = wanted.stage if wanted.stage in used else _alias_of(wanted.stage)
+    name = wanted.stage if wanted.stage in used else alias_of(wanted.stage)
     if wanted.stage != ALL and name not in used:
         return UserError(f"{asked}: no stage '{wanted.stage}' in this output.{suggest(wanted.stage, makers)} {told}")
     if wanted.stage == ALL or name in makers:
@@ -261,11 +252,11 @@ def _fates(looker: Looker, keys: pa.Array) -> dict[bytes, str]:
 def _cluster(looker: Looker, chosen: _Chosen) -> Cluster:
     """The cluster with its texts."""
     uses = {use.alias: use for use in looker.mixture.stages_of(chosen.source)}
-    stage = catalogue.build_stage(uses[_alias_of(chosen.reason)])
+    stage = catalogue.build_stage(uses[alias_of(chosen.reason)])
     assert isinstance(stage, Global), chosen.reason
     members = [Member(document=looker.originals.find(key), likeness=value) for _, _, key, value in chosen.shown]
     return Cluster(
-        stage=_stage_of(chosen.reason),
+        stage=stage_of(chosen.reason),
         survivor=looker.originals.find(chosen.survivor),
         later=chosen.later,
         members=tuple(members),

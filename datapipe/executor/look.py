@@ -93,7 +93,7 @@ class Looker:
     def _check_reason(self, reason: str, sources: list[str]) -> None:
         records = [record for name in sources for step in self.cleaning(name) for record in step.records]
         known = sorted({one for record in records for one in record.metrics.books.dropped})
-        if not any(_matches(reason, one) for one in known):
+        if not any(is_asked(reason, one) for one in known):
             raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
 
     def _rows(self, wanted: Wanted, sources: list[str]) -> Iterator[dict[str, Any]]:
@@ -110,7 +110,7 @@ class Looker:
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
             shown = [name for name in batch.schema.names if name != "text"]
             for at, (row, sample) in enumerate(zip(batch.select(shown).to_pylist(), hashes.tolist())):
-                if wanted.reason and not _matches(wanted.reason, _reason(row)):
+                if wanted.reason and not is_asked(wanted.reason, _reason(row)):
                     continue
                 if "excerpt" in row:
                     row["excerpt"] = row["excerpt"].decode(errors="replace")
@@ -145,5 +145,16 @@ def _reason(row: dict[str, Any]) -> str:
     return f"{stage}:{rule}" if rule else stage
 
 
-def _matches(wanted: str, reason: str) -> bool:
-    return reason == wanted or reason.startswith(f"{wanted}:")
+def stage_of(reason: str) -> str:
+    return reason.rpartition(":")[0]
+
+
+def alias_of(reason: str) -> str:
+    """The stage as the mixture names it: a run adds to the name where sources give it different options."""
+    return stage_of(reason).partition("@")[0]
+
+
+def is_asked(wanted: str, reason: str) -> bool:
+    """Whether "stage:rule" is what was asked for: a stage or a stage:rule, by the run's name or by the mixture's."""
+    rule = reason.rpartition(":")[2]
+    return any(wanted in (stage, f"{stage}:{rule}") for stage in (stage_of(reason), alias_of(reason)))

@@ -10,7 +10,7 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.executor.duplicates import Cluster, WantedClusters, find_clusters
-from datapipe.executor.look import Looker
+from datapipe.executor.look import Looker, Wanted
 from tests import corpora, runs
 
 _TAIL = """
@@ -154,3 +154,9 @@ def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_it
     [stage] = {one.stage for one in clusters if one.survivor.source == "web"}
     assert stage.startswith("dedup.exact@")
     assert _places(_found(tmp_path / "out", stage, count=99)) == _places([one for one in clusters if one.stage == stage])
+    looker = Looker(str(tmp_path / "out"))
+    for asked, sources in (("dedup.exact", {"web", "books"}), ("dedup.exact:duplicate", {"web", "books"}), (stage, {"web"})):
+        assert {one.source for one in looker.look(Wanted(outcome="dropped", reason=asked, count=99))} == sources
+        assert {one.survivor.source for one in _found(tmp_path / "out", asked, count=99)} == sources
+    with pytest.raises(UserError, match=r"no document was dropped for 'dedup'"):
+        looker.look(Wanted(outcome="dropped", reason="dedup"))

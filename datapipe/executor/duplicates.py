@@ -23,11 +23,13 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.exchanges import drops_for_others
 from datapipe.executor.look import Looker, alias_of, is_asked, stage_of
+from datapipe.executor.memory import RUN
 from datapipe.executor.originals import Original
 from datapipe.executor.partitions import read_table
 from datapipe.global_stage import Global
 from datapipe.plan.tasks import Record
 from datapipe.rng import keyed_hash, seed_for
+from datapipe.storage import Root
 
 ALL = "all"
 
@@ -40,7 +42,8 @@ class WantedClusters:
         stage: a stage, "stage:rule", or "all".
         source: clusters that lost documents of this source; of any where it is empty.
         count: of clusters; members: of documents shown of each.
-        least_alike: those of least measured likeness first, of clusters and of their members; else a keyed sample of both.
+        least_alike: those of least measured likeness first, of clusters and of their members, without a measure last; else a
+            keyed sample of both.
     """
 
     stage: str
@@ -52,10 +55,10 @@ class WantedClusters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A document that was dropped, and the likeness that the stage measured."""
+    """A document that was dropped, and the likeness that the stage measured; None where it measured none."""
 
     document: Original
-    likeness: float
+    likeness: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +69,9 @@ class Cluster:
         later: the reason for which a stage behind this one dropped the survivor; "" where none did.
         members: those to show.
         dropped: how many there are in all.
-        likeness: the least and the greatest of all of them.
+        likeness: the least and the greatest of all of them; None where none was measured.
         shingles: what the stage tells likeness by, as `Global.shingles` has it.
+        no_text: why there is no text of the survivor; "" where there is.
     """
 
     stage: str
@@ -75,8 +79,9 @@ class Cluster:
     later: str
     members: tuple[Member, ...]
     dropped: int
-    likeness: tuple[float, float]
+    likeness: tuple[float, float] | None
     shingles: tuple[int, Literal["word", "char"]]
+    no_text: str
 
 
 def find_clusters(looker: Looker, wanted: WantedClusters) -> Iterator[Cluster]:
@@ -163,7 +168,7 @@ def _choose(looker: Looker, wanted: WantedClusters, sources: Sequence[str], reas
     best = [np.zeros(0), *(np.zeros(0, np.uint64) for _ in range(4))]
     for drops in _drops(looker, sources, reasons):
         halves = key_halves(drops.survivors)
-        order = drops.values if wanted.least_alike else np.zeros(len(drops.values))
+        order = _order(drops.values, wanted)
         rows = (order, keyed_hash(halves, _SEED), *halves, drops.reasons.astype(np.uint64))
         best = _first_clusters([np.concatenate(both) for both in zip(best, rows)], wanted.count)
     survivors = key_matrix(make_keys(best[2], best[3]))
@@ -171,6 +176,11 @@ def _choose(looker: Looker, wanted: WantedClusters, sources: Sequence[str], reas
 
 
 _SEED = seed_for(0, "inspect")
+
+
+def _order(values: np.ndarray, wanted: WantedClusters) -> np.ndarray:
+    """What comes first, before the keyed hash; NaN, which is not measured, comes last."""
+    return np.where(np.isnan(values), np.inf, values) if wanted.least_alike else np.zeros(len(values))
 
 
 def _first_clusters(rows: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
@@ -186,17 +196,39 @@ def _nothing(looker: Looker, wanted: WantedClusters, sources: Sequence[str]) -> 
     asked, whose = f"--clusters {wanted.stage}", f" of source '{wanted.source}'" if wanted.source else ""
     used = {use.alias: use for source in sources for use in looker.mixture.stages_of(source)}
     makers = [name for name, use in used.items() if _makes_clusters(use)]
-    told = f"Stages that drop documents in favour of others here: {', '.join(makers) or '(there is none)'}"
-    name = wanted.stage if wanted.stage in used else alias_of(wanted.stage)
-    if wanted.stage != ALL and name not in used:
-        return UserError(f"{asked}: no stage '{wanted.stage}' in this output.{suggest(wanted.stage, makers)} {told}")
-    if wanted.stage == ALL or name in makers:
-        return UserError(f"{asked}: no document{whose} was dropped in favour of another, as far as the run has come. {told}")
-    does = "cuts spans out of texts" if isinstance(catalogue.build_stage(used[name]), Global) else "judges each document alone"
-    return UserError(
-        f"{asked}: {name} {does}, and drops none in favour of another, so it has no clusters. "
-        f"What it dropped: --dropped {name}. {told}"
-    )
+    where = "there" if wanted.source else "here"
+    told = f"Stages that drop documents in favour of others {where}: {', '.join(makers) or '(there is none)'}"
+    if wanted.stage == ALL:
+        return _none_dropped(looker, asked, whose, sources, told)
+    name = _named(wanted.stage, used)
+    if name in makers:
+        return _none_dropped(looker, asked, whose, sources, told)
+    if name:
+        does = (
+            "cuts spans out of texts" if isinstance(catalogue.build_stage(used[name]), Global) else "judges each document alone"
+        )
+        return UserError(
+            f"{asked}: {name} {does}, and drops none in favour of another, so it has no clusters. "
+            f"What it dropped: --dropped {name}. {told}"
+        )
+    users = [one for one in looker.sources if _named(wanted.stage, [use.alias for use in looker.mixture.stages_of(one)])]
+    if users:
+        others = f"It is one of {', '.join(users)}"
+        return UserError(f"{asked}: '{wanted.stage}' is no stage{whose}. {others}. {told}")
+    return UserError(f"{asked}: no stage '{wanted.stage}' in this output.{suggest(wanted.stage, makers)} {told}")
+
+
+def _named(asked: str, aliases: Iterable[str]) -> str:
+    """The alias that was asked for, by itself, by the name that a run gives it, or with a rule; "" where none of them was."""
+    names = [one.partition("@")[0] for one in (asked, stage_of(asked))]
+    return next((alias for alias in aliases if alias in names), "")
+
+
+def _none_dropped(looker: Looker, asked: str, whose: str, sources: Sequence[str], told: str) -> UserError:
+    tokenized = {step.source for step in looker.steps if step.kind == "tokenize" and step.records}
+    is_judged = tokenized.issuperset(sources)  # a source is tokenized once all of its documents are judged
+    so_far = "" if is_judged else ", as far as the run has come"
+    return UserError(f"{asked}: no document{whose} was dropped in favour of another{so_far}. {told}")
 
 
 def _makes_clusters(use: StageUse) -> bool:
@@ -228,13 +260,14 @@ def _add(cluster: _Chosen, drops: _Drops, rows: np.ndarray, wanted: WantedCluste
     """Adds rows of drops to their cluster."""
     values, keys = drops.values[rows], drops.keys.take(pa.array(rows))
     hashes = keyed_hash(key_halves(keys), _SEED)
-    order = values if wanted.least_alike else np.zeros(len(rows))
+    order = _order(values, wanted)
     first = np.lexsort((hashes, order))[: wanted.members]
     found = zip(order[first].tolist(), hashes[first].tolist(), keys.take(pa.array(first)).to_pylist(), values[first].tolist())
-    least, greatest = cluster.likeness
     cluster.source = cluster.source or drops.source
     cluster.dropped += len(rows)
-    cluster.likeness = (min(least, float(values.min())), max(greatest, float(values.max())))
+    least, greatest = cluster.likeness
+    measured = values[~np.isnan(values)]
+    cluster.likeness = float(measured.min(initial=least)), float(measured.max(initial=greatest))
     cluster.shown = sorted([*cluster.shown, *found])[: wanted.members]
 
 
@@ -254,13 +287,23 @@ def _cluster(looker: Looker, chosen: _Chosen) -> Cluster:
     uses = {use.alias: use for use in looker.mixture.stages_of(chosen.source)}
     stage = catalogue.build_stage(uses[alias_of(chosen.reason)])
     assert isinstance(stage, Global), chosen.reason
-    members = [Member(document=looker.originals.find(key), likeness=value) for _, _, key, value in chosen.shown]
+    members = [
+        Member(document=looker.originals.find(key), likeness=None if np.isnan(value) else value)
+        for _, _, key, value in chosen.shown
+    ]
+    survivor = looker.originals.find(chosen.survivor)
     return Cluster(
         stage=stage_of(chosen.reason),
-        survivor=looker.originals.find(chosen.survivor),
+        survivor=survivor,
         later=chosen.later,
         members=tuple(members),
         dropped=chosen.dropped,
-        likeness=chosen.likeness,
+        likeness=chosen.likeness if np.isfinite(chosen.likeness).all() else None,
         shingles=stage.shingles(),
+        no_text="" if survivor.text is not None else _why_no_text(survivor),
     )
+
+
+def _why_no_text(document: Original) -> str:
+    is_of_index = document.run and not Root(document.run).exists(RUN)
+    return "an index holds no texts" if is_of_index else "its file is gone or has changed"

@@ -42,7 +42,7 @@ class Member(Protocol):
     @property
     def document(self) -> Document: ...
     @property
-    def likeness(self) -> float: ...
+    def likeness(self) -> float | None: ...
 
 
 class Cluster(Protocol):
@@ -59,17 +59,20 @@ class Cluster(Protocol):
     @property
     def dropped(self) -> int: ...
     @property
-    def likeness(self) -> tuple[float, float]: ...
+    def likeness(self) -> tuple[float, float] | None: ...
     @property
     def shingles(self) -> tuple[int, Literal["word", "char"]]: ...
+    @property
+    def no_text(self) -> str: ...
 
 
 @dataclass(slots=True)
 class _Told:
-    """What was shown: clusters, removals, those of equal texts, and of the others what is in common."""
+    """What was shown: clusters, removals, those with a measure, those of equal texts, and of the others what is in common."""
 
     clusters: int = 0
     removals: int = 0
+    measured: int = 0
     equal: int = 0
     in_common: list[float] = field(default_factory=list)
 
@@ -85,16 +88,15 @@ def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = F
 
 
 def _print_cluster(cluster: Cluster, console: Console, full: bool, told: _Told) -> None:
-    least, greatest = cluster.likeness
-    measured = f"{least:.4g}" if least == greatest else f"{least:.4g} to {greatest:.4g}"
-    title = f"{cluster.stage}: {_count(cluster.dropped, 'document')} dropped in favour of one, measured {measured}"
+    title = f"{cluster.stage}: {_count(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.likeness)}"
     console.print(Rule(title, align="left"))
     console.print(Text(f"stays    {_document(cluster.survivor)}", style="bold"), soft_wrap=True)
     if cluster.later:
         console.print(Text(f"         dropped later itself, by {cluster.later}", style="yellow"), soft_wrap=True)
-    if cluster.survivor.text is not None and not full:
-        begin = _shortened(_plain(cluster.survivor.text).replace("\n", " "), _SHOWN_CHARS, 0)
-        console.print(Text(f"         {begin}", style="dim"), soft_wrap=True)
+    if cluster.survivor.text is None:
+        console.print(Text(f"         (no text to compare with: {cluster.no_text})", style="dim"), soft_wrap=True)
+    elif not full:
+        _print_begin(cluster.survivor.text, console)
     for member in cluster.members:
         _print_member(cluster, member, console, full, told)
     if cluster.dropped > len(cluster.members):
@@ -102,12 +104,17 @@ def _print_cluster(cluster: Cluster, console: Console, full: bool, told: _Told) 
 
 
 def _print_member(cluster: Cluster, member: Member, console: Console, full: bool, told: _Told) -> None:
-    where = f"\ndropped  {_document(member.document)}  measured {member.likeness:.4g}"
-    console.print(Text(where, style="bold"), soft_wrap=True)
+    likeness = member.likeness
+    measured = _measured(None if likeness is None else (likeness, likeness))
+    console.print(Text(f"\ndropped  {_document(member.document)}  {measured}", style="bold"), soft_wrap=True)
     told.removals += 1
+    told.measured += likeness is not None
     stays, dropped = cluster.survivor.text, member.document.text
-    if stays is None or dropped is None:
-        console.print(Text("         (the source gives no text here again, so there is nothing to compare)", style="dim"))
+    if dropped is None:
+        console.print(Text("         (no text: its file is gone or has changed)", style="dim"))
+        return
+    if stays is None:
+        _print_begin(dropped, console, full)
         return
     found = difference(stays, dropped, cluster.shingles, **({"context": None} if full else {}))
     told.equal += found.is_equal
@@ -122,6 +129,18 @@ def _print_member(cluster: Cluster, member: Member, console: Console, full: bool
     hidden = len(found.passages) - len(shown)
     if hidden:
         console.print(Text(f"  and {_count(hidden, 'shorter passage')} that differ (--full shows the whole texts)"))
+
+
+def _print_begin(text: str, console: Console, full: bool = False) -> None:
+    shown = _plain(text) if full else _shortened(_plain(text).replace("\n", " "), _SHOWN_CHARS, 0)
+    console.print(Text(f"         {shown}", style="dim"), soft_wrap=True)
+
+
+def _measured(likeness: tuple[float, float] | None) -> str:
+    if likeness is None:
+        return "not measured"
+    least, greatest = likeness
+    return f"measured {least:.4g}" if least == greatest else f"measured {least:.4g} to {greatest:.4g}"
 
 
 def _is_wide(console: Console) -> bool:
@@ -162,10 +181,12 @@ def _summary(told: _Told) -> str:
         common = sorted(told.in_common)
         least, middle, most = (f"{common[at]:.4g}" for at in (0, len(common) // 2, -1))
         shown += f"; {len(common):,} with n-grams in common of {least} to {most}, {middle} in the middle"
-    return (
-        f"{shown}.\n\nmeasured: what the stage found, the greatest likeness to any document of the cluster.\n"
-        "in common: counted here from the two texts, as they were read, before any stage changed them."
-    )
+    lines = []
+    if told.measured:
+        lines.append("measured: what the stage found, the greatest likeness to any document of the cluster.")
+    if told.equal or told.in_common:
+        lines.append("in common: counted here from the two texts, as they were read, before any stage changed them.")
+    return "\n".join([f"{shown}.", *([""] if lines else []), *lines])
 
 
 # ------------------------------------------------------------------------------------------------ texts

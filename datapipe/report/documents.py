@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from rich.console import Console
@@ -41,8 +42,8 @@ def print_document(document: Document, console: Console, full: bool = False) -> 
     """Prints a document under a line that says where it is from and why it was dropped."""
     console.print(Rule(f"{document.source}  {document.path}:{document.place}", align="left"))
     verdict = f"{document.outcome} {document.reason}".strip() + _AS[document.outcome == "kept"]
-    if document.value is not None and document.value == document.value:
-        verdict += f"  measured {document.value:.4g}"
+    if document.value is not None:
+        verdict += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
     if document.threshold is not None:
         verdict += f"  against {document.threshold:.4g}"
     if document.survivor:

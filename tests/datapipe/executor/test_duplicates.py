@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from datapipe.errors import UserError
 from datapipe.executor.duplicates import Cluster, WantedClusters, find_clusters
 from datapipe.executor.look import Looker, Wanted
+from datapipe.executor.partitions import read_table
 from tests import corpora, runs
 
 _TAIL = """
@@ -118,8 +122,9 @@ def test_clusters_tell_which_survivors_a_later_stage_dropped(output: Path) -> No
             {"stage": "dedup.minhsh"},
             r"no stage 'dedup.minhsh'.* Did you mean 'dedup.minhash'\?.* dedup.exact, dedup.minhash, same_id",
         ),
-        ({"stage": "same_id"}, r"no document was dropped in favour of another"),
-        ({"stage": "dedup.exact:repeated"}, r"no document was dropped in favour of another"),
+        ({"stage": "same_id"}, r"no document was dropped in favour of another\. "),
+        ({"stage": "same_id", "source": "web"}, r"no document of source 'web' was dropped in favour of another\. "),
+        ({"stage": "dedup.exact:repeated"}, r"no document was dropped in favour of another\. "),
         ({"stage": "dedup.lines"}, r"dedup.lines cuts spans out of texts.*has no clusters.*--dropped dedup.lines"),
         ({"stage": "filter.length"}, r"filter.length judges each document alone.*has no clusters"),
         ({"stage": "all", "source": "boks"}, r"no source 'boks'.* Did you mean 'books'\?"),
@@ -128,6 +133,14 @@ def test_clusters_tell_which_survivors_a_later_stage_dropped(output: Path) -> No
 def test_clusters_that_are_not_there_are_the_users_error(output: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_clusters(Looker(str(output)), WantedClusters(**options))
+
+
+def test_clusters_that_are_not_there_yet_are_said_to_be_so_of_a_run_that_stopped(output: Path) -> None:
+    looker = Looker(str(output))
+    looker.steps = tuple(step for step in looker.steps if (step.kind, step.source) != ("tokenize", "web"))
+    for source, so_far in (("web", ", as far as the run has come"), ("books", ""), ("", ", as far as the run has come")):
+        with pytest.raises(UserError, match=rf"was dropped in favour of another{so_far}\. "):
+            find_clusters(looker, WantedClusters(stage="same_id", source=source))
 
 
 def test_clusters_are_shown_without_texts_that_are_gone(output: Path) -> None:
@@ -141,6 +154,7 @@ def test_clusters_are_shown_without_texts_that_are_gone(output: Path) -> None:
     for one in after:
         for document in (one.survivor, *(member.document for member in one.members)):
             assert (document.text is None) == (document.source == "books")
+        assert one.no_text == ("its file is gone or has changed" if one.survivor.source == "books" else "")
 
 
 def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
@@ -160,3 +174,49 @@ def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_it
         assert {one.survivor.source for one in _found(tmp_path / "out", asked, count=99)} == sources
     with pytest.raises(UserError, match=r"no document was dropped for 'dedup'"):
         looker.look(Wanted(outcome="dropped", reason="dedup"))
+
+
+def test_clusters_of_a_stage_of_other_sources_only_are_said_to_be_theirs(tmp_path: Path) -> None:
+    listed = ""
+    for source, stages in (("web", "[dedup.exact]"), ("notes", "[dedup.exact, dedup.url: {field: id}]"), ("books", "[]")):
+        corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
+        listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: {stages}}}\n"
+    listed = listed.replace("dedup.url: {field: id}", "dedup.exact: {by: field, field: id, as: same_id}")
+    runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
+    for asked, owners in (("dedup.exact", "web, notes"), ("dedup.exact:duplicate", "web, notes"), ("same_id", "notes")):
+        with pytest.raises(UserError, match=rf"'{asked}' is no stage of source 'books'\. It is one of {owners}\. "):
+            _found(tmp_path / "out", asked, source="books")
+    with pytest.raises(UserError, match=r"no stage 'dedup.exat' in this output"):
+        _found(tmp_path / "out", "dedup.exat", source="books")
+
+
+def test_clusters_and_members_without_a_measure_come_last_of_those_least_alike(output: Path, monkeypatch) -> None:
+    """Drops with NaN for what was measured, as a stage that does not verify leaves them."""
+    before = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    greatest = sorted(one.members[-1].likeness or 0 for one in before)
+    hidden = greatest[len(greatest) // 2]
+    assert greatest[0] < hidden
+
+    def unmeasured(*arguments):
+        for batch in read_table(*arguments):
+            if "value" not in batch.schema.names:
+                yield batch
+                continue
+            values = batch.column("value").to_numpy()
+            at = batch.schema.get_field_index("value")
+            yield batch.set_column(at, "value", pa.array(np.where(values < hidden, np.nan, values), from_pandas=False))
+
+    monkeypatch.setattr("datapipe.executor.duplicates.read_table", unmeasured)
+    after = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    assert {(one.survivor, one.dropped) for one in after} == {(one.survivor, one.dropped) for one in before}
+    firsts = [one.members[0].likeness for one in after]
+    measured = [one for one in firsts if one is not None]
+    assert 0 < len(measured) < len(firsts)
+    assert firsts == sorted(measured) + [None] * (len(firsts) - len(measured))
+    for one in after:
+        known = [member.likeness for member in one.members if member.likeness is not None]
+        assert [member.likeness for member in one.members] == sorted(known) + [None] * (one.dropped - len(known))
+        assert one.likeness == ((min(known), max(known)) if known else None)
+    assert _found(output, "dedup.minhash", count=2, members=1, least_alike=True) == [
+        dataclasses.replace(one, members=one.members[:1]) for one in after[:2]
+    ]

@@ -23,7 +23,7 @@ class Document:
 @dataclass
 class Member:
     document: Document
-    likeness: float = 0.75
+    likeness: float | None = 0.75
 
 
 @dataclass
@@ -33,8 +33,9 @@ class Cluster:
     dropped: int = 1
     stage: str = "dedup.minhash"
     later: str = ""
-    likeness: tuple[float, float] = (0.75, 0.75)
+    likeness: tuple[float, float] | None = (0.75, 0.75)
     shingles: tuple = (5, "word")
+    no_text: str = "an index holds no texts"
 
 
 def _printed(*clusters: Cluster, width: int = 160, terminal: bool = False, full: bool = False) -> str:
@@ -83,7 +84,12 @@ def test_clusters_of_equal_texts_and_of_texts_that_are_gone_say_so_in_a_line():
     printed = _printed(_cluster("the text", "the text", "The text.", None), _cluster(None, "the text"))
     assert "the same text\n" in printed
     assert "the same words; white space, punctuation or case differ" in printed
-    assert printed.count("nothing to compare") == 2
+    assert printed.count("(no text: its file is gone or has changed)") == 1
+    without = _printed(_cluster(None, "what is gone for it " * 30))
+    assert "(no text to compare with: an index holds no texts)" in without
+    assert "what is gone for it what" in without
+    assert "in common:" not in without
+    assert "… (" in without
     assert "2 clusters, 4 removals shown; 1 with the very text that stays; 1 with n-grams in common of 1 to 1" in printed
 
 
@@ -103,3 +109,13 @@ def test_clusters_shorten_what_is_long():
     assert "new499+}" in printed
     assert "new250" not in printed
     assert "characters) …" in printed
+
+
+def test_clusters_of_which_nothing_was_measured_say_so():
+    unmeasured = Cluster(Document("a b"), [Member(Document("a c"), None)], likeness=None)
+    printed = _printed(unmeasured)
+    assert "dropped in favour of one, not measured" in printed
+    assert "characters  not measured\n" in printed
+    assert "nan" not in printed
+    assert "measured: " not in printed
+    assert "measured: " in _printed(unmeasured, _CATS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from rich import box
@@ -17,15 +17,19 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.report.differences import COMPARED_CHARS, Difference, Passage, Piece, difference
+from datapipe.report.differences import COMPARED_CHARS, Difference, Passage, Piece, difference, word_spans
 
 SIDE_BY_SIDE_COLUMNS = 100
 """Narrower terminals show the texts below each other."""
 
 _SHOWN_PASSAGES = 3
 _SHOWN_CHARS = 200
-_DIFFERING_CHARS = (240, 120)  # of a long piece in one text alone, its beginning and its end
-_COMMON_CHARS = (80, 80)
+_SIDE_WORDS, _SIDE_CHARS = 20, 140
+"""Of a passage in one text, so much from its beginning and so much from its end."""
+
+_LINE_CHARS, _MEMBER_LINES = 88, 8
+"""What the passages of one dropped document come to at most, at 100 columns; with what is said of it, about 12 lines."""
+
 _CONTROLS = re.compile(r"[^\S\n]+|[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 
 
@@ -122,8 +126,7 @@ def _print_member(cluster: Cluster, member: Member, console: Console, full: bool
         told.in_common.append(found.in_common)
     for line in _figures(found, cluster.shingles):
         console.print(Text(f"         {line}"), soft_wrap=True)
-    by_size = sorted(found.passages, key=lambda one: one.differing, reverse=True)[:_SHOWN_PASSAGES]
-    shown = [one for one in found.passages if one in by_size]
+    shown = list(found.passages) if full else _shown(found.passages)
     if shown:
         console.print(_side_by_side(shown, full) if _is_wide(console) else _below(shown, full))
     hidden = len(found.passages) - len(shown)
@@ -132,7 +135,7 @@ def _print_member(cluster: Cluster, member: Member, console: Console, full: bool
 
 
 def _print_begin(text: str, console: Console, full: bool = False) -> None:
-    shown = _plain(text) if full else _shortened(_plain(text).replace("\n", " "), _SHOWN_CHARS, 0)
+    shown = _plain(text) if full else _shortened(_plain(text).replace("\n", " "))
     console.print(Text(f"         {shown}", style="dim"), soft_wrap=True)
 
 
@@ -192,6 +195,47 @@ def _summary(told: _Told) -> str:
 # ------------------------------------------------------------------------------------------------ texts
 
 
+def _shown(passages: Sequence[Passage]) -> list[Passage]:
+    """The longest, shortened, as many as there is room for, in the order of the texts."""
+    shown: dict[int, Passage] = {}
+    left = _MEMBER_LINES
+    by_size = sorted(range(len(passages)), key=lambda at: passages[at].differing, reverse=True)
+    for at in by_size[:_SHOWN_PASSAGES]:
+        passage = replace(passages[at], one=_cut(passages[at].one), other=_cut(passages[at].other))
+        left -= sum(1 + sum(len(piece.text) for piece in side) // _LINE_CHARS for side in (passage.one, passage.other))
+        if shown and left < 0:
+            break
+        shown[at] = passage
+    return [shown[at] for at in sorted(shown)]
+
+
+def _cut(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """The pieces of one text in one line, with the middle of a long one left out, and said to be."""
+    plain = [Piece(text=_plain(piece.text).replace("\n", " "), differs=piece.differs) for piece in pieces]
+    whole = "".join(piece.text for piece in plain)
+    words = word_spans(whole)
+    start = max((last for _, last in words[:_SIDE_WORDS] if last <= _SIDE_CHARS), default=_SIDE_CHARS)
+    latest = len(whole) - _SIDE_CHARS
+    stop = min((first for first, _ in words[-_SIDE_WORDS:] if first >= latest), default=latest)
+    left_out = sum(start <= first and last <= stop for first, last in words)
+    told = f" … ({_count(left_out, 'word')}) … " if left_out else f" … ({stop - start:,} characters) … "
+    if stop - start <= len(told):
+        return tuple(plain)
+    begin, end = _between(plain, 0, start), _between(plain, stop, len(whole))
+    return (*begin, Piece(text=told, differs=False), *end)
+
+
+def _between(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
+    """Characters [start, stop) of pieces behind each other."""
+    found, at = [], 0
+    for piece in pieces:
+        text = piece.text[max(start - at, 0) : max(stop - at, 0)]
+        at += len(piece.text)
+        if text:
+            found.append(Piece(text=text, differs=piece.differs))
+    return found
+
+
 def _side_by_side(passages: Sequence[Passage], full: bool) -> Table:
     table = Table(box=box.SIMPLE, show_lines=True, expand=True, pad_edge=False)
     table.add_column("stays", ratio=1, overflow="fold")
@@ -212,13 +256,12 @@ def _below(passages: Sequence[Passage], full: bool) -> Table:
 
 
 def _marked(passage: Passage, pieces: Sequence[Piece], full: bool, style: str, marks: tuple[str, str] = ("", "")) -> Text:
-    """The pieces of one text, those that differ marked, long ones shortened."""
+    """The pieces of one text, those that differ marked."""
     text = Text("" if passage.begins else "… ")
     for piece in pieces:
-        plain = _plain(piece.text) if full else _plain(piece.text).replace("\n", " ")
+        plain = _plain(piece.text) if full else piece.text
         core = plain.rstrip()
-        shown = core if full else _shortened(core, *(_DIFFERING_CHARS if piece.differs else _COMMON_CHARS))
-        text.append(f"{marks[0]}{shown}{marks[1]}" if piece.differs else shown, style=style if piece.differs else "")
+        text.append(f"{marks[0]}{core}{marks[1]}" if piece.differs else core, style=style if piece.differs else "")
         text.append(plain[len(core) :])
     text.append("" if passage.ends else "…")
     return text
@@ -229,12 +272,12 @@ def _plain(text: str) -> str:
     return _CONTROLS.sub(" ", text)
 
 
-def _shortened(text: str, first: int, last: int) -> str:
-    """A long text with its middle left out."""
-    if len(text) <= first + last + 40:
+def _shortened(text: str) -> str:
+    """The beginning of a long text, and how much follows."""
+    if len(text) <= _SHOWN_CHARS + 40:
         return text
-    begin, end = text[:first].rpartition(" ")[0] or text[:first], text[len(text) - last :].partition(" ")[2]
-    return f"{begin} … ({len(text) - len(begin) - len(end):,} characters) … {end}".removesuffix(" … ")
+    begin = text[:_SHOWN_CHARS].rpartition(" ")[0] or text[:_SHOWN_CHARS]
+    return f"{begin} … ({len(text) - len(begin):,} characters)"
 
 
 def _count(number: int, noun: str) -> str:

@@ -113,6 +113,11 @@ def difference(
     )
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text begin and end."""
+    return [match.span() for match in _WORD.finditer(text.translate(_FOLDED))]
+
+
 class _Words:
     """The words of a text, folded, and the first character of each, with the end of the text behind them."""
 

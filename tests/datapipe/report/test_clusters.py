@@ -75,7 +75,7 @@ def test_clusters_say_what_is_not_shown_and_what_became_of_the_survivor():
     assert "dropped later itself, by dedup.lines:too_much_removed" in printed
     parts = [f"number {number} {'x' * number} {_SHARED}" for number in range(5)]
     many = _printed(_cluster(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)))
-    assert "and 2 shorter passages that differ" in many
+    assert "and 3 shorter passages that differ" in many
     whole = _printed(_cluster(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)), full=True)
     assert whole.count("{+count+}") == 5
 
@@ -102,13 +102,31 @@ def test_clusters_never_pass_control_characters_or_markup_on():
     assert "[bold]text [/bold] {+two+}" in printed
 
 
-def test_clusters_shorten_what_is_long():
+@pytest.mark.parametrize("terminal", [False, True])
+def test_clusters_shorten_what_is_long_to_about_twelve_lines_of_each(terminal: bool):
     added = " ".join(f"new{number}" for number in range(500))
-    printed = _printed(_cluster(_SHARED, f"{_SHARED} {added}"))
-    assert "{+new0 new1" in printed
+    others = " ".join(f"{'x' * (number % 7)} old{number} {_SHARED if number % 9 == 0 else ''}" for number in range(300))
+    for stays, dropped in (
+        (f"{_SHARED} {others}", f"{_SHARED} {added}"),
+        (added, others),
+        (others, others.replace("old", "w")),
+    ):
+        for text in (dropped, dropped.replace(" ", "\n")):
+            one, two = (_printed(_cluster(stays, *[text] * num), width=100, terminal=terminal) for num in (1, 2))
+            assert len(two.splitlines()) - len(one.splitlines()) <= (15 if terminal else 13)
+
+
+def test_clusters_say_how_much_of_the_middle_is_left_out():
+    added = " ".join(f"new{number}" for number in range(500))
+    printed = " ".join(_printed(_cluster(_SHARED, f"{_SHARED} {added}")).split())
+    assert "word39 {+new0 new1" in printed
+    assert "new11+} … (468 words) … {+new480 new481" in printed
     assert "new499+}" in printed
-    assert "new250" not in printed
-    assert "characters) …" in printed
+    unbroken = " ".join(_printed(_cluster(_SHARED, f"{_SHARED} {'z' * 5000}")).split())
+    assert "characters) … {+zzz" in unbroken
+    assert unbroken.count("z") < 300
+    whole = _printed(_cluster(_SHARED, f"{_SHARED} {added}"), full=True)
+    assert all(f"new{number}" in whole for number in range(500))
 
 
 def test_clusters_of_which_nothing_was_measured_say_so():

@@ -11,6 +11,7 @@ import pytest
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.executor import index as indexes
+from datapipe.executor.duplicates import WantedClusters, find_clusters
 from datapipe.executor.exchange import read_range
 from datapipe.executor.index import open_index
 from datapipe.executor.look import Looker, Wanted
@@ -392,6 +393,9 @@ def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_
         )
         original = Looker(finished.mixture.output).originals.find(key)
         assert (original.source, original.path[2:]) == ("old", "jsonl") and (original.text in _texts()[0]) == has_text
+        clusters = find_clusters(Looker(finished.mixture.output), WantedClusters(stage="dedup.exact", count=100))
+        told = {one.no_text for one in clusters if one.survivor.run}
+        assert told == {"" if has_text else "an index holds no texts"}
 
 
 def test_documents_that_matched_are_found_from_any_folder_and_told_to_be_elsewhere(

@@ -31,7 +31,7 @@ _STAGES: dict[str, dict[str, object]] = {
 }
 
 
-_MOST_BYTES = 7 * RUN_BYTES
+_MOST_BYTES = 9 * RUN_BYTES
 """A run of rows that waits to be written, and its sorting; all rows of the 100,000 copies would take more than 1 GB so."""
 
 

@@ -88,4 +88,4 @@ def test_merge_memory_does_not_grow_with_what_is_in_its_range(tasks: FreshTasks,
     assert merged.rows == 1_600_000
     mapped = merged.bytes + files[0].bytes  # local files are mapped, and what is mapped is counted with what is held
     assert merged.weight >= 64_000_000  # three times that, if all were sorted at once
-    assert peaks[1] < peaks[0] + mapped + 2 * _ROOM_BYTES, f"peaks: {peaks}"
+    assert peaks[1] < peaks[0] + mapped + 3 * _ROOM_BYTES, f"peaks: {peaks}"

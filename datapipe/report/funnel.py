@@ -148,9 +148,9 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
         return []
     title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens without those that end documents)"
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("source")
+    table.add_column("source", overflow="fold")
     for name in ("documents", "text", "tokens", "bytes per token", "tokens per word"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name, entry in tokenizer["sources"].items():
         table.add_row(name, *_fertility(entry))
         languages: Mapping[str, Any] = entry["languages"] or {}

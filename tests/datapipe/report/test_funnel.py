@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from datapipe.report.funnel import print_funnel, wide_console
+from datapipe.report.funnel import print_funnel, tokenizer_tables, wide_console
 
 _REASONS = {"dedup.exact@0123abcd:duplicate": 7_654_321, "my.own:Filter:rule": 12, "filter.length:too_few_words": 3}
 
@@ -66,3 +66,19 @@ def test_console_without_a_terminal_is_as_wide_as_columns_says(monkeypatch, told
     monkeypatch.setenv("COLUMNS", told)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert wide_console().width == width
+
+
+def test_tokenizer_table_keeps_its_headings_whole_beside_a_long_name() -> None:
+    entry = {
+        "documents": 1,
+        "bytes": 10,
+        "tokens": 5,
+        "words": 2,
+        "bytes_per_token": 2.0,
+        "tokens_per_word": 2.5,
+        "languages": None,
+    }
+    tokenizer = {"vocab_size": 300, "sources": {"/folder" * 20: entry}, "total": entry, "unused": None}
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(*tokenizer_tables(tokenizer))
+    assert "bytes per token" in stream.getvalue() and "tokens per word" in stream.getvalue()

@@ -15,17 +15,17 @@ that of a run, in a process of its own; what is in FOLDER for a size is removed 
 
 The plot has a line for each row of seconds, by documents, both by powers of ten, so that what is linear is a straight line.
 
-Measured on a 2-core AMD EPYC that others used too, microseconds by the document:
+Measured on one of two cores of an AMD EPYC, microseconds by the document (`dedup_scale.svg` is the plot of it):
 
                           10^4    10^5    10^6    10^7
-    read, sign, write      9.6    10.2     9.6             of these the signatures 2.4 to 2.6
-    bands                  1.9     1.6     2.9
-    first, second          9.4     2.4     6.8
-    components, 3 rounds  10.1     0.8     1.3
-    gather, verdicts       6.3     0.4     0.7
-    apply verdicts         9.1     2.5     2.8
-    band rows, written     4.1     3.1     3.4     4.2
-    band rows, met         2.5     1.8     3.1     6.4    51 runs, 51 buckets: 1.8 bytes are read for one
+    read, sign, write     13.7     9.7     9.1             of these the signatures 2.4 to 2.6
+    bands                  2.6     2.9     2.1
+    first, second          3.7     2.0     2.7
+    components, 3 rounds   2.7     0.8     0.8
+    gather, verdicts       1.5     0.4     0.4
+    apply verdicts         3.2     2.1     2.3
+    band rows, written     4.0     3.0     3.2     3.1
+    band rows, met         1.9     3.2     2.5     2.8    51 runs, 51 buckets: 1.8 bytes are read for one
 
 With `--run-mib 1` 10^7 documents are 2,000 runs. Wall time beside other work: met as they are 10.2, merged 6.2 and met 3.8.
 Core time of the same tasks in one process, of the meetings every tenth: 7.2 to 8.0 against 3.4 and 2.4.

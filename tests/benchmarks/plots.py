@@ -31,7 +31,8 @@ def draw(
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     for number, (name, listed) in enumerate(points.items()):
-        axes.plot(*zip(*listed), "o" if lines else "o-", markersize=4, linewidth=1, color=f"C{number % 10}", label=name)
+        style = "o" if lines else "o-" if number < 10 else "s--"
+        axes.plot(*zip(*listed), style, markersize=4, linewidth=1, color=f"C{number % 10}", label=name)
     for number, listed in enumerate((lines or {}).values()):
         axes.plot(*zip(*listed), linewidth=1, color=f"C{number % 10}")
     if log:

@@ -192,7 +192,7 @@ def test_runs_against_an_earlier_one_read_no_old_text_and_leave_it_as_it_was(
     assert {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()} == before
 
 
-def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path) -> None:
+def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path, old: runs.Finished) -> None:
     """Neither `against` nor what is found there is part of what the map tasks of the first stage are."""
     alone = _run(folder, "later", "new")
     held = _run(folder, "later", "new", against=f"{folder}/of-old/out")

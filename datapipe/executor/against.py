@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from datapipe import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.executor.index import Index, check_there, open_index
@@ -59,11 +58,9 @@ def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[
     return found
 
 
-def earlier_runs(mixture: Mixture) -> list[str]:
-    """The outputs and indexes that stages of a mixture are held against, from wherever they are looked for."""
-    uses = [use for name in mixture.sources for use in mixture.stages_of(name) if use.options.get("against")]
-    stages = [catalogue.build_stage(use) for use in uses]
-    return list(dict.fromkeys(_absolute(url) for stage in stages if isinstance(stage, Global) for url in stage.against))
+def earlier_runs(stages: Iterable[BoundStage]) -> list[str]:
+    """The outputs and indexes that these stages are held against, from wherever they are looked for."""
+    return list(dict.fromkeys(_absolute(url) for one in stages if isinstance(one.stage, Global) for url in one.stage.against))
 
 
 def _absolute(url: str) -> str:
@@ -94,7 +91,7 @@ def _check_apart(index: Index, where: str, source: str, paths: Sequence[str]) ->
 
 
 def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) -> Tables:
-    identity = json.loads(json.dumps(cast(Global, bound.stage).row_identity(seed)))
+    identity = cast(Global, bound.stage).row_identity(seed)
     tables: dict[str, dict[str, OutputRef]] = {}
     seen: dict[int, tuple[set[str], str]] = {}
     for index in indexes:
@@ -126,9 +123,8 @@ def _check_once(index: Index, stages: Sequence[int], seen: dict[int, tuple[set[s
         if rows != own[file.hash]:
             raise UserError(
                 f"{where}{other} and {index.url} are both about a file '{file.path}' of a source '{file.source}', and say "
-                f"different things of it. Leave out one of them; if these are two files, name the source of one run "
-                f"'{file.source}-2', and "
-                "run that mixture again."
+                "different things of it. Leave out one of them; if these are two files, name the source of one run "
+                f"'{file.source}-2', and run that mixture again."
             )
     seen.update({number: (rows, index.url) for number, rows in own.items()})
 

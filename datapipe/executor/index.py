@@ -98,12 +98,9 @@ class Index:
         found: dict[str, list[OutputRef]] = {}
         for one in self.rows:
             if one.stage == number:
-                found.setdefault(one.table, []).append(self.elsewhere(one.output))
+                url = self.root.child_url(one.output.path)
+                found.setdefault(one.table, []).append(replace(one.output, url=url))
         return {name: tuple(outputs) for name, outputs in found.items()}
-
-    def elsewhere(self, output: OutputRef) -> OutputRef:
-        """A file of rows with its URL."""
-        return replace(output, url=self.root.child_url(output.path))
 
 
 def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
@@ -114,7 +111,7 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     rows: list[IndexedRows] = []
     for number, meeting in enumerate(plan.pipeline.meetings):
         stage = cast(Global, meeting.stage.stage)
-        stages.append(IndexedStage(name=meeting.stage.name, identity=_as_json(stage.row_identity(request.mixture.seed))))
+        stages.append(IndexedStage(name=meeting.stage.name, identity=stage.row_identity(request.mixture.seed)))
         for source, segment in meeting.sources:
             for group, record in zip(groups[source], steps[f"{source}/clean-{segment}"].records, strict=True):
                 for table in stage.emits():
@@ -142,10 +139,6 @@ def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
 def _inside(output: OutputRef) -> OutputRef:
     """An output of a run by its path below work/."""
     return replace(output, path=output.path.removeprefix("work/"))
-
-
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 # ---------------------------------------------------------------------------------------------------- on disk
@@ -216,8 +209,7 @@ def _root_of(url: str, where: str) -> Root:
             raise UserError(f"{where}{url}: {error}. Expected a folder that can be read.") from error
     raise UserError(
         f"{where}{url}: no index here. Expected the output of a run with a stage like this one that still has its work/ "
-        f"folder, "
-        "or a folder that `datapipe index` made of such outputs."
+        "folder, or a folder that `datapipe index` made of such outputs."
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
-from datapipe.columns import hex_keys, keys_from, text_buffers, text_lengths, texts_from
+from datapipe.columns import hex_keys, keys_from, numbers, text_buffers, text_lengths, texts_from
 from datapipe.documents import DocumentBatch
 from datapipe.errors import DatapipeError, UserError
 from datapipe.executor.partitions import TableWriter
@@ -76,7 +76,9 @@ class Judge:
             return batch if batch.seams is not None else batch.with_columns({SEAMS: no_seams(batch.num_docs)})
         offsets, data = batch.buffers
         starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
-        removed = np.bincount(cuts.documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
+        there = starts < stops  # not taken by the cuts before
+        starts, stops, documents, rules = starts[there], stops[there], cuts.documents[there], cuts.rules[there]
+        removed = np.bincount(documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
         share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
         texts = _without(offsets, data, starts, stops)
         too_much = (share > self.verdicts.removed_share) | ((removed > 0) & _is_blank(texts))
@@ -84,19 +86,17 @@ class Judge:
             rows, limit = np.flatnonzero(too_much), self.verdicts.removed_share
             survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type)
             self._drop(batch, rows, TOO_MUCH_REMOVED, share[rows], pa.array(np.full(len(rows), limit)), survivors)
-        stay = ~too_much[cuts.documents] & (starts < stops)
-        counts = np.bincount(cuts.rules[stay], (stops - starts)[stay], len(cuts.names))
+        stay = ~too_much[documents]
+        counts = np.bincount(rules[stay], (stops - starts)[stay], len(cuts.names))
         for rule, count in zip(cuts.names, counts):
             self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
-        starts, stops = starts[stay], stops[stay]
-        texts = _without(offsets, data, starts, stops) if too_much.any() else texts
         seams = seams_after(offsets, batch.seams, starts, stops, text_buffers(texts)[0])
         return batch.with_columns({"text": texts, SEAMS: seams}).filter(~too_much)
 
 
 def _is_blank(texts: pa.Array) -> np.ndarray:
     """Which texts hold nothing but white space, (num_docs,) bool."""
-    return text_lengths(pc.call_function("utf8_trim_whitespace", [texts])) == 0
+    return numbers(pc.utf8_is_space(texts)) | (text_lengths(texts) == 0)
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

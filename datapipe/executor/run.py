@@ -60,7 +60,8 @@ class Run:
                     self._run(driver, request)
             finally:
                 self.plan = driver.plan
-                remember_run(self.root, driver.plan, self.limit, earlier_runs(self.mixture))
+                stages = (one for source in request.sources.values() for one in source.stages)
+                remember_run(self.root, driver.plan, self.limit, earlier_runs(stages))
             index = index_of_run(self.root, request, self.plan)
             if index is not None:
                 write_index(index)

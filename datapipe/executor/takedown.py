@@ -66,8 +66,8 @@ def _check_free(root: Root) -> None:
     others = [path for path, _ in root.list_files("") if not _LEFT.fullmatch(path)]
     if others:
         raise UserError(
-            f"{root.url}: there are files here already, such as {others[0]}. Expected a folder that is empty, or is not there "
-            "yet."
+            f"{root.url}: there are files here already, such as {others[0]}. Expected a folder that is empty, or "
+            "is not there yet."
         )
 
 
@@ -96,9 +96,8 @@ def _check_apart(index: Index, files: Sequence[IndexedFile], url: str) -> None:
     if again is not None:
         raise UserError(
             f"{url}: the file '{again.path}' of source '{again.source}' is in another of these too. If it is the same file, "
-            f"leave "
-            "out one of them. Two files of one name cannot be in one index, since their documents have the same keys: give the "
-            f"source of one run another name, such as '{again.source}-2', and run that mixture again."
+            "leave out one of them. Two files of one name cannot be in one index, since their documents have the same keys: "
+            f"give the source of one run another name, such as '{again.source}-2', and run that mixture again."
         )
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import CUT_SCHEMA, key_hash
+from datapipe.exchanges import key_hash
 from datapipe.kernels import substring
+from stages.dedup._cutting import cut_rows
 
 _ROOM_PIECES, _ROOM_ANCHORS = 1 << 13, 1 << 17
 
@@ -131,13 +132,6 @@ def _selected(batch: DocumentBatch, grams: Grams) -> list[np.ndarray]:
     pieces[:, 1] = np.arange(num_pieces) - np.searchsorted(pieces[:, 0], pieces[:, 0])  # of the document, not of the part
     echoes[:, 0] = pieces[echoes[:, 0], 0]
     return [pieces, np.column_stack([pieces[anchors[:, 0], :2], anchors[:, 1:]]), halves, echoes]
-
-
-def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray) -> pa.RecordBatch:
-    """Rows of CUT_SCHEMA: bytes [start, stop) of the document of each key."""
-    rules = pa.array(["repeated"], pa.string()).take(pa.array(np.zeros(len(keys), np.int64)))
-    numbers = (pa.array(np.ascontiguousarray(one, np.int64)) for one in (starts, stops))
-    return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *numbers, rules], schema=CUT_SCHEMA)
 
 
 def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:

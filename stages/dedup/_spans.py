@@ -15,7 +15,8 @@ from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.exchanges import is_new, key_hash
 from datapipe.kernels import substring
-from stages.dedup._passages import Grams, cut_rows
+from stages.dedup._cutting import cut_rows
+from stages.dedup._passages import Grams
 
 CANDIDATES = pa.schema(
     [

@@ -23,15 +23,14 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.documents import DocumentBatch
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
-from datapipe.global_stage import Global
+from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new
 from datapipe.kernels import text_units
-from datapipe.stage import StageContext
+from stages.dedup._cutting import Cutting, cut_rows
 
 _UNITS = pa.schema(
     [
@@ -45,7 +44,7 @@ _UNITS = pa.schema(
 )
 
 
-class Lines(Global):
+class Lines(Cutting):
     """Cuts out lines, paragraphs or spans of three sentences that were said before."""
 
     unit: text_units.Unit = Field(
@@ -64,31 +63,6 @@ class Lines(Global):
         description="Characters after normalisation from which a unit is looked at; shorter ones stay wherever they are. "
         "(Of three sentences: all together.)",
     )
-    keep: Literal["first", "source_order", "none"] = Field(
-        default="first",
-        description="first: the one of lowest key, then place, stays. source_order: the one in the source that the mixture "
-        "names first, then as first. none: all of them go.",
-    )
-    max_removed_share: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more, or "
-        "where nothing but white space is left.",
-    )
-
-    rule = "repeated"
-    judge_options = ("max_removed_share",)
-    _context: StageContext = PrivateAttr()
-
-    def open(self, context: StageContext) -> None:
-        self._context = context
-
-    def source_order(self) -> tuple[str, ...] | None:
-        return () if self.keep == "source_order" else None
-
-    def removed_share_limit(self) -> float:
-        return self.max_removed_share
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"units": _UNITS}
@@ -99,7 +73,7 @@ class Lines(Global):
         found = text_units.find_units(self.unit, parts.offsets, data, self.normalize, self.min_length)
         documents = parts.documents[found.documents]
         keys = columns.keys_from(columns.key_matrix(batch.keys)[documents])
-        ranks = np.full(len(keys), source_rank(self._context.source_place))
+        ranks = np.full(len(keys), self._rank)
         starts = found.starts - offsets[documents]
         arrays = [found.hashes, found.digests, ranks, keys, starts, found.sizes]
         return {"units": pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=_UNITS)}
@@ -113,13 +87,6 @@ class Lines(Global):
         again = np.zeros(len(hashes) + 1, np.bool_)  # whether a row says what the one before it says
         again[1:-1] = (hashes[1:] == hashes[:-1]) & (digests[1:] == digests[:-1])
         repeated = again[:-1] | again[1:] if self.keep == "none" else again[:-1]
-        return {"cuts": _cuts(rows.take(pa.array(np.flatnonzero(repeated & is_new(rows)))), self.unit)}
-
-
-def _cuts(rows: pa.RecordBatch, rule: str) -> pa.RecordBatch:
-    """The bytes of units as rows of `CUT_SCHEMA`."""
-    starts, keys = columns.numbers(rows.column("start")), rows.column("key")
-    stops = starts + columns.numbers(rows.column("size")).astype(np.int64)
-    rules = pa.array([rule], pa.string()).take(pa.array(np.zeros(len(starts), np.int64)))
-    arrays = [pa.array(columns.key_halves(keys)[0]), keys, pa.array(starts), pa.array(stops), rules]
-    return pa.RecordBatch.from_arrays(arrays, schema=CUT_SCHEMA)
+        gone = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
+        starts, sizes = columns.numbers(gone.column("start")), columns.numbers(gone.column("size"))
+        return {"cuts": cut_rows(gone.column("key"), starts, starts + sizes.astype(np.int64), self.unit)}

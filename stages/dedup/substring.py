@@ -36,21 +36,20 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new, source_rank
-from datapipe.global_stage import Global
+from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new
 from datapipe.kernels import substring
-from datapipe.stage import StageContext
 from stages.dedup import _suffixes
-from stages.dedup._passages import ANCHORS, PASSAGES, TEXTS, Grams, cut_rows, emitted, whole_texts
+from stages.dedup._cutting import Cutting, RemovedShare, cut_rows
+from stages.dedup._passages import ANCHORS, PASSAGES, TEXTS, Grams, emitted, whole_texts
 from stages.dedup._spans import CANDIDATES, WINDOWS, candidates_of, cut_repeated, windows_of
 
 
-class Substring(Global):
+class Substring(Cutting):
     """Cuts out spans of text that occur earlier in the corpus."""
 
     unit: Literal["token", "byte"] = Field(
@@ -61,18 +60,7 @@ class Substring(Global):
     length: int = Field(
         default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens or bytes of a span that is repeated."
     )
-    keep: Literal["first", "source_order", "none"] = Field(
-        default="first",
-        description="first: the copy of lowest key, then place, stays. source_order: the one in the source that the mixture "
-        "names first, then as first. none: all of them go.",
-    )
-    max_removed_share: float = Field(
-        default=0.8,
-        ge=0,
-        le=1,
-        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more, or "
-        "where nothing but white space is left.",
-    )
+    max_removed_share: RemovedShare = 0.8
     method: Literal["exchange", "suffix_array"] = Field(
         default="exchange",
         description="exchange: distributed, for any size. suffix_array: all texts at once in one task (needs pydivsufsort); "
@@ -85,28 +73,16 @@ class Substring(Global):
     )
 
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
-    rule = "repeated"
     judge_options = ("max_removed_share", "memory_bytes")
-    _context: StageContext = PrivateAttr()
-
-    def open(self, context: StageContext) -> None:
-        self._context = context
-
-    def source_order(self) -> tuple[str, ...] | None:
-        return () if self.keep == "source_order" else None
-
-    def removed_share_limit(self) -> float:
-        return self.max_removed_share
 
     def emits(self) -> Mapping[str, pa.Schema]:
         tables = {"anchors": ANCHORS, "passages": PASSAGES, "cuts": CUT_SCHEMA}
         return tables if self.method == "exchange" else {"texts": TEXTS}
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
-        rank = source_rank(self._context.source_place)
         if self.method == "suffix_array":
-            return {"texts": whole_texts(batch, rank)}
-        return emitted(batch, self._grams, self.keep, rank)
+            return {"texts": whole_texts(batch, self._rank)}
+        return emitted(batch, self._grams, self.keep, self._rank)
 
     def exchanges(self) -> Sequence[Exchange]:
         cuts = {"cuts": CUT_SCHEMA}

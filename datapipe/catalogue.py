@@ -33,9 +33,9 @@ from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
-from datapipe.global_stage import Global
 from datapipe.source_code import digest_of, imports_of, neighbours_of
-from datapipe.stage import Filter, Map, Reader, Stage
+from datapipe.stage.base import Filter, Map, Reader, Stage
+from datapipe.stage.global_stage import Global
 from datapipe.storage import split_query
 
 _PACKAGE = "stages"
@@ -310,7 +310,7 @@ def _user_class(name: str, where: str) -> type[Stage]:
         raise _refusal(
             where,
             f"{name}: found {what}, expected a class derived from datapipe.stage.Filter or Map, "
-            "or datapipe.global_stage.Global.",
+            "or datapipe.stage.global_stage.Global.",
         )
     return found
 

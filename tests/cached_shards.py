@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datapipe.loader.cache import ShardCache
+from datapipe.loader.cache.cache import ShardCache
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import ShardEntry
 from datapipe.storage import Root

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from datapipe.documents import DocumentBatch
-from datapipe.exchanges import FINAL_SCHEMAS, as_settled
-from datapipe.global_stage import Global
-from datapipe.seams import SEAMS, SEAMS_TYPE
 from datapipe.stage import StageContext
+from datapipe.stage.cut_points import SEAMS, SEAMS_TYPE
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS, as_settled
 from tests.meetings import batch_of, exchanged, meet_all
 
 Spans = dict[bytes, list[tuple[int, int]]]

@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from datapipe.config import load_mixture
-from datapipe.executor.prepare import prepare
-from datapipe.executor.task import peak_bytes, run_task
+from datapipe.engine.prepare import prepare
 from datapipe.plan.compile import compile_plan
-from datapipe.plan.tasks import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
+from datapipe.plan.work import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
 from datapipe.storage import Root
+from datapipe.tasks.run_task import peak_bytes, run_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
-from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
-from datapipe.executor.exchange import sorted_rows
-from datapipe.executor.meet import table_schemas
-from datapipe.global_stage import Global
+from datapipe.exchange.files import sorted_rows
 from datapipe.stage import StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
+from datapipe.tasks.reduce import table_schemas
 
 
 def batch_of(texts: Sequence[str], source: int = 1, first: int = 0, **extra: pa.Array) -> DocumentBatch:

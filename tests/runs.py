@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.config import Mixture, load_mixture
-from datapipe.executor.engine import Attempt
-from datapipe.executor.local import LocalEngine
-from datapipe.executor.run import Run
-from datapipe.executor.task import run_task
+from datapipe.engine.local import LocalEngine
+from datapipe.engine.protocol import Attempt
+from datapipe.engine.run import Run
 from datapipe.plan.compile import Plan
-from datapipe.plan.tasks import Record, Task
+from datapipe.plan.work import Record, Task
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
+from datapipe.tasks.run_task import run_task
 
 STAGES = """
 stages:

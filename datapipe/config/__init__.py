@@ -1,6 +1,5 @@
 """mixture.yaml to frozen models, strictly: every error names the file, the line, what was found and what was expected."""
 
-from datapipe.config.drawing import MixtureSpec, PhaseSpec, StrataSpec, WeightPhase
 from datapipe.config.load import load_mixture
 from datapipe.config.mixture import (
     ExecutionSpec,
@@ -11,6 +10,7 @@ from datapipe.config.mixture import (
     TokenizerSpec,
     TokenizerTraining,
 )
+from datapipe.config.mixture_schedule import MixtureSpec, PhaseSpec, StrataSpec, WeightPhase
 from datapipe.config.stage_use import StageUse
 from datapipe.config.starter import starter_mixture
 from datapipe.weights import integer_weights, proportions

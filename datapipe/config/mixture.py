@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 from ruamel.yaml import YAML
 
-from datapipe.config.drawing import MixtureSpec, StrataSpec, WeightPhase, linear_problems, stretches
 from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
 from datapipe.config.interpolation import escaped
+from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_problems, stretches
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse

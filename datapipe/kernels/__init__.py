@@ -32,7 +32,7 @@ _REGISTRY: dict[str, Kernel] = {}
 def digest() -> str:
     """Full-width digest of every source file of this folder."""
     hasher = xxhash.xxh3_128()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         hasher.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return hasher.hexdigest()
 
@@ -92,8 +92,8 @@ def import_runtime() -> None:
 
 def all_kernels() -> dict[str, Kernel]:
     """Every kernel by name ("words.find_words"), after importing every module of this folder."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
     return dict(sorted(_REGISTRY.items()))
 
 

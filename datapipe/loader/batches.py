@@ -39,10 +39,10 @@ from typing import Any, Literal
 import numpy as np
 
 from datapipe.errors import CorruptionError, UserError, suggest
-from datapipe.kernels import batch as kernels
+from datapipe.kernels.loader import batch as kernels
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.course import Course
-from datapipe.loader.epochs import MAX_WALKS
+from datapipe.loader.order.batch_order import Course
+from datapipe.loader.order.source_order import MAX_WALKS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, ranks_by_attention
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows

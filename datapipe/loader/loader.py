@@ -19,21 +19,21 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import UserError, suggest
-from datapipe.loader import course
 from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
-from datapipe.loader.cache import ShardCache
-from datapipe.loader.course import Course
-from datapipe.loader.layout import Split
-from datapipe.loader.lineage import Skips
-from datapipe.loader.lookahead import Lookahead, plan_budget
-from datapipe.loader.order import Supply
+from datapipe.loader.cache.cache import ShardCache
+from datapipe.loader.cache.lookahead import Lookahead, plan_budget
+from datapipe.loader.order import batch_order as course
+from datapipe.loader.order.batch_order import Course
+from datapipe.loader.order.layout import Split
+from datapipe.loader.order.lineage import Skips
+from datapipe.loader.order.recipe import Override, recipe_of
+from datapipe.loader.order.sample_order import Supply
+from datapipe.loader.order.steps import merged
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
-from datapipe.loader.recipe import Override, recipe_of
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.loader.steps import merged
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 

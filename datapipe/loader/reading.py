@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from datapipe.errors import CorruptionError
-from datapipe.kernels import gather as kernels
 from datapipe.kernels import import_runtime
-from datapipe.loader.layout import Layout
+from datapipe.kernels.loader import gather as kernels
+from datapipe.loader.order.layout import Layout
 from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.reader import ShardReader

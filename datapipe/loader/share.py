@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels import balance
+from datapipe.kernels.loader import balance
 
 ContextLayout = Literal["contiguous", "zigzag"]
 Balance = Literal["rows", "attention"]

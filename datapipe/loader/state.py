@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.lineage import Lineage, read_lineage
-from datapipe.loader.steps import MOST_STEPS, Steps
+from datapipe.loader.order.lineage import Lineage, read_lineage
+from datapipe.loader.order.steps import MOST_STEPS, Steps
 
 VERSION = 2
 

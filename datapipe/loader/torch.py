@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import Batch, Labels
-from datapipe.loader.layout import Split
 from datapipe.loader.loader import Loader
+from datapipe.loader.order.layout import Split
 from datapipe.loader.share import ContextLayout, Mesh
 from datapipe.loader.stats import LoaderStats
 from datapipe.shards.manifest import Snapshot

@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 from datapipe import columns
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import SnapshotError, UserError
-from datapipe.loader import course
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.course import Course
-from datapipe.loader.layout import Split
-from datapipe.loader.lineage import Skips
-from datapipe.loader.order import Supply
+from datapipe.loader.order import batch_order as course
+from datapipe.loader.order.batch_order import Course
+from datapipe.loader.order.layout import Split
+from datapipe.loader.order.lineage import Skips
+from datapipe.loader.order.recipe import recipe_of
+from datapipe.loader.order.sample_order import Supply
 from datapipe.loader.reading import RowReader
-from datapipe.loader.recipe import recipe_of
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash

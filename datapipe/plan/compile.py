@@ -17,12 +17,12 @@ from typing import cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
-from datapipe.exchanges import FINAL_SCHEMAS, OPEN, Exchange
-from datapipe.global_stage import Global
 from datapipe.plan import expand, runs
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
-from datapipe.plan.tasks import BoundStage, OutputRef, Record, Tables, Task, Verdicts, train_rows
-from datapipe.stage import InputFile, Reader, Split
+from datapipe.plan.work import BoundStage, OutputRef, Record, Tables, Task, Verdicts, train_rows
+from datapipe.stage.base import InputFile, Reader, Split
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
 EXCHANGES = ("meet", "merge", "gather")
 """Kinds of steps that exchange rows: they have no documents to count."""

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import xxhash
 
 from datapipe.config.mixture import Mixture
-from datapipe.exchanges import Exchange
-from datapipe.global_stage import Global
 from datapipe.plan.fingerprint import fingerprint
-from datapipe.plan.inputs import file_hash
 from datapipe.plan.sampling import sample_fractions
-from datapipe.plan.tasks import (
+from datapipe.plan.splits import file_hash
+from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
+from datapipe.plan.work import (
     HASH_SPACE,
     BoundStage,
     GatherTask,
@@ -38,8 +37,9 @@ from datapipe.plan.tasks import (
     TrainTask,
     Verdicts,
 )
-from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
-from datapipe.stage import FieldNames, Split
+from datapipe.stage.base import FieldNames, Split
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import Exchange
 
 if TYPE_CHECKING:
     from datapipe.plan.compile import PlannedSource

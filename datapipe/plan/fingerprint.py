@@ -16,14 +16,14 @@ from unicodedata import unidata_version
 from datapipe.source_code import digest_of
 
 _RUNNERS = {
-    "map": "datapipe.executor.map",
-    "meet": "datapipe.executor.meet",
-    "merge": "datapipe.executor.meet",
-    "gather": "datapipe.executor.meet",
-    "sample": "datapipe.executor.tokenize",
-    "train": "datapipe.executor.tokenize",
-    "tokenize": "datapipe.executor.tokenize",
-    "pack": "datapipe.executor.pack",
+    "map": "datapipe.tasks.map",
+    "meet": "datapipe.tasks.reduce",
+    "merge": "datapipe.tasks.reduce",
+    "gather": "datapipe.tasks.reduce",
+    "sample": "datapipe.tasks.tokenize",
+    "train": "datapipe.tasks.tokenize",
+    "tokenize": "datapipe.tasks.tokenize",
+    "pack": "datapipe.tasks.pack",
 }
 _LIBRARIES = ("pyarrow", "numpy", "numba", "tokenizers", "xxhash")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from datapipe.plan.tasks import OutputRef
+from datapipe.plan.work import OutputRef
 
 MOST_RUNS = 256
 """That a bucket reads of. A block of each is 256 MiB, as much as a bucket itself has by default. Where a merge pays depends on

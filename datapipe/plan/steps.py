@@ -17,8 +17,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from datapipe.errors import UserError
-from datapipe.global_stage import Global
-from datapipe.plan.tasks import BoundStage
+from datapipe.plan.work import BoundStage
+from datapipe.stage.global_stage import Global
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 from fractions import Fraction
 
-from datapipe.config.drawing import WeightPhase
 from datapipe.config.mixture import Mixture
+from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
 from datapipe.shards.manifest import ShardEntry, Snapshot, SourceEntry
 from datapipe.weights import MAX_WEIGHT_SUM, integer_weights

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.report.drawing import drawing_table
+from datapipe.report.mixture_shares import drawing_table
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source, those with most text; report.json has all."""

@@ -13,14 +13,14 @@ from rich.table import Table
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
-from datapipe.global_stage import Global
-from datapipe.plan.books import SourceBooks, source_books
 from datapipe.plan.compile import Plan, Request, Step
+from datapipe.plan.counts import SourceBooks, source_books
 from datapipe.plan.fingerprint import short
 from datapipe.plan.steps import Meeting
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.funnel import size
 from datapipe.report.progress import committed_size
+from datapipe.stage.global_stage import Global
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.plan.tasks import Record, Task
+from datapipe.plan.work import Record, Task
 from datapipe.report.funnel import size
 
 _PLAIN_EVERY_S = 10.0

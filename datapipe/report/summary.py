@@ -11,7 +11,7 @@ excesses                of each source that lost more to a global stage than its
                         allowed, on_excess, text}
 tasks                   step → {planned, committed}; of each round of an exchange, and of merging, also what it wrote:
                         {rows, bytes, seconds}
-mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/drawing.py`
+mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
-from datapipe.plan.books import Excess, SourceBooks, excesses, shared_work, source_books
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.report.drawing import drawing
+from datapipe.plan.counts import Excess, SourceBooks, excesses, shared_work, source_books
+from datapipe.report.mixture_shares import drawing
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 

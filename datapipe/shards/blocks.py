@@ -3,7 +3,7 @@
     record batch, or rows copied  ──▶  Block: five addresses, the number of pieces  ──▶  gather(blocks, rows)  ──▶  SequenceRows
 
 An address is made only of memory that holds what the columns need, so that kernels may follow it without looking. What it
-points to is read anew each time and believed nothing: see `kernels/gather.py`.
+points to is read anew each time and believed nothing: see `kernels/loader/gather.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import CorruptionError
-from datapipe.kernels import gather as kernels
+from datapipe.kernels.loader import gather as kernels
 
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"

@@ -32,7 +32,7 @@ from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot
 from datapipe.shards.megatron import MegatronWriter
-from datapipe.shards.pieces import DocumentJoiner
+from datapipe.shards.packed_documents import DocumentJoiner
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
 from datapipe.storage import Root, sync_file

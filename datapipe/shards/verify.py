@@ -27,7 +27,7 @@ from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot
-from datapipe.shards.pieces import piece_stops
+from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.storage import Root
 

@@ -1,7 +1,7 @@
 """What each character is to the regular expressions of `tokenizers`, asked of its own engine.
 
     every code point  ── one Split at borders of classes ──▶ runs ── one character of each, class by class ──▶ classes
-    classes ── family ──▶ the table that its kernel reads (`datapipe/kernels/pretokens.py`)
+    classes ── family ──▶ the table that its kernel reads (`datapipe/kernels/tokens/pretokens.py`)
 
 The Unicode database of Python is of another version than those that `tokenizers` was built with, hence the question. It takes
 0.4 s for each version of `tokenizers` on a machine; the answer is kept beside the compiled kernels. Only the planes that hold
@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
 from datapipe.kernels import cache_folder
-from datapipe.kernels.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
+from datapipe.kernels.tokens.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
 
 NUM_CODES = 0x110000
 _ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))

@@ -1,6 +1,6 @@
 """Encoding by compiled kernels, for tokenizers that `recognition` knows: the ids of `tokenizers`, thirty times as fast.
 
-    texts ── cut at added tokens ── cut into pieces (`kernels/pretokens.py`) ── merged (`kernels/bpe.py`) ──▶ ids
+    texts ── cut at added tokens ── cut into pieces (`kernels/tokens/pretokens.py`) ── merged (`kernels/tokens/bpe.py`) ──▶ ids
       └──── not in the tokenizer's normal form: left to the caller
 
 Memory: 12 bytes for each byte of a call's text, and caches of 7 MB that live as long as the encoder. Not for two threads at
@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import bpe, normalize
-from datapipe.kernels.added_tokens import PASSED_OVER, TEXT, cut_at_tokens, token_trie
-from datapipe.kernels.unicode_classes import stable_table
+from datapipe.kernels.text import normalize
+from datapipe.kernels.text.unicode_classes import stable_table
+from datapipe.kernels.tokens import bpe
+from datapipe.kernels.tokens.added_tokens import PASSED_OVER, TEXT, cut_at_tokens, token_trie
 from datapipe.tokens.recognition import Added, Recognised, recognise
 
 _NUM_LINES, _NUM_LONG_LINES = 1 << 17, 1 << 14

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
-from datapipe.documents import DocumentBatch
 from datapipe.metrics import Fertility, TokenCounts
+from datapipe.stage.documents import DocumentBatch
 
 LANGUAGE = "language"
 """The column that documents carry their language in."""

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.kernels import pack as kernels
+from datapipe.kernels.tokens import pack as kernels
 from datapipe.metrics import Packing
 from datapipe.shards import schemas
 

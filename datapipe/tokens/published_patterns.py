@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from datapipe.kernels.pretokens import cut_cl100k, cut_deepseek, cut_gpt2, cut_o200k
+from datapipe.kernels.tokens.pretokens import cut_cl100k, cut_deepseek, cut_gpt2, cut_o200k
 from datapipe.tokens.character_classes import cl100k_table, deepseek_table, gpt2_table, o200k_table
 
 Family = Literal["gpt2", "cl100k", "o200k", "deepseek"]

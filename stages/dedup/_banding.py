@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels import contents
+from datapipe.kernels.dedup import contents
 
 SIMILARITIES = tuple(tenth / 10 for tenth in range(1, 11))
 """Where the curve is told to people."""

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
 from datapipe import columns
-from datapipe.exchanges import CUT_SCHEMA, source_rank
-from datapipe.global_stage import Global
 from datapipe.stage import StageContext
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import CUT_SCHEMA, source_rank
 
 RULE = "repeated"
 """The reason of their drops and, of stages that cut one kind of thing, of their cuts."""

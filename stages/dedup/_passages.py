@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.documents import DocumentBatch
-from datapipe.exchanges import key_hash
-from datapipe.kernels import substring
+from datapipe.kernels.dedup import substring
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.tables import key_hash
 from stages.dedup._cutting import cut_rows
 
 _ROOM_PIECES, _ROOM_ANCHORS = 1 << 13, 1 << 17

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import is_new, key_hash
-from datapipe.kernels import substring
+from datapipe.kernels.dedup import substring
+from datapipe.stage.tables import is_new, key_hash
 from stages.dedup._cutting import cut_rows
 from stages.dedup._passages import Grams
 

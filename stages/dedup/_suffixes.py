@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.kernels import substring
+from datapipe.kernels.dedup import substring
 from stages.dedup._passages import Grams
 
 

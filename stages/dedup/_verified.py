@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from datapipe import clusters, columns
+from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash
+from datapipe.stage import clusters
+from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash
 
 _HASH = pa.field("hash", pa.uint64(), nullable=False)
 _KEY, _OTHER = pa.field("key", KEY_TYPE, nullable=False), pa.field("other", KEY_TYPE, nullable=False)

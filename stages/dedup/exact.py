@@ -9,7 +9,7 @@ What says nothing, by rule: a field that is null or empty makes no documents ali
 are equal to each other, so one of them survives, unless `empty: never`; so are texts without a letter that hold the same
 digits, unless `only_digits: never`. Short texts are texts like any other.
 
-URLs are brought into the form of C4 (`datapipe/kernels/url.py`): without scheme, `www.` and tracking parameters.
+URLs are brought into the form of C4 (`datapipe/kernels/filters/url.py`): without scheme, `www.` and tracking parameters.
 
 One core of a 2-core AMD EPYC emits 3 GB/s of raw text; with `normalize: whitespace_case` 300 MB/s, and of URLs of 60 bytes
 180 MB/s.
@@ -26,14 +26,16 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
-from datapipe.clusters import first_of_group, size_rows, star_drops
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.exchanges import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
-from datapipe.global_stage import Global
-from datapipe.kernels import buckets, contents, url
+from datapipe.kernels.dedup import contents
+from datapipe.kernels.dedup import text_hashes as buckets
+from datapipe.kernels.filters import url
 from datapipe.stage import StageContext
-from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.clusters import first_of_group, size_rows, star_drops
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 
 TEXTS = pa.schema(
     [

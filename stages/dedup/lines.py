@@ -27,9 +27,9 @@ from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
-from datapipe.documents import DocumentBatch
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new
-from datapipe.kernels import text_units
+from datapipe.kernels.dedup import text_units
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange, is_new
 from stages.dedup._cutting import Cutting, cut_rows
 
 _UNITS = pa.schema(

@@ -3,7 +3,7 @@
     bands       rows (band hash, key) meet: documents that agree on a whole band          ->  pairs that may be alike
     first       pairs meet the signature of their first document
     second      and that of their second: the pairs whose signatures are alike enough     ->  edges, and how alike
-    components  edges  ->  each document of a component with its survivor (`datapipe/clusters.py`)
+    components  edges  ->  each document of a component with its survivor (`datapipe/stage/clusters.py`)
     gather      documents with a survivor meet the greatest likeness measured of them     ->  drops
 
 Two documents of Jaccard similarity s (over their sets of n-grams) meet with probability 1 - (1 - s^rows)^bands. With 14 bands
@@ -46,13 +46,13 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import rng
-from datapipe.clusters import join_at_once
-from datapipe.documents import DocumentBatch
-from datapipe.exchanges import Bucket, Exchange
-from datapipe.global_stage import Global
-from datapipe.kernels import minhash
+from datapipe.kernels.dedup import minhash
 from datapipe.stage import StageContext
-from datapipe.survivors import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.clusters import join_at_once
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.tables import Bucket, Exchange
 from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs
 

@@ -9,7 +9,7 @@ just this, whatever the corpus.
           └─ anchors, by gram ─▶ meet ─▶ cuts (equal spans)      │
                                    └──▶ candidates, by document ─▶ look ─▶ windows, by their hash ─▶ verify ─▶ cuts
 
-`exchange`: every window chooses a gram inside it (`datapipe/kernels/substring.py`); equal windows choose equal ones, and
+`exchange`: every window chooses a gram inside it (`datapipe/kernels/dedup/substring.py`); equal windows choose equal ones, and
 meet by its hash. An anchor stands for the run of windows that chose one gram, its span. Where whole spans are equal, all but
 the first go at once: that is most of a copied page. What is left are spans that are alike in part, at the ends of copies: one
 of each kind goes on, is looked up in the passages, and its windows meet by hashes of 128 bits. No pairs are formed anywhere:
@@ -39,10 +39,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.exchanges import CUT_SCHEMA, Bucket, Exchange, is_new
-from datapipe.kernels import substring
+from datapipe.kernels.dedup import substring
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange, is_new
 from stages.dedup import _suffixes
 from stages.dedup._cutting import Cutting, RemovedShare, cut_rows
 from stages.dedup._passages import ANCHORS, PASSAGES, TEXTS, Grams, emitted, whole_texts

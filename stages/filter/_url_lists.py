@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import UserError
-from datapipe.kernels import url, url_lists
-from datapipe.kernels.url_lists import Automaton
-from datapipe.kernels.words import find_lines
+from datapipe.kernels.filters import url, url_lists
+from datapipe.kernels.filters.url_lists import Automaton
+from datapipe.kernels.text.words import find_lines
 
 _COMMENT = ord("#")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

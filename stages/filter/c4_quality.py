@@ -26,8 +26,8 @@ The authors also drop pages of more than 190,000 characters (`max_chars`), and t
 both look at the page as it came. Their lists of bad words, their language detector and the removal of lines that occur on other
 pages too are stages of their own.
 
-Sentences are counted as spaCy's sentencizer counts them, which datatrove uses, in every profile (`kernels/sentences.py`). The
-authors' code uses NLTK's Punkt, which a limit of three hardly tells apart.
+Sentences are counted as spaCy's sentencizer counts them, which datatrove uses, in every profile (`kernels/text/sentences.py`).
+The authors' code uses NLTK's Punkt, which a limit of three hardly tells apart.
 
 With the profiles `datatrove` and `fineweb` all of 3,687 real English documents (news, web, books, code, papers) get the
 decision that datatrove 0.10.1 gives them, and of 3,057 and 3,304 kept texts all but the same 6 are equal. Those 6 hold
@@ -37,7 +37,7 @@ such as "Mon./Wed. at six".
 
 One core of a 2-core AMD EPYC does 300 MB/s of news that is mostly kept, 600 MB/s of web text of which most lines go, and
 180 MB/s of the same text with the profile `fineweb`, which keeps most of its short lines; all once the lines are found. See
-`datapipe/kernels/c4.py`.
+`datapipe/kernels/filters/c4.py`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import c4
+from datapipe.kernels.filters import c4
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._profiles import ProfiledFilter
 
 _DATATROVE = {"min_sentences": 5, "min_words_per_line": 3, "words_before_citations": True, "apostrophe_ends_line": True}

@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import fineweb
-from datapipe.kernels.raw_lines import CHARS, NEWLINES
-from datapipe.kernels.repetition import COPIED_CHARS, Units, unit_repetition
+from datapipe.kernels.filters import fineweb
+from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repetition
+from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 

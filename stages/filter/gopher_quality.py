@@ -32,11 +32,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import quality
-from datapipe.kernels.raw_lines import ENDS_BLANK, NEWLINES
-from datapipe.kernels.words import Words
+from datapipe.kernels.filters import quality
+from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
+from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 

@@ -36,11 +36,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import quality, repetition
-from datapipe.kernels.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
-from datapipe.kernels.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
+from datapipe.kernels.filters import quality, repetition
+from datapipe.kernels.filters.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
+from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 

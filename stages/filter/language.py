@@ -39,15 +39,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError, suggest
-from datapipe.fasttext_file import read_labels
-from datapipe.fasttext_model import open_model
-from datapipe.kernels.fasttext_labels import SCORE_DIGITS
-from datapipe.kernels.letters import count_letters
-from datapipe.kernels.prefix import prefix_stops, suffix_starts
-from datapipe.kernels.unicode_classes import class_table
+from datapipe.kernels.filters.fasttext_labels import SCORE_DIGITS
+from datapipe.kernels.filters.letters import count_letters
+from datapipe.kernels.filters.prefix import prefix_stops, suffix_starts
+from datapipe.kernels.text.unicode_classes import class_table
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.fasttext import open_model
+from datapipe.stage.fasttext_file import read_labels
 
 _LOW_SCORE = 2
 _LISTED = 200  # more languages than these are not told one by one

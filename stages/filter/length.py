@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
 from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 
 _UNITS = ("chars", "bytes", "words")
 

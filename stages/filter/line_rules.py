@@ -30,7 +30,7 @@ alone. Its rules, written anew by regular expressions over its kind of lines, de
 give 3,558 of 3,643 kept texts the same lines, blank ones aside.
 
 One core of a 2-core AMD EPYC does 320 MB/s of web text and 500 MB/s of news once the lines are found; see
-`datapipe/kernels/line_rules.py`.
+`datapipe/kernels/filters/line_rules.py`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import line_rules
+from datapipe.kernels.filters import line_rules
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._profiles import ProfiledFilter
 
 PROFILES: dict[str, dict[str, Any]] = {"dclm": {}, "refinedweb": {"any_after_read_more": False}}

@@ -9,7 +9,7 @@ The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1) as DCL
 these leave open, or do in different ways, is settled so:
 
 - URLs and entries are first brought into one form: no scheme, `www.`, tracking parameters at the start of the query or slashes
-  at the end, the host in lower case (`datapipe/kernels/url.py` says exactly what C4 does, and what is done here besides).
+  at the end, the host in lower case (`datapipe/kernels/filters/url.py` lists what C4 does, and what this stage adds).
 - A domain stands for that host and for all below it: example.com for a.example.com too, never for badexample.com. (DCLM takes
   the host alone.)
 - An entry of `urls` stands for that URL alone, in its form.
@@ -35,10 +35,10 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.kernels import url, url_lists
+from datapipe.kernels.filters import url, url_lists
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.filter import _url_lists as lists
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")

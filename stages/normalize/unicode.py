@@ -8,7 +8,7 @@ more. Most text of the web is in NFC already, which the survey sees without norm
 might change go through Arrow's normaliser.
 
 One core of a 2-core AMD EPYC passes 800 to 1,300 MB/s of English text that is in order, and rewrites 300; see
-`datapipe/kernels/normalize.py`.
+`datapipe/kernels/text/normalize.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import normalize
-from datapipe.kernels.unicode_classes import stable_table
+from datapipe.kernels.text import normalize
+from datapipe.kernels.text.unicode_classes import stable_table
 from datapipe.stage import Map
+from datapipe.stage.documents import DocumentBatch
 
 
 class Unicode(Map):

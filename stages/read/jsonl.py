@@ -29,9 +29,9 @@ from pydantic import Field
 
 from datapipe.columns import as_large_string, texts_from
 from datapipe.columns import compute as pc
-from datapipe.decoding import EXCERPT_BYTES, Block, line_blocks, too_long
-from datapipe.kernels.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
+from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import EXCERPT_BYTES, Block, line_blocks, too_long
 
 _BATCH_DOCS = 8192
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")

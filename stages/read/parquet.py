@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string
-from datapipe.documents import TARGET_BATCH_BYTES
 from datapipe.errors import DatapipeError, UserError
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.documents import TARGET_BATCH_BYTES
 
 _BATCH_ROWS = 8192
 _BROKEN = (pa.ArrowException, ValueError, OSError)

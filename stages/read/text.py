@@ -10,8 +10,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.columns import text_lengths
-from datapipe.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decoded
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decoded
 
 
 class Text(Reader):

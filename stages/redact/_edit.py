@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.documents import DocumentBatch
-from datapipe.kernels.pii import Found
-from datapipe.kernels.replace import replace_spans
-from datapipe.kernels.stand_ins import REPLACEMENT_BYTES, write_stand_ins
+from datapipe.kernels.redact.pii import Found
+from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES, write_stand_ins
+from datapipe.kernels.text.replace import replace_spans
 from datapipe.stage import FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
 
 _ROUNDS = 3
 
@@ -37,7 +37,7 @@ class Editor:
         replace: as the stages' option.
         seed: of the stand-ins.
         tags: what a tag is, by kind.
-        stand_ins: which stand-in of `kernels/stand_ins.py` a kind has, by kind.
+        stand_ins: which stand-in of `kernels/redact/stand_ins.py` a kind has, by kind.
         tallies: the number of the tally that counts a kind, by kind.
     """
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 import phonenumbers
 
-from datapipe.kernels.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
-from datapipe.kernels.pii import PHONE, Found
+from datapipe.kernels.redact.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
+from datapipe.kernels.redact.pii import PHONE, Found
 
 phonenumbers.enable_pattern_cache()  # else numbers of many countries cost 740 µs each: their patterns push out each other
 _MAX_READINGS = 4

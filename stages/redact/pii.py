@@ -1,7 +1,7 @@
 """Takes personal data out of the text: addresses, phone numbers, and numbers of cards, accounts and persons.
 
-    text  ->  addresses (`kernels/pii.py`)    ->  spans  ->  the text with each span replaced
-          ->  numbers (`kernels/identifiers.py`, `kernels/phones.py`)  ->  `phonenumbers` judges the candidates
+    text  ->  addresses (`kernels/redact/pii.py`)    ->  spans  ->  the text with each span replaced
+          ->  numbers (`kernels/redact/identifiers.py`, `kernels/redact/phones.py`)  ->  `phonenumbers` judges the candidates
 
 The kinds: `email`; `ip`, public addresses only; `phone`; `card`, payment cards; `iban`; `ssn`, of the US; `url_credentials`,
 the `user:password@` of a URL. Names and streets are left alone. A span found by two scans is the address.
@@ -38,17 +38,17 @@ import phonenumbers
 from pydantic import Field, PrivateAttr, field_validator
 
 from datapipe import rng
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import identifiers, pii
-from datapipe.kernels.pii import Found
+from datapipe.kernels.redact import identifiers, pii
+from datapipe.kernels.redact.pii import Found
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.redact import _phones
 from stages.redact._edit import Editor
 
 Kind = Literal["email", "ip", "phone", "card", "iban", "ssn", "url_credentials"]
 _KINDS: tuple[Kind, ...] = ("email", "ip", "phone", "card", "iban", "ssn", "url_credentials")
 _SPAN_KINDS: tuple[Kind, ...] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")
-"""The option's word for each kind of span of `kernels/pii.py`."""
+"""The option's word for each kind of span of `kernels/redact/pii.py`."""
 _TAGS = (b"<EMAIL>", b"<IP>", b"<IP>", b"<CREDENTIALS>@", b"<CARD>", b"<IBAN>", b"<SSN>", b"<PHONE>")
 _WANTS = {"card": identifiers.WANTS_CARD, "iban": identifiers.WANTS_IBAN, "ssn": identifiers.WANTS_SSN}
 

@@ -1,6 +1,6 @@
 """Takes keys, tokens and passwords out of code, configuration and text.
 
-    text  ->  tokens by prefix, alphabet and length; PEM blocks; values of assignments (`kernels/secrets.py`)  ->  replaced
+    text  ->  tokens by prefix, alphabet and length; PEM blocks; values of assignments  ->  replaced
 
 The kinds: `aws` (key ids, and 40 characters behind a name such as aws_secret_access_key); `gcp`; `azure` (88 characters behind
 AccountKey); `github`; `gitlab`; `slack`; `stripe`; `openai`; `anthropic`; `hugging_face`; `npm`; `pypi`; `jwt`; `google_oauth`;
@@ -10,7 +10,7 @@ variables and placeholders are none, so a weak password stays.
 
 In 48 MB of functions, solutions, a manual and web text nothing is taken for a secret; in 265 MB of Python packages 7 values of
 examples are, in 61 MB of HTML 138 keys and tokens that pages carry. Secrets drawn by lot in the shape of each kind are found,
-all of them (`tests/datapipe/kernels/test_secrets.py`). One core of a 2-core AMD EPYC does 340 MB/s of prose and 365 MB/s
+all of them (`tests/datapipe/kernels/redact/test_secrets.py`). One core of a 2-core AMD EPYC does 340 MB/s of prose and 365 MB/s
 of code.
 """
 
@@ -22,10 +22,10 @@ from typing import ClassVar, Literal, get_args
 from pydantic import Field, PrivateAttr
 
 from datapipe import rng
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import secrets
-from datapipe.kernels.pii import SECRET
+from datapipe.kernels.redact import secrets
+from datapipe.kernels.redact.pii import SECRET
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.redact._edit import Editor
 
 Kind = Literal[
@@ -47,7 +47,7 @@ Kind = Literal[
     "assignment",
 ]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
-"""In the order of `kernels/secrets.py`, whose numbers they have."""
+"""In the order of `kernels/redact/secrets.py`, whose numbers they have."""
 _TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in secrets.KINDS)
 
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.stage import Filter, Stage, StageContext
+from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from stages.filter.c4_quality import C4Quality
 from stages.filter.fineweb_quality import FinewebQuality
 from stages.filter.gopher_quality import GopherQuality

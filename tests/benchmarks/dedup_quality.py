@@ -52,7 +52,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datapipe.global_stage import Global
+from datapipe.stage.global_stage import Global
 from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
 from tests import dedup_sets, meetings

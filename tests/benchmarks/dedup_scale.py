@@ -46,12 +46,12 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.config import load_mixture
-from datapipe.executor.exchange import RUN_BYTES, ExchangeWriter
-from datapipe.executor.prepare import prepare
-from datapipe.global_stage import Global
+from datapipe.engine.prepare import prepare
+from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
 from datapipe.plan import runs
 from datapipe.plan.expand import Expander
-from datapipe.plan.tasks import OutputRef
+from datapipe.plan.work import OutputRef
+from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
 from tests import scale_corpus

@@ -29,8 +29,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json as pj
 
-from datapipe.documents import DocumentBatch
 from datapipe.stage import StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, meeting_probability
 from stages.dedup.minhash import Minhash
 from tests import meetings, minhash_pairs

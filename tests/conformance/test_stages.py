@@ -15,11 +15,11 @@ import pytest
 
 import stages
 from datapipe import columns
-from datapipe.documents import BASE_FIELDS, DocumentBatch
-from datapipe.exchanges import DROP_SCHEMA
-from datapipe.executor.meet import table_schemas
-from datapipe.global_stage import Global
 from datapipe.stage import Filter, FilterResult, Map, Reader, Stage, StageContext
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import DROP_SCHEMA
+from datapipe.tasks.reduce import table_schemas
 from tests import meetings
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -129,11 +129,11 @@ def test_own_name_that_is_no_stage_is_refused(own: Path):
         "own_stages:DropShrt": "own_stages:DropShrt: own_stages has no class DropShrt. Did you mean 'DropShort'? "
         "Expected one of: DropShort, Lower, Derived.",
         "own_stages:NoStage": "own_stages:NoStage: found a class derived from object, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.global_stage.Global.",
+        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
         "own_stages:function": "own_stages:function: found a function, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.global_stage.Global.",
+        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
         "own_stages:Filter": "own_stages:Filter: found a class derived from Stage, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.global_stage.Global.",
+        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
         "own_nothing:X": "own_nothing:X: there is no module own_nothing. "
         f"Expected one that is installed or in the working directory, {own}.",
         "own_stages.deep:X": "own_stages.deep:X: there is no module own_stages.deep. "

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.columns import key_halves, key_matrix, make_keys
-from datapipe.kernels.permute import permute
+from datapipe.kernels.loader.permute import permute
 from datapipe.loader import Loader
-from datapipe.plan.inputs import file_hash
+from datapipe.plan.splits import file_hash
 from datapipe.rng import keyed_hash, seed_for
 from tests.snapshots import make_snapshot
 

@@ -12,9 +12,9 @@ import xxhash
 
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
-from datapipe.exchanges import FINAL_SCHEMAS
-from datapipe.executor.exchange import sorted_rows
-from datapipe.global_stage import Global
+from datapipe.exchange.files import sorted_rows
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import FINAL_SCHEMAS
 from tests.meetings import batch_of, opened
 
 TEXTS = [

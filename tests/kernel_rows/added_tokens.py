@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/added_tokens.py`: runs of spaces, overlapping marks and marks that are read as text."""
+"""Rows of `datapipe/kernels/tokens/added_tokens.py`: runs of spaces, overlapping marks and marks that are read as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import added_tokens
+from datapipe.kernels.tokens import added_tokens
 from tests.kernel_table import Case, Row
 from tests.oracles import bpe as oracle
 

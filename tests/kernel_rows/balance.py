@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/balance.py`: costs of any size, ranks of unlike room."""
+"""Rows of `datapipe/kernels/loader/balance.py`: costs of any size, ranks of unlike room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import balance
+from datapipe.kernels.loader import balance
 from tests.kernel_table import Case, Row
 from tests.oracles import balance as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/bpe.py`: made-up merges over the bytes of each case, and pieces cut anywhere."""
+"""Rows of `datapipe/kernels/tokens/bpe.py`: made-up merges over the bytes of each case, and pieces cut anywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import bpe
+from datapipe.kernels.tokens import bpe
 from tests.kernel_table import Case, Row
 from tests.oracles import bpe as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/buckets.py`."""
+"""Rows of `datapipe/kernels/dedup/text_hashes.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import buckets as kernels
+from datapipe.kernels.dedup import text_hashes as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import buckets as oracle
 

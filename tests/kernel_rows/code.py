@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/code.py`: the texts with encoded data, and pieces of it, between and inside them."""
+"""Rows of `datapipe/kernels/filters/code.py`: the texts with encoded data, and pieces of it, between and inside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import code as kernels
-from datapipe.kernels.unicode_classes import class_table
+from datapipe.kernels.filters import code as kernels
+from datapipe.kernels.text.unicode_classes import class_table
 from tests.kernel_table import Case, Row
 from tests.oracles import code as oracle
 

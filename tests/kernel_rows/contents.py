@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/contents.py`."""
+"""Rows of `datapipe/kernels/dedup/contents.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import contents as kernels
+from datapipe.kernels.dedup import contents as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import contents as oracle
 

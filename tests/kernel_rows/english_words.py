@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/english_words.py`: the texts, each with chunks behind it that are cut in every way."""
+"""Rows of `datapipe/kernels/text/english_words.py`: the texts, each with chunks behind it that are cut in every way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import contractions, english_words
-from datapipe.kernels.words import Words, find_words
+from datapipe.kernels.text import contractions, english_words
+from datapipe.kernels.text.words import Words, find_words
 from tests.kernel_table import Case, Row
 from tests.oracles import english_words as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/fasttext.py`: small random models over words that the texts have."""
+"""Rows of `datapipe/kernels/filters/fasttext.py`: small random models over words that the texts have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import fasttext as kernels
+from datapipe.kernels.filters import fasttext as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import fasttext as oracle
 

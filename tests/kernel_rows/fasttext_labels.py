@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/fasttext_labels.py`: random trees and output matrices."""
+"""Rows of `datapipe/kernels/filters/fasttext_labels.py`: random trees and output matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import fasttext_labels as kernels
+from datapipe.kernels.filters import fasttext_labels as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import fasttext as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/fineweb.py`."""
+"""Rows of `datapipe/kernels/filters/fineweb.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import fineweb
-from datapipe.kernels.raw_lines import find_raw_lines
-from datapipe.kernels.words import find_lines
+from datapipe.kernels.filters import fineweb
+from datapipe.kernels.text.raw_lines import find_raw_lines
+from datapipe.kernels.text.words import find_lines
 from tests.kernel_table import Case, Row
 from tests.oracles import fineweb as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/jsonlines.py`."""
+"""Rows of `datapipe/kernels/text/jsonlines.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import jsonlines as kernels
+from datapipe.kernels.text import jsonlines as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import jsonlines as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/letters.py`."""
+"""Rows of `datapipe/kernels/filters/letters.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import letters
-from datapipe.kernels.unicode_classes import class_table
+from datapipe.kernels.filters import letters
+from datapipe.kernels.text.unicode_classes import class_table
 from tests.kernel_table import Case, Row
 from tests.oracles.words import characters, kind
 

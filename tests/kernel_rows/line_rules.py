@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/line_rules.py`."""
+"""Rows of `datapipe/kernels/filters/line_rules.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import line_rules
-from datapipe.kernels.marks import mark_table
-from datapipe.kernels.words import Lines, find_lines
+from datapipe.kernels.filters import line_rules
+from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.text.words import Lines, find_lines
 from tests.kernel_table import Case, Row
 from tests.oracles import line_rules as oracle
 

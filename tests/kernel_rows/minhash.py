@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/minhash.py`."""
+"""Rows of `datapipe/kernels/dedup/minhash.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import minhash as kernels
+from datapipe.kernels.dedup import minhash as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import minhash as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/normalize.py`, for each setting of its two switches."""
+"""Rows of `datapipe/kernels/text/normalize.py`, for each setting of its two switches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import normalize
-from datapipe.kernels.unicode_classes import stable_table
+from datapipe.kernels.text import normalize
+from datapipe.kernels.text.unicode_classes import stable_table
 from tests.kernel_table import Case, Row
 from tests.oracles import normalize as oracle
 from tests.oracles.words import characters

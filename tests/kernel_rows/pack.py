@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/pack.py`: texts stand for documents of as many tokens as they have bytes, and one."""
+"""Rows of `datapipe/kernels/tokens/pack.py`: texts stand for documents of as many tokens as they have bytes, and one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import pack as kernels
+from datapipe.kernels.tokens import pack as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import pack as oracle
 

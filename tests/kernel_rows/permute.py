@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/permute.py`: sizes and keys of each case's seed; the oracle takes one index at a time."""
+"""Rows of `datapipe/kernels/loader/permute.py`: sizes and keys of each case's seed; the oracle takes one index at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import permute as kernels
+from datapipe.kernels.loader import permute as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import permute as oracle
 

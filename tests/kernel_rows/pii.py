@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/pii.py`: the texts with addresses on lines of their own."""
+"""Rows of `datapipe/kernels/redact/pii.py`: the texts with addresses on lines of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import pii as kernels
+from datapipe.kernels.redact import pii as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import pii as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/prefix.py`."""
+"""Rows of `datapipe/kernels/filters/prefix.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import prefix as kernels
+from datapipe.kernels.filters import prefix as kernels
 from tests.kernel_table import Case, Row
 
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/pretokens.py`, held against `tokenizers`; `test_published_patterns.py` has every pattern."""
+"""Rows of `datapipe/kernels/tokens/pretokens.py`, held against `tokenizers`; `test_published_patterns.py` has every pattern."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import pretokens
+from datapipe.kernels.tokens import pretokens
 from datapipe.tokens.character_classes import cl100k_table, deepseek_table, gpt2_table, o200k_table
 from datapipe.tokens.published_patterns import PATTERNS, Family, Flags
 from tests.kernel_table import Case, Row

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/quality.py`."""
+"""Rows of `datapipe/kernels/filters/quality.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import quality
-from datapipe.kernels.unicode_classes import class_table
-from datapipe.kernels.words import Lines, Words, find_lines, find_words
+from datapipe.kernels.filters import quality
+from datapipe.kernels.text.unicode_classes import class_table
+from datapipe.kernels.text.words import Lines, Words, find_lines, find_words
 from tests.kernel_table import Case, Row
 from tests.oracles import quality as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/quota.py`: a tree over as many leaves as a case has documents, some of enormous weight."""
+"""Rows of `datapipe/kernels/loader/quota.py`: a tree over as many leaves as a case has documents, some of enormous weight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import quota as kernels
+from datapipe.kernels.loader import quota as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import quota as oracle
 

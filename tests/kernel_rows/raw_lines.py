@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/raw_lines.py`."""
+"""Rows of `datapipe/kernels/text/raw_lines.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import raw_lines
-from datapipe.kernels.words import find_lines
+from datapipe.kernels.text import raw_lines
+from datapipe.kernels.text.words import find_lines
 from tests.kernel_table import Case, Row
 from tests.oracles import raw_lines as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/repetition.py`. The tiny tables make every document take many parts, and parts overflow."""
+"""Rows of `datapipe/kernels/filters/repetition.py`. The tiny tables make every document take many parts, and parts overflow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import repetition
-from datapipe.kernels.words import Lines, Words, find_lines, find_words
+from datapipe.kernels.filters import repetition
+from datapipe.kernels.text.words import Lines, Words, find_lines, find_words
 from tests.kernel_table import Case, Row
 from tests.oracles import repetition as oracle
 

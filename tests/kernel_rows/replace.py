@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/replace.py`: spans at random in the texts."""
+"""Rows of `datapipe/kernels/text/replace.py`: spans at random in the texts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import replace as kernels
-from datapipe.kernels.stand_ins import REPLACEMENT_BYTES
+from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES
+from datapipe.kernels.text import replace as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import replace as oracle
 

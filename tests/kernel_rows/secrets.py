@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/secrets.py`: the texts with secrets, made up, on lines of their own."""
+"""Rows of `datapipe/kernels/redact/secrets.py`: the texts with secrets, made up, on lines of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import secrets as kernels
+from datapipe.kernels.redact import secrets as kernels
 from tests.kernel_table import Case, Row
 from tests.made_up_secrets import drawn_secrets
 from tests.oracles import secrets as oracle

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/selection.py`: the words of every other document, as if found in their texts alone."""
+"""Rows of `datapipe/kernels/text/selection.py`: the words of every other document, as if found in their texts alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import selection
-from datapipe.kernels.words import find_words
+from datapipe.kernels.text import selection
+from datapipe.kernels.text.words import find_words
 from tests.kernel_table import Case, Row
 from tests.oracles import words as oracle
 

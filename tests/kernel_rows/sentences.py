@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/sentences.py`."""
+"""Rows of `datapipe/kernels/text/sentences.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import sentences
-from datapipe.kernels.abbreviations import abbreviation_table
-from datapipe.kernels.marks import mark_table
-from datapipe.kernels.words import find_lines
+from datapipe.kernels.text import sentences
+from datapipe.kernels.text.abbreviations import abbreviation_table
+from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.text.words import find_lines
 from tests.kernel_table import Case, Row
 from tests.oracles import sentences as oracle
 

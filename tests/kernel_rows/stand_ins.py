@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/stand_ins.py`: spans of every kind at random in the texts."""
+"""Rows of `datapipe/kernels/redact/stand_ins.py`: spans of every kind at random in the texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import stand_ins as kernels
-from datapipe.kernels.pii import SECRET
+from datapipe.kernels.redact import stand_ins as kernels
+from datapipe.kernels.redact.pii import SECRET
 from tests.kernel_rows.replace import spans_of
 from tests.kernel_table import Case, Row
 from tests.oracles import stand_ins as oracle

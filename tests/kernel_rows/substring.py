@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/substring.py`."""
+"""Rows of `datapipe/kernels/dedup/substring.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import substring as kernels
+from datapipe.kernels.dedup import substring as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import substring as oracle
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/text_units.py`."""
+"""Rows of `datapipe/kernels/dedup/text_units.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import text_units as kernels
-from datapipe.kernels.marks import mark_table
+from datapipe.kernels.dedup import text_units as kernels
+from datapipe.kernels.text.marks import mark_table
 from tests.kernel_table import Case, Row
 from tests.oracles import text_units as oracle
 

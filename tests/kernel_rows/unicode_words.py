@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/unicode_words.py`: the texts, each with lines of many scripts behind it."""
+"""Rows of `datapipe/kernels/text/unicode_words.py`: the texts, each with lines of many scripts behind it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import unicode_words
-from datapipe.kernels.unicode_classes import class_table
+from datapipe.kernels.text import unicode_words
+from datapipe.kernels.text.unicode_classes import class_table
 from tests.kernel_table import Case, Row
 from tests.oracles import unicode_words as oracle
 

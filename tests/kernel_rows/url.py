@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/url.py`: the texts with what URLs are made of between and around them."""
+"""Rows of `datapipe/kernels/filters/url.py`: the texts with what URLs are made of between and around them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import url as kernels
+from datapipe.kernels.filters import url as kernels
 from tests.kernel_table import Case, Row
 from tests.oracles import url as oracle
 

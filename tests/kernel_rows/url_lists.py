@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/url_lists.py`: every other URL, host or word of a case is in the list."""
+"""Rows of `datapipe/kernels/filters/url_lists.py`: every other URL, host or word of a case is in the list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import url_lists as kernels
+from datapipe.kernels.filters import url_lists as kernels
 from tests.kernel_rows.url import column, urls
 from tests.kernel_table import Case, Row
 from tests.oracles import url_lists as oracle

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/words.py`."""
+"""Rows of `datapipe/kernels/text/words.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import words
-from datapipe.kernels.unicode_classes import class_table
+from datapipe.kernels.text import words
+from datapipe.kernels.text.unicode_classes import class_table
 from tests.kernel_table import Case, Row
 from tests.oracles import words as oracle
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.config import load_mixture
-from datapipe.executor.run import planned
+from datapipe.engine.run import planned
 from tests import runs
 from tests.corpora import prose
 

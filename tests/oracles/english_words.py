@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from datapipe.kernels.contractions import cuts
+from datapipe.kernels.text.contractions import cuts
 from tests.oracles.words import Found, characters, hashed
 
 _EDGES = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧—–"

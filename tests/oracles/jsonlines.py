@@ -1,4 +1,4 @@
-"""Plain Python for `datapipe/kernels/jsonlines.py`."""
+"""Plain Python for `datapipe/kernels/text/jsonlines.py`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from datapipe.kernels.line_rules import COUNTED, Limits
+from datapipe.kernels.filters.line_rules import COUNTED, Limits
 
 KEPT, SYMBOLS, UPPERCASE, NUMERIC, COUNTER, FEW_WORDS, EMPTIED, EDITED = range(8)
 COUNTER_PATTERN = re.compile(rf"\W*[0-9][0-9,.]*[kmb]?\s+(?:{'|'.join(COUNTED)})\W*")

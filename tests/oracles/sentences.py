@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from datapipe.kernels.abbreviations import ABBREVIATIONS
-from datapipe.kernels.marks import CURRENCY, END_CHARS, MARKS, QUOTES
+from datapipe.kernels.text.abbreviations import ABBREVIATIONS
+from datapipe.kernels.text.marks import CURRENCY, END_CHARS, MARKS, QUOTES
 
 _HOST = rb"(?:[A-Za-z0-9\x80-\xff](?:[A-Za-z0-9\x80-\xff_-]*[A-Za-z0-9\x80-\xff])?\.)+[a-z\x80-\xff]{2,}(?::\d{2,5})?"
 _SCHEME = re.compile(rb"[A-Za-z0-9\x80-\xff_.+-]{2,}://")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datapipe.kernels.unicode_words import ALONE, EXTENDS, JOINS, role_table
+from datapipe.kernels.text.unicode_words import ALONE, EXTENDS, JOINS, role_table
 from tests.oracles.minhash import mix
 
 _MASK = 2**64 - 1

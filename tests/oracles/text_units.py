@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from datapipe.kernels.marks import END_CHARS
+from datapipe.kernels.text.marks import END_CHARS
 from tests.oracles.minhash import mix
 
 _MASK = 2**64 - 1

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from datapipe.executor.ray import RayEngine
+from datapipe.engine.ray import RayEngine
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests import runs

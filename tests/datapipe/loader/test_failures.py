@@ -22,8 +22,8 @@ import pytest
 
 from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.loader import Loader
-from datapipe.loader.cache import ShardCache
-from datapipe.loader.fetch import FetchError
+from datapipe.loader.cache.cache import ShardCache
+from datapipe.loader.cache.fetch import FetchError
 from datapipe.shards.manifest import ShardEntry, read_snapshot
 from datapipe.storage import Root
 from tests.object_store import object_store
@@ -302,7 +302,7 @@ def test_process_that_ends_in_a_stall_is_not_held_for_long(place: Place, tmp_pat
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from datapipe.loader.cache import ShardCache\n"
+        "from datapipe.loader.cache.cache import ShardCache\n"
         "from datapipe.shards.manifest import read_snapshot\n"
         "from datapipe.storage import Root\n"
         f"root, folder = Root({place.url()!r}), Path({str(tmp_path)!r})\n"

@@ -10,7 +10,7 @@ import pytest
 
 from datapipe.errors import CorruptionError
 from datapipe.loader import reading
-from datapipe.loader.layout import plan_layout
+from datapipe.loader.order.layout import plan_layout
 from datapipe.loader.reading import LocalCopy, RowReader
 from datapipe.shards import writer
 from datapipe.shards.manifest import read_snapshot

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.plan import runs
-from datapipe.plan.tasks import HASH_SPACE, OutputRef
+from datapipe.plan.work import HASH_SPACE, OutputRef
 
 
 def _file(name: str, first: int = 0, last: int = HASH_SPACE - 1, num_runs: int = 1) -> OutputRef:

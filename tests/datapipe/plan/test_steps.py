@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.global_stage import Global
 from datapipe.plan.steps import lay_out
-from datapipe.plan.tasks import BoundStage
+from datapipe.plan.work import BoundStage
 from datapipe.stage import Map
+from datapipe.stage.global_stage import Global
 
 
 class Clean(Map):

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from datapipe.executor.look import Seen
+from datapipe.inspect.documents import Seen
 from datapipe.report.documents import print_document
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from datapipe.config import load_mixture
-from datapipe.executor.run import planned
+from datapipe.engine.run import planned
 from datapipe.report.plan_view import plan_view
 from tests import corpora, runs
 

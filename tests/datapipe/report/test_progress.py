@@ -9,7 +9,7 @@ from rich.console import Console
 from datapipe.metrics import Books, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
-from datapipe.plan.tasks import MapTask, Record
+from datapipe.plan.work import MapTask, Record
 from datapipe.report.progress import Progress
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe.documents import DocumentBatch
 from datapipe.metrics import MAX_LANGUAGES, Fertility, TaskMetrics, TokenCounts
+from datapipe.stage.documents import DocumentBatch
 from datapipe.tokens.fertility import Meter, described, merged_ids
 
 

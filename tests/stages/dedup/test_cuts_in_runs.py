@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.executor.partitions import read_documents
+from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.inputs import file_hash
+from datapipe.plan.splits import file_hash
 from datapipe.storage import Root
 from tests import corpora, runs
 from tests.oracles import substring as substring_oracle

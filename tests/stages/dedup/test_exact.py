@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
+from datapipe.stage.documents import DocumentBatch
 from stages.dedup.exact import TEXTS as SCHEMA
 from stages.dedup.exact import Exact
 from tests.meetings import batch_of, exchanged, meet_all, opened, place

@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 import zstandard
 
-from datapipe.documents import DocumentBatch
+from datapipe.stage.documents import DocumentBatch
 from stages.dedup.lines import Lines
 from tests.cut_texts import (
     bytes_cut,

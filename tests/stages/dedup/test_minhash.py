@@ -13,8 +13,8 @@ import pytest
 import zstandard
 from pydantic import ValidationError
 
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
+from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, meeting_probability
 from stages.dedup.minhash import Minhash
 from tests import minhash_pairs

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage import FilterResult
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.c4_quality import C4Quality
 
 LONE = {"min_sentences": 0, "min_words_per_line": 0}

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.code_quality import CodeQuality
 
 _FREE: dict[str, Any] = {

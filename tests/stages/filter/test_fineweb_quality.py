@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.fineweb_quality import FinewebQuality
 
 FREE = {"min_ended_lines": 0, "max_short_lines": 1, "max_duplicate_line_chars": 9, "max_newlines_per_word": 9}

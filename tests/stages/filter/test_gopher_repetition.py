@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.gopher_repetition import GopherRepetition
 
 FREE = {option: 1e9 for option in GopherRepetition.model_fields if option.startswith("max_")}

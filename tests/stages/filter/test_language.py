@@ -14,11 +14,11 @@ import zstandard
 from datapipe import columns
 from datapipe.catalogue import build_stage
 from datapipe.config.stage_use import parse_stage
-from datapipe.documents import DocumentBatch
 from datapipe.errors import UserError
-from datapipe.fasttext_file import read_labels
-from datapipe.fasttext_model import LibraryModel, open_model
 from datapipe.stage import StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.fasttext import LibraryModel, open_model
+from datapipe.stage.fasttext_file import read_labels
 from stages.filter.language import Language, bundled_model
 
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.length import Length
 
 TEXTS = ["", "one", "zwölf 中", "four words are here"]

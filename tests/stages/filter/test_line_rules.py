@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.line_rules import LineRules
 
 FILLING = "so it is and so it was"

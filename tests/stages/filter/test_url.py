@@ -14,10 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from datapipe.columns import make_keys, text_buffers
-from datapipe.documents import BASE_FIELDS, DocumentBatch
 from datapipe.errors import UserError
-from datapipe.kernels import url as kernels
+from datapipe.kernels.filters import url as kernels
 from datapipe.stage import StageContext
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.url import Url
 
 

@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
 from datapipe.stage import StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.redact.pii import Pii
 
 

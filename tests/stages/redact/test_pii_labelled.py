@@ -14,8 +14,8 @@ import pytest
 import zstandard
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
 from datapipe.stage import StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.redact.pii import Pii
 
 pytestmark = pytest.mark.real

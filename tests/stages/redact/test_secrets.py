@@ -14,9 +14,9 @@ import zstandard
 from pydantic import ValidationError
 
 from datapipe import columns
-from datapipe.documents import DocumentBatch
-from datapipe.kernels import secrets as kernels
+from datapipe.kernels.redact import secrets as kernels
 from datapipe.stage import FilterResult, StageContext
+from datapipe.stage.documents import DocumentBatch
 from stages.redact.secrets import Secrets
 from tests.made_up_secrets import drawn_keys, drawn_secrets
 

@@ -1,0 +1,269 @@
+"""How fast a mixture runs on one core, piece by piece, measured on a sample of the user's own data.
+
+    mixture ─▶ plan ─▶ sample of each source ─▶ warm-up ─▶ passes: the very tasks of a run, in this process ─▶ medians ─▶ rows
+
+One process, held to one core, with everything compiled and loaded before the clock starts. Each source is a run of its own in
+a temporary folder, which is removed: global stages meet within the source, and a tokenizer is trained on the sample, once.
+Earlier runs that a stage is held `against` are left out: their rows are read once a run, whatever the size of the source.
+Reading is timed with the files in the system's cache, so a slow disk or network comes on top. Memory is that of one worker.
+
+What `to_json` gives; keys are only ever added:
+
+    version                1
+    name                   of the mixture
+    core                   the core's number; null where the platform cannot hold a process to one
+    cores                  how many this process may use
+    peak_bytes             peak resident memory of the process
+    scratch_bytes          most that lay in the temporary folder at once
+    sources.<name>
+        documents, text_bytes       of the sample; is_whole: whether it is all of the source
+        passes                      repeats that were timed; the seconds below are medians of them
+        cpu_share                   processor time / wall time: below 1 others had the core, or the disk was waited for
+        seconds, mb_per_s           of the whole chain, training apart: text read / seconds
+        tokens, quarantined         of the sample
+        source_bytes                its input files as stored; estimated_text_bytes: their text, by the sample's ratio
+        estimated_core_hours        estimated_text_bytes at mb_per_s
+        bottleneck, advice          the name of the slowest row, and what would relieve it
+        rows                        in the order of the data: name, kind, uses, seconds, share, bytes, mb_per_s, documents_in,
+                                    documents_out, as `bench_rows.Row` has them; share is of `seconds`, null for training
+    total                  text_bytes, estimated_text_bytes, estimated_core_hours, mb_per_s: the sources by their size
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+from datapipe import kernels
+from datapipe.bench.one_core import one_core
+from datapipe.bench.rows import Row, advice, bottleneck, medians, pass_rows
+from datapipe.bench.sample import Sample, choose
+from datapipe.config import Mixture
+from datapipe.engine.local import usable_cores
+from datapipe.engine.prepare import prepare
+from datapipe.errors import UserError, suggest
+from datapipe.metrics import rate_mb_per_s
+from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.plan.counts import source_books
+from datapipe.plan.work import MapTask, Record, Task
+from datapipe.stage.base import FieldNames
+from datapipe.stage.global_stage import Global
+from datapipe.storage import Root
+from datapipe.tasks.run_task import peak_bytes, run_task
+
+VERSION = 1
+
+WARM_UP_BYTES = 1 << 20
+"""Text of the pass that is not counted: it loads kernels and models and fills caches."""
+
+MAX_PASSES = 5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceBench:
+    """What was measured of one source; see `to_json` in the module's docstring."""
+
+    sample: Sample
+    rows: tuple[Row, ...]
+    passes: int
+    cpu_share: float
+    tokens: int
+    quarantined: int
+    compressions: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(row.seconds for row in self.rows if row.is_counted)
+
+    @property
+    def estimated_core_seconds(self) -> float:
+        """For the whole source, at the rate of the sample."""
+        return self.seconds * self.sample.estimated_text_bytes / self.sample.text_bytes if self.sample.text_bytes else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What was measured; see the module's docstring."""
+
+    name: str
+    core: int | None
+    cores: int
+    sources: Mapping[str, SourceBench]
+    peak_bytes: int
+    scratch_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        text = sum(one.sample.text_bytes for one in self.sources.values())
+        estimated = sum(one.sample.estimated_text_bytes for one in self.sources.values())
+        seconds = sum(one.estimated_core_seconds for one in self.sources.values())
+        return {
+            "version": VERSION,
+            "name": self.name,
+            "core": self.core,
+            "cores": self.cores,
+            "peak_bytes": self.peak_bytes,
+            "scratch_bytes": self.scratch_bytes,
+            "sources": {name: _source_json(one) for name, one in self.sources.items()},
+            "total": {
+                "text_bytes": text,
+                "estimated_text_bytes": estimated,
+                "estimated_core_hours": seconds / 3600,
+                "mb_per_s": rate_mb_per_s(estimated, seconds),
+            },
+        }
+
+
+def _source_json(found: SourceBench) -> dict[str, Any]:
+    slowest = bottleneck(found.rows)
+    sample = found.sample
+    return {
+        "documents": sample.documents,
+        "text_bytes": sample.text_bytes,
+        "is_whole": sample.is_whole,
+        "passes": found.passes,
+        "cpu_share": found.cpu_share,
+        "seconds": found.seconds,
+        "mb_per_s": rate_mb_per_s(sample.text_bytes, found.seconds),
+        "tokens": found.tokens,
+        "quarantined": found.quarantined,
+        "source_bytes": sample.source_bytes,
+        "estimated_text_bytes": sample.estimated_text_bytes,
+        "estimated_core_hours": found.estimated_core_seconds / 3600,
+        "bottleneck": slowest.name,
+        "advice": advice(slowest, found.compressions),
+        "rows": [_row_json(row, found.seconds) for row in found.rows],
+    }
+
+
+def _row_json(row: Row, total_s: float) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "uses": row.uses,
+        "seconds": row.seconds,
+        "share": row.seconds / total_s if row.is_counted and total_s else None,
+        "bytes": row.bytes,
+        "mb_per_s": row.mb_per_s,
+        "documents_in": row.documents_in,
+        "documents_out": row.documents_out,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+
+
+def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say) -> Bench:
+    """Measures a mixture. Raises UserError for what is wrong with it, as a run would.
+
+    Args:
+        source: only this one.
+        sample_bytes: text to read of each source.
+        seconds: passes over the samples are repeated for about so long, at most `MAX_PASSES` times; there is always one.
+    """
+    if source and source not in mixture.sources:
+        known = ", ".join(mixture.sources)
+        raise UserError(f"no source '{source}' in this mixture.{suggest(source, mixture.sources)} There are: {known}")
+    request = prepare(mixture)
+    names = [source] if source else list(mixture.sources)
+    if not kernels.are_compiled():
+        say("compiling kernels, once for this machine and version (a minute or two) …")
+        kernels.compile_all(lambda name, number, count: say(f"compiling kernel {number} of {count}: {name}"))
+    cores = usable_cores()
+    found: dict[str, SourceBench] = {}
+    scratch_bytes = 0
+    with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:
+        for name in names:
+            alone = replace(request, sources={name: request.sources[name]}, settled={})
+            measuring = _Measuring(name, alone, Path(folder) / name, say)
+            found[name] = measuring.measure(sample_bytes, seconds / len(names))
+            scratch_bytes = max(scratch_bytes, measuring.scratch_bytes)
+    return Bench(name=mixture.name, core=core, cores=cores, sources=found, peak_bytes=peak_bytes(), scratch_bytes=scratch_bytes)
+
+
+class _Measuring:
+    """One source being measured, in a folder of its own."""
+
+    def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
+        self.name, self.request, self.folder, self.say = name, request, folder, say
+        self.scratch_bytes = 0
+        self.trained: tuple[Record, ...] = ()
+
+    def measure(self, sample_bytes: int, seconds: float) -> SourceBench:
+        warm_up, sample = self._choose(min(WARM_UP_BYTES, sample_bytes)), self._choose(sample_bytes)
+        if not sample.text_bytes:
+            raise UserError(f"source '{self.name}': nothing to measure, its files hold no document that can be read")
+        self._pass(warm_up, 0)
+        self.trained = ()
+        plans: list[Plan] = []
+        wall = cpu = last = 0.0
+        while not plans or (len(plans) < MAX_PASSES and wall + last <= seconds):
+            self.say(f"{self.name}: pass {len(plans) + 1} over {sample.documents:,} documents …")
+            started, cpu_started = perf_counter(), process_time()
+            plans.append(self._pass(sample, len(plans) + 1))
+            last = perf_counter() - started
+            wall, cpu = wall + last, cpu + process_time() - cpu_started
+        mixture = self.request.mixture
+        uses = {use.alias: use.name for use in mixture.stages_of(self.name)}
+        stages = self.request.sources[self.name].stages
+        emitting = [bound.name for bound in stages if isinstance(bound.stage, Global)]
+        books = source_books(plans[0], self.name)
+        files = self.request.sources[self.name].files.values()
+        return SourceBench(
+            sample=sample,
+            rows=medians([pass_rows(plan, uses, emitting) for plan in plans]),
+            passes=len(plans),
+            cpu_share=cpu / wall,
+            tokens=books.tokens,
+            quarantined=books.books.quarantined,
+            compressions=tuple(sorted({file.compression or "" for file in files})),
+        )
+
+    def _choose(self, budget_bytes: int) -> Sample:
+        mixture = self.request.mixture
+        source = mixture.sources[self.name]
+        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
+        return choose(self.request.sources[self.name], fields, budget_bytes, mixture.seed)
+
+    def _pass(self, sample: Sample, number: int) -> Plan:
+        """Runs every task of the sample; what was trained in the pass before is taken over."""
+        root = Root(str(self.folder / str(number)))
+        planned = replace(self.request.sources[self.name], groups=tuple(part.splits for part in sample.parts))
+        request = replace(self.request, sources={self.name: planned})
+        limits = {part.splits: part.limit for part in sample.parts}
+        committed = {record.fingerprint: record for record in self.trained}
+        self._copy_trained(number - 1, root)
+        plan = compile_plan(request, committed.get)
+        while tasks := plan.pending():
+            for task in tasks:
+                record = run_task(_limited(task, limits), root, str(number))
+                committed[record.fingerprint] = record
+            plan = compile_plan(request, committed.get)
+        self.trained = tuple(record for step in plan.steps if step.kind in ("sample", "train") for record in step.records)
+        self._clear(number - 1)
+        return plan
+
+    def _copy_trained(self, number: int, root: Root) -> None:
+        for path in [output.path for record in self.trained for output in record.of("tokenizer")]:
+            target = Path(root.path(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.folder / str(number) / path, target)
+
+    def _clear(self, number: int) -> None:
+        """Takes the size of what lies there, and removes the pass before."""
+        sizes = [os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(self.folder) for name in names]
+        self.scratch_bytes = max(self.scratch_bytes, sum(sizes))
+        if number >= 0:
+            shutil.rmtree(self.folder / str(number))
+
+
+def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
+    """A task that reads, held to its part of the sample."""
+    return replace(task, limit=limits[task.splits]) if isinstance(task, MapTask) and task.splits else task

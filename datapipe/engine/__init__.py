@@ -1,0 +1,1 @@
+"""Running a plan: finding inputs, the driver, the local and the Ray engine, and publishing what came out."""

@@ -1,0 +1,236 @@
+"""Finding the input files of a source: globs over local folders and object stores, with what planning must know of each.
+
+    patterns ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
+
+A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
+`*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` are found only by name. Links to files
+are followed, links to folders only in the fixed part; a broken link is no file. A folder that cannot be looked into is an
+error, since what is in it would be missing without a word.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import xxhash
+
+from datapipe.errors import UserError, suggest
+from datapipe.stage.base import InputFile, Reader
+from datapipe.storage import is_remote, open_input, resolve, split_query
+
+_WILD = re.compile(r"[*?\[]")
+_COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
+
+
+def discover(
+    name: str,
+    patterns: Sequence[str],
+    reader_for: Callable[[str], Reader],
+    fingerprint: str,
+    where: str,
+    exclude: Sequence[str] = (),
+) -> list[tuple[InputFile, Reader]]:
+    """The files of a source in path order, each with its reader.
+
+    Args:
+        name: of the source.
+        fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
+        where: file, line and key of the patterns, for errors.
+        exclude: patterns of files to leave out.
+
+    Raises:
+        UserError: a pattern that matches nothing, two files of one relative path, a file that no reader takes, that cannot be
+            read, or whose name is not UTF-8.
+    """
+    found: dict[str, tuple[InputFile, Reader]] = {}
+    urls: set[str] = set()
+    left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
+    for pattern in patterns:
+        every = _matches(pattern, where)
+        matched = [file for file in every if not any(one.fullmatch(_bare(file.url)) for one in left_out)]
+        if every and not matched:
+            raise UserError(f"{where}: '{pattern}' matches {len(every)} file(s), all of which `exclude` leaves out.")
+        if not matched:
+            raise UserError(f"{where}: '{pattern}' matches no file.{_what_is_there(pattern)}")
+        for file in matched:
+            if file.url in urls:
+                continue
+            urls.add(file.url)
+            if file.path in found:
+                raise UserError(
+                    f"{where}: {file.url} and {found[file.path][0].url} are both '{file.path}' below the fixed part of their "
+                    f"patterns, so their documents would have the same keys. Make two sources of them, or one pattern."
+                )
+            reader = reader_for(_bare(file.url))
+            found[file.path] = (_examined(file, reader, fingerprint, where), reader)
+    return [found[path] for path in sorted(found)]
+
+
+def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
+    """The file with what must be opened to be known."""
+    try:
+        file.url.encode()
+        stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
+        return replace(file, stamp=stamp, pieces=reader.probe(file, open_input))
+    except UnicodeEncodeError:
+        raise _not_utf8(where, file.url) from None
+    except OSError as error:
+        raise UserError(f"{where}: cannot read {file.url}: {error.strerror or error}") from error
+
+
+def _not_utf8(where: str, path: str) -> UserError:
+    return UserError(f"{where}: the file name {path!a} is not UTF-8. Rename the file, or `exclude` it.")
+
+
+def _bare(url: str) -> str:
+    return split_query(url)[0]
+
+
+def _absolute(pattern: str) -> str:
+    """A pattern from the root or the bucket on, without its query."""
+    base = _bare(pattern)
+    return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
+
+
+def _matches(pattern: str, where: str) -> list[InputFile]:
+    """The files of one pattern; none where nothing matches."""
+    base, query = _absolute(pattern), split_query(pattern)[1]
+    prefix = _fixed_prefix(base)
+    try:
+        filesystem, root = resolve(prefix + query)
+        root = root.rstrip("/")
+        folder = base[: base.rindex("/") + 1]
+        kind = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
+        if kind.type == pafs.FileType.File:  # also one whose name holds what is a wildcard elsewhere
+            return [_input_file(base + query, folder, kind.size, kind.mtime_ns)]
+        if kind.type == pafs.FileType.Directory and not _WILD.search(base):
+            inside = os.path.join(pattern, "**")
+            raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{inside}' takes all below it")
+        if not _WILD.search(base):
+            return []
+        expression, below = _expression(base, where), base[len(prefix) :]
+        hidden = _names_hidden(below)
+        depth = None if "**" in below else below.count("/")
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            return list(_listed_locally(prefix, depth, expression, hidden))
+        selector = pafs.FileSelector(root, allow_not_found=True, recursive=depth != 0)
+        listed = [info for info in filesystem.get_file_info(selector) if info.type == pafs.FileType.File]
+    except UnicodeEncodeError:
+        raise _not_utf8(where, base) from None
+    except OSError as error:
+        raise UserError(f"{where}: cannot look into {error.filename or prefix}: {error.strerror or error}") from error
+    files = ((prefix.rstrip("/") + info.path[len(root) :], info) for info in listed)
+    return [
+        _input_file(path + query, prefix, info.size, info.mtime_ns)
+        for path, info in files
+        if expression.fullmatch(path) and (hidden or not _is_hidden(path[len(prefix) :]))
+    ]
+
+
+def _fixed_prefix(base: str) -> str:
+    """The folder part before the first wildcard, with its slash."""
+    wild = _WILD.search(base)
+    return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
+
+
+def _listed_locally(prefix: str, depth: int | None, expression: re.Pattern[str], hidden: bool) -> Iterator[InputFile]:
+    """The files that match below a local folder, at most `depth` folders down. Arrow stops at broken links and odd names."""
+    for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
+        if not hidden:
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+        if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
+            folders.clear()
+        for path in (os.path.join(folder, name) for name in names if hidden or not _is_hidden(name)):
+            if expression.fullmatch(path) and (found := _facts(path)) is not None and stat.S_ISREG(found.st_mode):
+                yield _input_file(path, prefix, found.st_size, found.st_mtime_ns)
+
+
+def _facts(path: str) -> os.stat_result | None:
+    """What a file is, at the end of its links; None where they lead nowhere."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+
+
+def _unless_missing(error: OSError) -> None:
+    """A folder that is not there holds nothing; one that cannot be looked into is another matter."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+def _expression(pattern: str, where: str) -> re.Pattern[str]:
+    """A glob as a regular expression over the whole path."""
+    out, at = [], 0
+    while at < len(pattern):
+        negated = pattern[at + 1 : at + 2] in ("!", "^")
+        if pattern.startswith("**/", at):
+            out.append("(?:.*/)?")
+            at += 3
+        elif pattern.startswith("**", at):
+            out.append(".*")
+            at += 2
+        elif pattern[at] == "*":
+            out.append("[^/]*")
+            at += 1
+        elif pattern[at] == "?":
+            out.append("[^/]")
+            at += 1
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2 + negated)) > 0:
+            inside = "".join(one if one == "-" else re.escape(one) for one in pattern[at + 1 + negated : end])
+            out.append(f"(?!/)[{'^' * negated}{inside}]")
+            at = end + 1
+        else:
+            out.append(re.escape(pattern[at]))
+            at += 1
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error as error:
+        raise UserError(f"{where}: '{pattern}' is no glob: {error.msg}. Expected [a-z], [abc] or [!abc] in brackets") from None
+
+
+def _names_hidden(pattern: str) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in pattern.split("/"))
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in relative.split("/"))
+
+
+def _input_file(url: str, prefix: str, num_bytes: int, mtime_ns: int) -> InputFile:
+    bare = _bare(url)
+    compression = _COMPRESSION.get(Path(bare).suffix)
+    return InputFile(url=url, path=bare[len(prefix) :], num_bytes=num_bytes, stamp=str(mtime_ns), compression=compression)
+
+
+def _content_digest(url: str) -> str:
+    hasher = xxhash.xxh3_128()
+    with open_input(url) as stream:
+        while piece := stream.read(8 << 20):
+            hasher.update(piece)
+    return f"xxh3_128:{hasher.hexdigest()}"
+
+
+def _what_is_there(pattern: str) -> str:
+    """The part of a path that does exist, and the nearest name to the one that does not."""
+    base, _ = split_query(pattern)
+    if is_remote(base):
+        return " Check bucket, folder and credentials; a glob's * stays within a folder, ** crosses folders."
+    path = Path(os.path.abspath(os.path.expanduser(base.removeprefix("file://"))))
+    if "{" in pattern:
+        return " Braces are not expanded; write a list of patterns."
+    if os.path.lexists(path):
+        return " It is there, but it is a broken link, or neither file nor folder."
+    there = next(folder for folder in path.parents if folder.is_dir())
+    missing = path.relative_to(there).parts[0]
+    near = suggest(missing, sorted(os.listdir(there))) if not _WILD.search(missing) else ""
+    return f" {there} exists, but nothing in it matches '{path.relative_to(there)}'.{near} ** crosses folders, * does not."

@@ -1,0 +1,195 @@
+"""From a mixture to a request: finds the inputs and binds the stages. All I/O of planning is here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from datapipe import catalogue
+from datapipe.config.mixture import Mixture, TokenizerSpec
+from datapipe.config.stage_use import StageUse
+from datapipe.engine.inputs import discover
+from datapipe.errors import UserError, suggest
+from datapipe.index.reference_rows import find_settled
+from datapipe.plan.compile import PlannedSource, Request
+from datapipe.plan.splits import check_hashes, group_splits
+from datapipe.plan.work import BoundStage
+from datapipe.stage.base import InputFile, Reader, Stage
+from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import drops_for_others
+from datapipe.storage import Root, is_remote, open_input, resolve
+from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.tiktoken import convert, is_rank_file
+
+
+def prepare(mixture: Mixture, limit: int | None = None) -> Request:
+    """The request of a mixture at this moment. Raises UserError for anything that is wrong with it."""
+    stages = {name: _bound(mixture, name) for name in mixture.sources}
+    files = {name: _discovered(mixture, name) for name in mixture.sources}
+    for name, found in files.items():
+        _check_outside(mixture, name, [file.url for file, _ in found])
+    check_hashes({name: [file.path for file, _ in found] for name, found in files.items()})
+    sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
+    settled = find_settled(mixture, stages, {name: list(sources[name].files) for name in sources})
+    content = _tokenizer_content(mixture)
+    return Request(mixture=mixture, sources=sources, tokenizer_content=content, limit=limit, settled=settled)
+
+
+def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
+    bound = tuple(bind(use) for use in mixture.stages_of(name))
+    _check_columns(mixture, name, [one for one in bound if isinstance(one.stage, Global)])
+    for one in bound:
+        if isinstance(one.stage, Global):
+            _check_named(mixture, name, one.name, one.stage.source_order() or ())
+    return bound
+
+
+def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
+    """Raises UserError where a global stage would write over a column that the source keeps, or that another one wrote."""
+    taken = dict.fromkeys(mixture.sources[source].keep, "the source keeps")
+    for one in bound:
+        stage = cast(Global, one.stage)
+        for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
+            if column is not None and not drops_for_others(stage.exchanges()):
+                raise UserError(
+                    f"sources.{source}: {one.name}: {option}: this stage cuts text out of documents, so there are no "
+                    "clusters of them. Leave it out."
+                )
+            if column in taken:
+                raise UserError(
+                    f"sources.{source}: {one.name}: {option}: {column} is the name of a column that {taken[column]}, and that "
+                    "would be lost. Expected a name of its own."
+                )
+            if column is not None:
+                taken[column] = f"{one.name} writes"
+
+
+def _check_named(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:
+    """Raises UserError where a stage puts sources in order that the mixture does not have."""
+    unknown = next((one for one in named if one not in mixture.sources), None)
+    if unknown is not None:
+        raise UserError(
+            f"sources.{source}: {stage}: source_order names '{unknown}', which is no source of the mixture."
+            f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
+        )
+
+
+def bind(use: StageUse) -> BoundStage:
+    """A stage of the mixture with its options checked and its digest taken."""
+    stage = catalogue.build_stage(use)
+    digest = stage_digest(stage, use.alias, stage.checks)
+    emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
+
+
+def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
+    """Code, options, and the content of the files that the options name: those the stage declares, and every `Path` option.
+
+    Args:
+        unseen: options that are left out.
+    """
+    paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
+    contents = []
+    for path in sorted(paths):
+        try:
+            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError as error:
+            raise UserError(f"{name}: cannot read {path}: {error.strerror}. Expected a readable file.") from error
+    parts = [catalogue.code_digest(stage), _canonical(stage.model_dump(mode="python", exclude=set(unseen))), contents]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    """Every existing file that an option value names by a `Path`."""
+    if isinstance(value, Path):
+        if value.is_file():
+            yield value
+    elif isinstance(value, Mapping):
+        yield from _paths_in(list(value.values()))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for one in value:
+            yield from _paths_in(one)
+
+
+def _canonical(value: Any) -> Any:
+    """Option values as JSON that is the same in every process; sets have no order of their own."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(one) for key, one in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_canonical(one) for one in value), key=json.dumps)
+    if isinstance(value, (list, tuple)):
+        return [_canonical(one) for one in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
+
+
+def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
+    """Raises UserError for an input that the run itself would write over, or delete."""
+    root = Root(mixture.output)
+    taken = re.compile(re.escape(root.path()) + r"/(shards|work|length-\d+)/")
+    for url in urls:
+        if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):
+            raise UserError(
+                f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, which the run "
+                f"writes and clears. Give another output, or move the input."
+            )
+
+
+def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
+    source = mixture.sources[name]
+    where = mixture.where("sources", name, "path")
+
+    def reader_for(path: str) -> Reader:
+        if source.format == "auto":
+            return catalogue.reader_for(path, where)
+        return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
+
+    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude)
+
+
+def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:
+    found = list(files)
+    readers = {file.path: reader for file, reader in found}
+    digests: dict[str, str] = {}
+    by_path: dict[str, str] = {}
+    for path, reader in readers.items():
+        key = f"{type(reader).__module__}:{reader!r}"
+        if key not in digests:
+            digests[key] = stage_digest(reader, "reader")
+        by_path[path] = digests[key]
+    groups = group_splits(found, mixture.execution.split_bytes)
+    return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, stages=stages)
+
+
+def _tokenizer_content(mixture: Mixture) -> bytes:
+    """The user's tokenizer, tried before anything runs; empty where one is trained."""
+    path = mixture.tokenizer.path
+    if path is None:
+        return b""
+    where = mixture.where("tokenizer", "path")
+    try:
+        with open_input(path) as stream:
+            content = stream.read()
+    except OSError as error:
+        raise UserError(f"{where}: cannot read {path}: {error.strerror or error}. Expected a tokenizer.json.") from error
+    try:
+        content = _as_json(content, mixture.tokenizer)
+        Encoder(content, eos=mixture.tokenizer.eos)
+    except UserError as error:
+        raise UserError(f"{where}: {path}: {error}") from error
+    return content
+
+
+def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
+    """A tokenizer.json as it is, or that of tiktoken's ranks."""
+    if is_rank_file(content):
+        return convert(content, spec.pattern, spec.special_tokens)
+    for name in ("pattern", "special_tokens"):
+        if getattr(spec, name) is not None:
+            raise UserError(f"`{name}` goes with ranks of tiktoken; this file is none, and says by itself how text is cut")
+    return content

@@ -1,0 +1,62 @@
+"""What an engine is: it takes tasks and gives back what became of each, in any order. It decides nothing else."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Protocol
+
+from datapipe.errors import DatapipeError, UserError, is_retryable
+from datapipe.plan.work import Record, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Why an attempt failed, in a form that travels between processes.
+
+    Attributes:
+        kind: "user" (never retried), "task" (retried a few times), "infrastructure" (retried generously).
+        message: for the user, in plain lines.
+        details: the traceback, for a log.
+    """
+
+    kind: str
+    message: str
+    details: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """The end of one attempt at a task: a record to commit, or a failure."""
+
+    task: Task
+    record: Record | None = None
+    failure: Failure | None = None
+
+
+class Engine(Protocol):
+    """Workers, wherever they are. Used by one thread, the driver's."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can be worked on at once; the driver submits no more than this ahead."""
+        ...
+
+    def submit(self, task: Task, attempt: str) -> None: ...
+
+    def next_attempt(self, timeout_s: float) -> Attempt | None:
+        """Waits for the next attempt to end; None when none did in time."""
+        ...
+
+    def close(self) -> None:
+        """Stops all workers, whatever they do. Nothing they have in hand is committed."""
+        ...
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Classifies an exception that a task raised."""
+    kind = "user" if isinstance(error, UserError) else "infrastructure" if is_retryable(error) else "task"
+    notes = " ".join(getattr(error, "__notes__", []))
+    name = "" if isinstance(error, DatapipeError) else f"{type(error).__name__}: "
+    message = f"{name}{error}" + (f" ({notes})" if notes else "")
+    return Failure(kind=kind, message=message, details="".join(traceback.format_exception(error)))

@@ -1,0 +1,256 @@
+"""From committed shards to snapshots: every shard under its deterministic name, snapshot.json last.
+
+    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000.arrow
+    tokenizer.json, mixture.yaml, files.parquet, and then snapshot.json
+
+The first sequence length is published in the output itself, each further one as a snapshot of its own in length-N/ below it;
+those of lengths that the mixture no longer has are removed. An old snapshot.json is removed before the first shard changes, so
+that whoever finds one finds all it names. A snapshot that is there already, equal and whole, is left alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datapipe.config.mixture import Mixture
+from datapipe.config.mixture_schedule import WeightPhase
+from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.exchange.files import damaged
+from datapipe.exchange.partitions import committed_bytes
+from datapipe.plan import weighting
+from datapipe.plan.compile import Plan, Request
+from datapipe.plan.splits import file_hash
+from datapipe.plan.work import OutputRef, PackTask
+from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.manifest import (
+    SNAPSHOT,
+    FileEntry,
+    Phase,
+    ShardEntry,
+    Snapshot,
+    SourceEntry,
+    Strata,
+    TokenizerEntry,
+    length_folders,
+    read_snapshot,
+)
+from datapipe.storage import Root
+from datapipe.weights import integer_weights
+
+FILES = "files.parquet"
+TOKENIZER = "tokenizer.json"
+MIXTURE = "mixture.yaml"
+
+_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
+
+_SPARE_ROWS = 2
+"""The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
+
+
+def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
+    """Publishes the snapshots of a committed plan. Returns that of the output itself, and what the user should hear."""
+    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer"))
+    files, spec = _files(request), request.mixture.pack
+    small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
+    shards = {length: _shards(plan, length) for length in spec.sequence_length}
+    snapshots, warnings = {}, []
+    for length, listed in shards.items():  # all of them before anything is changed, since they may be refused
+        entries = [entry for entry, _ in listed]
+        snapshots[length], warned = make_snapshot(request.mixture, length, tokenizer, entries, files)
+        warnings += warned
+    warnings += _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
+    for length, snapshot in snapshots.items():
+        warnings += _publish_one(root, spec.folder(length), snapshot, shards[length], small)
+    return snapshots[spec.sequence_length[0]], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+
+
+def _slowly_encoded(tokenizer: OutputRef) -> list[str]:
+    """That the tokenizer is none that kernels know, and why."""
+    reason = (tokenizer.facts or {}).get("unusual")
+    return [f"the library `tokenizers` encoded, thirty times slower than the kernels: {reason}"] if reason else []
+
+
+def _publish_one(
+    root: Root, folder: str, snapshot: Snapshot, shards: list[tuple[ShardEntry, OutputRef]], small: Mapping[str, bytes]
+) -> list[str]:
+    """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings."""
+    place = root.within(folder)
+    if _is_published(place, snapshot, small):
+        return []
+    missing = [
+        (number, entry, output)
+        for number, (entry, output) in enumerate(shards)
+        if place.size(entry.path) != entry.bytes or not _same_file(place, entry.path, root, output.path)
+    ]
+    for _, _, output in missing:  # all of them before the snapshot that is there goes, which trainers may be reading
+        if file_checksum(root, output.path)[0] != output.checksum:
+            raise damaged(output, "not what was committed")
+    place.delete(SNAPSHOT)
+    for number, entry, output in missing:
+        root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"work/publish/{number:06d}")
+    warnings = _clear(place, folder, {entry.path for entry, _ in shards})
+    for path, content in small.items():
+        place.write_atomic(path, content)
+    place.write_atomic(SNAPSHOT, snapshot.to_json())
+    return warnings
+
+
+def _clear(place: Root, folder: str, wanted: set[str]) -> list[str]:
+    """Deletes shards of an earlier snapshot. What no run can have put there is left alone, and the user hears of it."""
+    warnings: list[str] = []
+    for path, _ in place.list_files("shards"):
+        if path in wanted:
+            continue
+        if _SHARD_NAME.fullmatch(path):
+            place.delete(path)
+        else:
+            found = f"{folder}/{path}".lstrip("/")
+            warnings.append(f"{found} is no shard of this run; it is left where it is, but nothing else belongs there")
+    return warnings
+
+
+def _clear_folders(root: Root, wanted: set[str]) -> list[str]:
+    """Takes away the snapshots of sequence lengths that are no longer asked for: what this run makes would not be in them."""
+    warnings: list[str] = []
+    for folder in length_folders(root):
+        if folder in wanted:
+            continue
+        place = root.within(folder)
+        place.delete(SNAPSHOT)
+        warnings += _clear(place, folder, set())
+        for path in (TOKENIZER, FILES):
+            place.delete(path)
+        if not place.list_files(""):
+            root.delete_folder(folder)
+    return warnings
+
+
+def _same_file(place: Root, published: str, root: Root, committed: str) -> bool:
+    """Whether the published name is a link to the committed file already."""
+    if place.local is None or root.local is None:
+        return False
+    return (place.local / published).samefile(root.local / committed)
+
+
+def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) -> bool:
+    """Whether the snapshot is there with shards of the right sizes, and the small files as they should be."""
+    try:
+        there = read_snapshot(root)
+    except SnapshotError:
+        return False
+    if there.fingerprint != snapshot.fingerprint:
+        return False
+    listed = {path: size for path, size in root.list_files("shards") if _SHARD_NAME.fullmatch(path)}
+    if listed != {entry.path: entry.bytes for entry in snapshot.shards}:
+        return False
+    return all(root.exists(path) and root.read_bytes(path) == content for path, content in small.items())
+
+
+def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, OutputRef]]:
+    """What is published where in the snapshot of a sequence length, by path."""
+    found: list[tuple[ShardEntry, OutputRef]] = []
+    for step in plan.of_kind("pack"):
+        for task, record in zip(step.tasks or (), step.records):
+            assert isinstance(task, PackTask)
+            if task.sequence_length != sequence_length:
+                continue
+            for output in record.of("shards"):
+                facts = output.facts or {}
+                entry = ShardEntry(
+                    path=f"shards/{step.source}/{output.path.rpartition('/')[2]}",
+                    source=step.source,
+                    split=task.split,
+                    sequences=output.rows,
+                    tokens=int(facts["tokens"]),
+                    documents=int(facts["documents"]),
+                    bytes=output.bytes,
+                    checksum=output.checksum,
+                    piece_length=int(facts["piece_length"]) if "piece_length" in facts else None,
+                    stratum=task.stratum,
+                    hashes=(task.start, task.stop),
+                )
+                found.append((entry, output))
+    return sorted(found, key=lambda one: one[0].path)
+
+
+def _files(request: Request) -> bytes:
+    """files.parquet: which input file the first half of a document's key stands for."""
+    rows = sorted((name, path) for name, source in request.sources.items() for path in source.files)
+    table = pa.table(
+        {
+            "hash": pa.array([file_hash(name, path) for name, path in rows], pa.uint64()),
+            "source": pa.array([name for name, _ in rows], pa.string()),
+            "path": pa.array([path for _, path in rows], pa.string()),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def make_snapshot(
+    mixture: Mixture, sequence_length: int, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes
+) -> tuple[Snapshot, list[str]]:
+    """The manifest, and warnings. Raises DatapipeError where nothing is left to train on."""
+    sources = {name: _source(mixture, name) for name in mixture.sources}
+    sizes = weighting.epoch_tokens(sources, shards, sequence_length)
+    empty = [name for name, size in sizes.items() if not size]
+    phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
+    facts = tokenizer.facts or {}
+    own = _own_weights(mixture, phases)
+    snapshot = Snapshot(
+        name=mixture.name,
+        seed=mixture.seed,
+        sequence_length=sequence_length,
+        shard_format=mixture.shards.format,
+        tokenizer=TokenizerEntry(
+            path=TOKENIZER,
+            fingerprint=str(facts["fingerprint"]),
+            vocab_size=int(facts["vocab_size"]),
+            eos_id=int(facts["eos_id"]),
+        ),
+        sources={
+            name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()
+        },
+        phases=tuple(Phase(until_tokens=phase.until_tokens, weights=phase.weights) for phase in phases),
+        total_tokens=mixture.mixture.tokens,
+        exhausted=mixture.mixture.exhausted,
+        window_shards=mixture.mixture.window,
+        files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
+        shards=tuple(shards),
+    )
+    warned = [f"source '{name}' kept no document to train on: its weight goes to the others" for name in empty]
+    short = [] if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
+    if short and snapshot.exhausted == "refuse":
+        raise DatapipeError(
+            f"{short[0]}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or mixture.tokens, add "
+            f"text to it, or write exhausted: redistribute. What is packed stays; the same command publishes it then."
+        )
+    return snapshot.sealed(), [*warned, *(f"{one}: training ends there (mixture.exhausted: stop)" for one in short)]
+
+
+def _source(mixture: Mixture, name: str) -> SourceEntry:
+    """What the manifest says of a source, its weight apart."""
+    source = mixture.sources[name]
+    strata = source.strata
+    return SourceEntry(
+        weight=0,
+        max_epochs=mixture.max_epochs_of(name),
+        license=source.license,
+        synthetic=source.synthetic,
+        strata=None
+        if strata is None
+        else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
+    )
+
+
+def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
+    """The weights of the sources themselves: as given, or as made of what there is."""
+    if mixture.mixture.weighting != "given":
+        return phases[0].weights
+    return integer_weights({name: source.weight for name, source in mixture.sources.items()})

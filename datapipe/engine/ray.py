@@ -1,0 +1,239 @@
+"""The Ray engine: the same tasks, on a cluster. The only file that knows Ray.
+
+    driver ─▶ ray.remote(run_task) on any node ─▶ record ─▶ driver commits
+
+Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver, so a task that
+Ray loses is submitted again like one that a local worker lost. Before anything runs, every node is asked whether it sees
+OUTPUT. The user's own stage modules travel with the tasks, as source.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import os
+import pickle
+import socket
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from datapipe.engine.protocol import Attempt, Failure, failure_of
+from datapipe.errors import UserError
+from datapipe.plan.compile import Request
+from datapipe.plan.work import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
+from datapipe.storage import Root, open_input
+
+_PACKAGES = ("datapipe", "stages")
+"""Installed on every node; everything else that a stage is defined in is shipped."""
+
+_PROBE_TIMEOUT_S = 60.0
+
+
+class RayEngine:
+    """Tasks on a Ray cluster.
+
+    Args:
+        root: OUTPUT, which every node must see.
+        request: what will run; the first input file of each source must be seen by every node too.
+        address: of a running cluster ("auto", "host:port"); None uses the cluster this process is connected to, or starts
+            one on this machine for the run.
+        num_workers: CPUs of a cluster that is started here.
+    """
+
+    def __init__(self, root: Root, request: Request, address: str | None = None, num_workers: int | None = None) -> None:
+        self.root = root
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
+            _connect(address, num_workers)
+        self._running: dict[Any, Task] = {}
+        self._remote = ray.remote(max_retries=0, max_calls=0)(_run_remotely)
+        self._modules: dict[str, str] = {}
+        try:
+            _probe_nodes(root, first_inputs(request))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def slots(self) -> int:
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def submit(self, task: Task, attempt: str) -> None:
+        self._modules.update(user_modules(task))
+        wanted = dict(task.resources)
+        options: dict[str, Any] = {"num_cpus": wanted.get("num_cpus", 1.0), "scheduling_strategy": "SPREAD", "name": task.step}
+        if "num_gpus" in wanted:
+            options["num_gpus"] = wanted["num_gpus"]
+        if "memory" in wanted:
+            options["memory"] = int(wanted["memory"])
+        reference = self._remote.options(**options).remote(pickle.dumps(task), self.root.url, attempt, self._modules)
+        self._running[reference] = task
+
+    def next_attempt(self, timeout_s: float) -> Attempt | None:
+        if not self._running:
+            return None
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
+        if not ready:
+            return None
+        task = self._running.pop(ready[0])
+        try:
+            record, failure = ray.get(ready[0])
+        except RayTaskError as error:  # our own function failed outside of run_task: a module that cannot be loaded
+            return Attempt(task=task, failure=failure_of(error.cause if isinstance(error.cause, BaseException) else error))
+        except (RayError, OutOfMemoryError) as error:
+            lost = Failure(kind="infrastructure", message=f"Ray lost {task.label}: {type(error).__name__}: {error}")
+            return Attempt(task=task, failure=lost)
+        return Attempt(task=task, record=record, failure=failure)
+
+    def close(self) -> None:
+        for reference in self._running:
+            ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._started_here:
+            ray.shutdown()
+
+
+def _connect(address: str | None, num_workers: int | None) -> None:
+    common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
+    try:
+        if address:
+            _knock(address)
+            common.pop("include_dashboard")
+            ray.init(address=address, **common)
+        else:
+            ray.init(address="local", num_cpus=num_workers or os.cpu_count() or 1, **common)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"cannot reach a Ray cluster at {address or 'this machine'}: {error}. "
+            f"Start one with `ray start --head`, give its --address, or leave --address out to start one for this run."
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError at once where nobody listens; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _run_remotely(content: bytes, url: str, attempt: str, modules: Mapping[str, str]) -> tuple[Record | None, Failure | None]:
+    """What runs on a node. Failures come back as values, so that Ray's own errors mean that Ray lost the task."""
+    import pyarrow as pa
+
+    from datapipe.tasks.run_task import run_task
+
+    pa.set_cpu_count(1)
+    install_modules(modules)
+    task = pickle.loads(content)
+    try:
+        return run_task(task, Root(url), attempt), None
+    except Exception as error:
+        return None, failure_of(error)
+
+
+# ------------------------------------------------------------------------------------------------ every node sees OUTPUT
+
+
+def first_inputs(request: Request) -> list[str]:
+    """The first input file of each source, by URL."""
+    return [source.groups[0][0].file.url for source in request.sources.values() if source.groups]
+
+
+def _probe_nodes(root: Root, inputs: list[str]) -> None:
+    """Raises UserError naming the nodes that do not see what the driver writes to OUTPUT, or an input."""
+    name = f"work/probe-{uuid.uuid4().hex}"
+    root.write_atomic(name, b"datapipe")
+    probe = ray.remote(num_cpus=0, max_retries=0)(_unseen)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    answers = {
+        node["NodeManagerAddress"]: probe.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote(root.url, name, inputs)
+        for node in nodes
+    }
+    try:
+        unseen = {address: ray.get(answer, timeout=_PROBE_TIMEOUT_S) for address, answer in answers.items()}
+    except RayError as error:
+        raise UserError(
+            f"a node of the Ray cluster cannot run datapipe: {error}. Install the same version of datapipe on every node."
+        ) from error
+    finally:
+        root.delete(name)
+    for address, missing in unseen.items():
+        if missing:
+            raise UserError(
+                f"the node {address} does not see {', '.join(missing)}. Put output and inputs where every node sees them: "
+                f"a shared file system, or URLs such as s3://bucket/folder."
+            )
+
+
+def _unseen(url: str, name: str, inputs: list[str]) -> list[str]:
+    """Runs on a node: what it cannot see."""
+    missing = [] if Root(url).exists(name) else [url]
+    for one in inputs:
+        try:
+            open_input(one).close()
+        except OSError:
+            missing.append(one)
+    return missing
+
+
+# ------------------------------------------------------------------------------------------------ the user's own stages
+
+
+def user_modules(task: Task) -> dict[str, str]:
+    """The sources of modules that a task's stages are defined in and that no node can be expected to have.
+
+    Returns:
+        base64 of each file, by path relative to an import root. Of a package all files travel.
+    """
+    if isinstance(task, MapTask):
+        stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
+    else:
+        stages = [task.stage.stage] if isinstance(task, MeetTask | MergeTask | GatherTask) else []
+    found: dict[str, str] = {}
+    for module_name in {type(stage).__module__ for stage in stages}:
+        top = module_name.partition(".")[0]
+        if top not in _PACKAGES:
+            found.update(_sources(top))
+    return found
+
+
+def _sources(top: str) -> dict[str, str]:
+    file = Path(sys.modules[top].__file__ or "")
+    if file.name != "__init__.py":
+        return {file.name: base64.b64encode(file.read_bytes()).decode()}
+    base = file.parent.parent
+    return {str(one.relative_to(base)): base64.b64encode(one.read_bytes()).decode() for one in _python_files(file.parent)}
+
+
+def _python_files(folder: Path) -> Iterable[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def install_modules(modules: Mapping[str, str]) -> None:
+    """Makes shipped modules importable in this process, under a folder named by their content."""
+    if not modules:
+        return
+    import hashlib
+    import tempfile
+
+    digest = hashlib.sha256(repr(sorted(modules.items())).encode()).hexdigest()[:32]
+    folder = Path(tempfile.gettempdir()) / f"datapipe-modules-{os.getuid()}-{digest}"
+    if str(folder) in sys.path:
+        return
+    for name, content in modules.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(base64.b64decode(content))
+        os.replace(temporary, target)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()

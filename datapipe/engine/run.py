@@ -1,0 +1,109 @@
+"""One run of one mixture into one output: prepare, lock, resume, execute, publish.
+
+mixture ─▶ request ─▶ lock ─▶ ledger ─▶ kernels compiled ─▶ driver + engine ─▶ snapshot
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from datapipe import kernels
+from datapipe.config import Mixture
+from datapipe.engine.driver import Driver, Observer
+from datapipe.engine.history import limit_of, remember_inputs, remember_run
+from datapipe.engine.prepare import prepare
+from datapipe.engine.protocol import Engine
+from datapipe.engine.publish import MIXTURE, publish
+from datapipe.errors import SnapshotError, UserError
+from datapipe.index.reference_rows import earlier_runs
+from datapipe.index.write import index_of_run, write_index
+from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.lock import exclusive
+from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.storage import Root
+
+EngineFactory = Callable[[Root, Request], Engine]
+
+
+@dataclass(slots=True)
+class Run:
+    """A run and what came of it. `plan` is set as soon as there is one, also when the run fails after that."""
+
+    mixture: Mixture
+    make_engine: EngineFactory
+    observer: Observer
+    limit: int | None = None
+    plan: Plan | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def root(self) -> Root:
+        return Root(self.mixture.output)
+
+    def execute(self) -> Snapshot:
+        """Runs to the end. Raises UserError or DatapipeError; everything committed until then is used by the next run."""
+        request = prepare(self.mixture, self.limit)
+        _check_output(self.root)
+        with exclusive(self.root):
+            self._guard_limit()
+            self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
+            remember_inputs(self.root, request)
+            ledger = Ledger(self.root)
+            ledger.load()
+            ledger.sweep()
+            driver = Driver(request, ledger, self.observer)
+            self.plan = driver.plan
+            try:
+                if not driver.plan.is_committed:
+                    self._run(driver, request)
+            finally:
+                self.plan = driver.plan
+                stages = (one for source in request.sources.values() for one in source.stages)
+                remember_run(self.root, driver.plan, self.limit, earlier_runs(stages))
+            index = index_of_run(self.root, request, self.plan)
+            if index is not None:
+                write_index(index)
+            self.snapshot, warnings = publish(self.root, request, self.plan)
+        for warning in warnings:
+            self.observer.say(f"warning: {warning}")
+        return self.snapshot
+
+    def _run(self, driver: Driver, request: Request) -> None:
+        if not kernels.are_compiled():
+            self.observer.say("compiling kernels, once for this machine and version (a minute or two) …")
+            kernels.compile_all(lambda name, number, count: self.observer.say(f"  kernel {number}/{count}: {name}"))
+        engine = self.make_engine(self.root, request)
+        try:
+            driver.run(engine)
+        finally:
+            engine.close()
+
+    def _guard_limit(self) -> None:
+        """A quick look must not take the place of a whole snapshot."""
+        if self.limit is None:
+            return
+        try:
+            read_snapshot(self.root)
+            limited = limit_of(self.root) is not None
+        except (SnapshotError, FileNotFoundError, ValueError):
+            return
+        if not limited:
+            raise UserError(
+                f"{self.root.url} holds the snapshot of a whole run, which --limit would replace. "
+                f"Give the quick look an output of its own: --output {self.root.url}-look"
+            )
+
+
+def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
+    """The plan of a mixture as things are, without running or locking anything."""
+    request = prepare(mixture, limit)
+    ledger = Ledger(Root(mixture.output))
+    ledger.load()
+    return request, compile_plan(request, ledger.look_up)
+
+
+def _check_output(root: Root) -> None:
+    if root.local is not None and root.local.exists() and not root.local.is_dir():
+        raise UserError(f"output {root.url} is a file. Expected a folder, or a path where one can be made.")

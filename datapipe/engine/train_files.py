@@ -1,0 +1,224 @@
+"""Training a tokenizer from files, without a mixture: `datapipe tokenizer train`.
+
+    files ─▶ documents ─┬▶ one in twenty, by keyed hash ─▶ held out: lowest hashes of each source ─▶ table of fertility
+                        └▶ the others: lowest hashes, until `sample_bytes` are full ─▶ train ─▶ tokenizer.json
+
+Inputs of one folder are one source. Every document has the same chance, so sources are sampled in proportion to their text;
+weights are a matter of mixtures. All files are read, once, by this process. Which documents are taken is a question of their
+hashes alone, so the order of the inputs does not show. Memory: twice the sample, and what training takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from datapipe import catalogue
+from datapipe.columns import text_lengths
+from datapipe.engine.inputs import discover
+from datapipe.errors import UserError
+from datapipe.metrics import Fertility, rate_mb_per_s
+from datapipe.plan.splits import file_hash
+from datapipe.rng import below_fraction, keyed_hash, seed_for
+from datapipe.stage.base import FieldNames, InputFile, Reader
+from datapipe.stage.documents import DocumentBatch
+from datapipe.storage import open_input
+from datapipe.tokens.encoder import Encoder, slices_of
+from datapipe.tokens.fertility import Meter, described, unused_tokens
+from datapipe.tokens.training import check_training, train_tokenizer
+
+HELD_OUT = 0.05
+
+_SLICE_BYTES = 4 << 20
+_WHOLE_FILE = 1 << 62
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A tokenizer and how it came about.
+
+    Attributes:
+        content: the tokenizer.json.
+        read_bytes, read_s: text of all documents, and the time that reading them took.
+        sample_bytes, train_s: text trained on, and the time that took.
+        rejected: documents that could not be read.
+        tokenizer: what it makes of the held-out documents, in the form of a report's `tokenizer`; None where there are none.
+    """
+
+    content: bytes
+    read_bytes: int
+    read_s: float
+    sample_bytes: int
+    train_s: float
+    rejected: int
+    tokenizer: dict[str, Any] | None
+
+
+def train_from_files(
+    inputs: Sequence[str], *, vocab_size: int, pattern: str, eos: str, sample_bytes: int, text_field: str, say: Say
+) -> Trained:
+    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `say` hears how far it is."""
+    check_training(vocab_size, eos, pattern)
+    reading = _Reading(_sources(inputs), text_field, sample_bytes, say)
+    reading.read()
+    texts, held_out = reading.training.texts(), {name: one.texts() for name, one in reading.held_out.items()}
+    if len(texts) == 0:  # so few documents that none was left
+        texts, held_out = pa.concat_arrays(list(held_out.values())), {}
+    if len(texts) == 0:
+        raise UserError(
+            f"no document with text in the field {text_field!r} in {', '.join(inputs)}. Give its name: --text FIELD"
+        )
+    started, size = perf_counter(), int(text_lengths(texts).sum())
+    content = train_tokenizer(_watched(texts, size, say), vocab_size, eos, pattern)
+    return Trained(
+        content=content,
+        read_bytes=reading.read_bytes,
+        read_s=reading.read_s,
+        sample_bytes=size,
+        train_s=perf_counter() - started,
+        rejected=reading.rejected,
+        tokenizer=_measured(content, eos, {name: one for name, one in held_out.items() if len(one)}, say),
+    )
+
+
+def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]:
+    """The files of every folder that an input names, with their readers."""
+    mixtures = [one for one in inputs if one.endswith((".yaml", ".yml"))]
+    if mixtures:
+        raise UserError(
+            f"{mixtures[0]}: a mixture, not text. `datapipe run` trains its tokenizer, on what its stages keep and by its "
+            f"weights: write `tokenizer: {{train: {{vocab_size: …}}}}` there"
+        )
+    patterns: dict[str, list[str]] = {}
+    for one in inputs:
+        patterns.setdefault(str(Path(re.split(r"[*?\[]", one)[0] + "x").parent), []).append(one)
+    return {
+        name: discover(name, listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
+        for name, listed in patterns.items()
+    }
+
+
+class LowestHashes:
+    """The documents of lowest hash whose texts fit into `limit_bytes` together, and one where none does.
+
+    A document that is dropped has others before it that fill the limit, and more documents only add to those. So what is left
+    does not depend on the order in which documents come. Memory: twice the limit.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._below: int = 1 << 64
+        self._held: list[tuple[NDArray[np.uint64], pa.Array]] = []
+        self._held_bytes = 0
+
+    def add(self, hashes: NDArray[np.uint64], texts: pa.Array) -> None:
+        """
+        Args:
+            hashes: (num_docs,) uint64.
+            texts: (num_docs,) large_string without nulls.
+        """
+        chosen = hashes < np.uint64(self._below) if self._below < 1 << 64 else np.ones(len(hashes), np.bool_)
+        kept = texts.filter(pa.array(chosen))
+        self._held.append((hashes[chosen], kept))
+        self._held_bytes += int(text_lengths(kept).sum())
+        if self._held_bytes > 2 * self.limit_bytes:
+            self._prune()
+
+    def texts(self) -> pa.Array:
+        """(num_docs,) large_string, in the order of the hashes."""
+        self._prune()
+        return self._held[0][1]
+
+    def _prune(self) -> None:
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(one for one, _ in self._held)])
+        texts = pa.concat_arrays([pa.array([], pa.large_string()), *(one for _, one in self._held)])
+        order = np.argsort(hashes, kind="stable")
+        ends = np.cumsum(text_lengths(texts)[order])
+        number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(order)))
+        if number < len(order):
+            self._below = int(hashes[order[number]])
+        self._held = [(hashes[order[:number]], texts.take(pa.array(order[:number])))]
+        self._held_bytes = int(ends[number - 1]) if number else 0
+
+
+class _Reading:
+    """Reads all files once, and keeps what is trained on and what is held out."""
+
+    def __init__(
+        self, sources: dict[str, list[tuple[InputFile, Reader]]], text_field: str, sample_bytes: int, say: Say
+    ) -> None:
+        self.sources, self.fields, self.say = sources, FieldNames(text=text_field), say
+        self.training = LowestHashes(sample_bytes)
+        share = max(1, int(sample_bytes * HELD_OUT) // len(sources))
+        self.held_out = {name: LowestHashes(share) for name in sources}
+        self.read_bytes = self.rejected = 0
+        self.read_s = 0.0
+
+    def read(self) -> None:
+        started = perf_counter()
+        for name, files in self.sources.items():
+            for file, reader in files:
+                self._read_file(name, file, reader)
+                self.read_s = perf_counter() - started
+                self.say(f"reading {name}: {_amount(self.read_bytes, self.read_s)}")
+
+    def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
+        hashed = np.uint64(file_hash(Path(name).name, file.path))
+        for split in reader.cut(file, _WHOLE_FILE):
+            for batch in reader.read(split, self.fields, open_input):
+                halves = (np.full(len(batch.places), hashed), batch.places.astype(np.uint64))
+                is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
+                hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
+                self.training.add(hashes[~is_held_out], batch.texts.filter(pa.array(~is_held_out)))
+                self.held_out[name].add(hashes[is_held_out], batch.texts.filter(pa.array(is_held_out)))
+                self.read_bytes += int(text_lengths(batch.texts).sum())
+                self.rejected += len(batch.rejected)
+
+
+def _watched(texts: pa.Array, size: int, say: Say) -> Iterator[pa.Array]:
+    """The texts in slices, telling how far training is with them."""
+    started, done = perf_counter(), 0
+    for part in slices_of(texts, _SLICE_BYTES):
+        yield part
+        done += int(text_lengths(part).sum())
+        say(f"counting words: {_amount(done, perf_counter() - started)}, {done / size:.0%}")
+    say("joining pairs …")
+
+
+def _amount(num_bytes: int, seconds: float) -> str:
+    rate = rate_mb_per_s(num_bytes, seconds)
+    return f"{num_bytes / 1e6:,.1f} MB" + ("" if rate is None else f" at {rate:,.1f} MB/s")
+
+
+def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], say: Say) -> dict[str, Any] | None:
+    """The `tokenizer` of a report, over the held-out documents."""
+    if not held_out:
+        return None
+    say("measuring on held-out documents …")
+    encoder, total = Encoder(content, eos=eos), Fertility()
+    used = np.zeros(encoder.vocab_size, np.bool_)
+    sources: dict[str, Any] = {}
+    for name, texts in held_out.items():
+        meter = Meter(encoder.vocab_size)
+        for part in slices_of(texts, _SLICE_BYTES):
+            meter.add(DocumentBatch(pa.record_batch([part], names=["text"])), *encoder.encode(part))
+        used |= meter.used
+        total.add(meter.fertility)
+        sources[name] = described(meter.fertility)
+    return {
+        "vocab_size": encoder.vocab_size,
+        "eos_token": encoder.eos_token,
+        "total": described(total),
+        "sources": sources,
+        "unused": unused_tokens(content, used),
+    }

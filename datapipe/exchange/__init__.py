@@ -1,0 +1,1 @@
+"""Rows moved between workers by hash, and documents handed from one step to the next."""

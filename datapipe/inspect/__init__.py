@@ -1,0 +1,1 @@
+"""Looking into an output: documents, clusters of duplicates, and what other thresholds would keep."""

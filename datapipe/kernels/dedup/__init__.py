@@ -1,0 +1,1 @@
+"""Hashes and signatures by which duplicates are found, and their clusters."""

@@ -1,0 +1,302 @@
+"""The measurements of `filter.code_quality`, from the bytes of source files. An empty file has 0 of all.
+
+    bytes  ->  measure_code     lines, their mean and greatest length, shares of letters and digits, characters
+           ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest, and how much they are together
+           ->  first_lines, find_markers     words in the beginning of a file
+
+A line ends at a newline; what stands after the last one is a line if it is not empty. Lengths are in characters, without the
+newline. A byte that belongs to no character counts as one.
+
+The runs are those of the regular expressions in the StarCoder2 paper, found in time linear in the text:
+
+    [a-zA-Z0-9+/\\n=]{64,}      (?:\\b(?:0x|\\\\x)?[0-9a-fA-F]{2}(?:,|\\b\\s*)){8,}      (?:\\\\u[0-9a-fA-F]{4}){8,}
+
+with bytes above 127 as characters of words and with the white space of ASCII. Most text is skipped: of 64 bytes in a row of
+which the last is a blank none begins a run of 64, so the next place to look is after the blank.
+
+One core of a 2-core AMD EPYC: measures at 750 MB/s and encoded data at 1,000 on Python and five other languages, 430 for
+both; at worst, on blanks alone or on words of 63 letters `a` to `f`, 45.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, class_table, decode
+
+NUM_LINES, MEAN_LENGTH, MAX_LENGTH, ALPHANUMERIC, ALPHABETIC, NUM_CHARS = range(6)
+"""Columns of `code_measures`."""
+
+LONGEST, MATCHED = range(2)
+"""Columns of `encoded_runs`, in characters."""
+
+_BASE64, _BYTES, _ESCAPES = range(3)
+_WINDOWS = (64, 23, 48)
+"""The shortest run of each kind: 64 characters, 8 bytes such as `12,` (the last without comma), 8 escapes such as `\\u1234`."""
+
+_WORD_BIT, _HEX_BIT, _SPACE_BIT = 8, 16, 32
+_NEWLINE, _COMMA, _BACKSLASH, _ZERO, _X, _U = (ord(sign) for sign in "\n,\\0xu")
+
+
+def _byte_kinds() -> np.ndarray:
+    """(256,) uint8: bits 0 to 2 tell whether a byte may be in a run of each kind, the others what it is."""
+    kinds = np.zeros(256, np.uint8)
+    digits, hexadecimal = b"0123456789", b"0123456789abcdefABCDEF"
+    letters = bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B))
+    spaces = b" \t\n\r\x0b\x0c"
+    for bit, members in (
+        (1 << _BASE64, digits + letters + b"+/\n="),
+        (1 << _BYTES, hexadecimal + b"x\\," + spaces),
+        (1 << _ESCAPES, hexadecimal + b"u\\"),
+        (_WORD_BIT, digits + letters + b"_" + bytes(range(0x80, 0x100))),
+        (_HEX_BIT, hexadecimal),
+        (_SPACE_BIT, spaces),
+    ):
+        kinds[list(members)] |= bit
+    return kinds
+
+
+BYTE_KINDS = _byte_kinds()
+
+
+def code_measures(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """What each text measures: (num_docs, 6) float64. Columns: lines, mean and greatest length of a line, shares of
+    alphanumeric and of alphabetic characters, characters."""
+    out = np.empty((len(offsets) - 1, 6))
+    measure_code(offsets, data, class_table(), out)
+    return out
+
+
+def encoded_runs(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Characters in the longest run of encoded data of each text, and in all of them together: (num_docs, 2) int64."""
+    out = np.empty((len(offsets) - 1, 2), np.int64)
+    measure_encoded(offsets, data, BYTE_KINDS, out)
+    return out
+
+
+def has_marker(offsets: np.ndarray, data: np.ndarray, stops: np.ndarray, markers: Sequence[str]) -> np.ndarray:
+    """Whether a marker, in any case of ASCII, is in each text before `stops` (num_docs,) int64: (num_docs,) uint8."""
+    lower = [marker.encode().lower() for marker in markers]
+    ends = np.cumsum([0, *map(len, lower)], dtype=np.int64)
+    out = np.empty(len(stops), np.uint8)
+    find_markers(offsets, stops, data, ends, np.frombuffer(b"".join(lower), np.uint8), out)
+    return out
+
+
+@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), float64[:, ::1])")
+def measure_code(offsets, data, classes, out) -> None:
+    """Fills `out` (num_docs, 6); see `code_measures`.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        classes: (0x110000,) uint8, `unicode_classes.class_table`.
+    """
+    for doc in range(len(offsets) - 1):
+        start, stop = offsets[doc], offsets[doc + 1]
+        num_chars, letters, digits, high = stop - start, np.int64(0), np.int64(0), np.uint8(0)
+        for at in range(start, stop):
+            byte = data[at]
+            high |= byte
+            letters += np.int64(np.uint8((byte | np.uint8(0x20)) - np.uint8(0x61)) < np.uint8(26))
+            digits += np.int64(np.uint8(byte - np.uint8(0x30)) < np.uint8(10))
+        if high < 0x80:
+            num_lines, longest = _ascii_lines(data, start, stop)
+        else:
+            num_lines, longest, num_chars, letters, digits = _decoded(data, start, stop, classes)
+        newlines = num_lines - np.int64(stop > start and data[stop - 1] != _NEWLINE)
+        out[doc, NUM_LINES] = num_lines
+        out[doc, MEAN_LENGTH] = (num_chars - newlines) / max(num_lines, 1)
+        out[doc, MAX_LENGTH] = longest
+        out[doc, ALPHANUMERIC] = (letters + digits) / max(num_chars, 1)
+        out[doc, ALPHABETIC] = letters / max(num_chars, 1)
+        out[doc, NUM_CHARS] = num_chars
+
+
+@inline
+def _ascii_lines(data, start, stop) -> tuple[Any, Any]:
+    """How many lines, and the bytes of the longest."""
+    num_lines, longest, begin = np.int64(0), np.int64(0), start
+    for at in range(start, stop):
+        if data[at] == _NEWLINE:
+            num_lines += 1
+            longest = max(longest, at - begin)
+            begin = at + 1
+    return num_lines + np.int64(begin < stop), max(longest, stop - begin)
+
+
+@inline
+def _decoded(data, start, stop, classes) -> tuple[Any, Any, Any, Any, Any]:
+    """Lines, characters of the longest, characters, letters and numbers."""
+    num_lines, longest, length = np.int64(0), np.int64(0), np.int64(0)
+    num_chars, letters, numbers, at = np.int64(0), np.int64(0), np.int64(0), start
+    while at < stop:
+        code, size = decode(data, at, stop)
+        at += size
+        num_chars += 1
+        length += 1
+        kind = classes[code]
+        letters += np.int64(kind == LETTER)
+        numbers += np.int64(kind == NUMBER)
+        if code == _NEWLINE:
+            num_lines += 1
+            longest = max(longest, length - 1)
+            length = np.int64(0)
+    return num_lines + np.int64(length > 0), max(longest, length), num_chars, letters, numbers
+
+
+@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), int64[:, ::1])")
+def measure_encoded(offsets, data, kinds, out) -> None:
+    """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        kinds: (256,) uint8, of `_byte_kinds`.
+    """
+    starts, stops = np.empty(3, np.int64), np.empty(3, np.int64)
+    for doc in range(len(offsets) - 1):
+        first, end = offsets[doc], offsets[doc + 1]
+        longest, matched, covered = np.int64(0), np.int64(0), first
+        for kind in range(3):
+            starts[kind], stops[kind] = _next_run(data, first, first, end, kinds, kind)
+        while True:
+            kind = np.int64(starts[1] < starts[0])
+            if starts[2] < starts[kind]:
+                kind = np.int64(2)
+            start, stop = starts[kind], stops[kind]
+            if start == end:
+                break
+            longest = max(longest, stop - start)
+            matched += max(stop - max(start, covered), 0)
+            covered = max(covered, stop)
+            starts[kind], stops[kind] = _next_run(data, first, stop, end, kinds, kind)
+        out[doc, LONGEST], out[doc, MATCHED] = longest, matched
+
+
+@inline
+def _next_run(data, first, at, end, kinds, kind) -> tuple[Any, Any]:
+    """The first run of a kind that begins at `at` or after it; (end, end) where there is none."""
+    bit, window, known = np.uint8(1 << kind), np.int64(_WINDOWS[kind]), at
+    while at + window <= end:  # all bytes before `known` may be in a run
+        last = at + window - 1
+        while last >= known and kinds[data[last]] & bit:
+            last -= 1
+        known, failed = at + window, last >= known
+        if failed:
+            at = last + 1
+            continue
+        if kind == _BASE64:
+            stop = at + window
+            while stop < end and kinds[data[stop]] & bit:
+                stop += 1
+            return at, stop
+        stop, num_units = _hex_bytes(data, first, at, end, kinds) if kind == _BYTES else _escapes(data, at, end, kinds)
+        if num_units >= 8:
+            return at, stop
+        at = max(stop, at + 1)
+        known = max(known, at)
+    return end, end
+
+
+@inline
+def _hex_bytes(data, first, at, end, kinds) -> tuple[Any, Any]:
+    """Where hexadecimal bytes that begin here stop, with what parts them, and how many they are."""
+    num_units = np.int64(0)
+    while _is_boundary(data, first, at, end, kinds):
+        digits = at
+        if at + 1 < end and (data[at] == _ZERO or data[at] == _BACKSLASH) and data[at + 1] == _X:
+            digits += 2
+        if digits + 1 >= end or not (kinds[data[digits]] & kinds[data[digits + 1]] & _HEX_BIT):
+            break
+        stop = digits + 2
+        if stop < end and data[stop] == _COMMA:
+            stop += 1
+        elif not _is_boundary(data, first, stop, end, kinds):
+            break
+        else:
+            while stop < end and kinds[data[stop]] & _SPACE_BIT:
+                stop += 1
+        at = stop
+        num_units += 1
+    return at, num_units
+
+
+@inline
+def _is_boundary(data, first, at, end, kinds) -> Any:
+    """Whether a word begins or ends between the byte before `at` and the one there."""
+    before = at > first and kinds[data[at - 1]] & _WORD_BIT != 0
+    after = at < end and kinds[data[at]] & _WORD_BIT != 0
+    return before != after
+
+
+@inline
+def _escapes(data, at, end, kinds) -> tuple[Any, Any]:
+    """Where escapes such as `\\u1234` that begin here stop, and how many they are."""
+    num_units = np.int64(0)
+    while at + 6 <= end and data[at] == _BACKSLASH and data[at + 1] == _U:
+        if not (kinds[data[at + 2]] & kinds[data[at + 3]] & kinds[data[at + 4]] & kinds[data[at + 5]] & _HEX_BIT):
+            break
+        at += 6
+        num_units += 1
+    return at, num_units
+
+
+@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64[::1])")
+def first_lines(offsets, data, num_lines, stops) -> None:
+    """Where the first lines of each text stop: `stops` (num_docs,) int64, in `data`.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        num_lines: lines.
+    """
+    for doc in range(len(offsets) - 1):
+        at, left = offsets[doc], num_lines
+        while at < offsets[doc + 1] and left > 0:
+            left -= np.int64(data[at] == _NEWLINE)
+            at += 1
+        stops[doc] = at
+
+
+@kernel(
+    "void(Array(int64, 1, 'C', True), int64[::1], Array(uint8, 1, 'C', True), Array(int64, 1, 'C', True),"
+    " Array(uint8, 1, 'C', True), uint8[::1])"
+)
+def find_markers(offsets, stops, data, marker_offsets, markers, out) -> None:
+    """Whether any of the markers is in the beginning of each text, in any case of ASCII: `out` (num_docs,) uint8.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        stops: (num_docs,) int64, where the beginnings stop.
+        data: (num_bytes,) uint8.
+        marker_offsets: (num_markers + 1,) int64; no marker is empty.
+        markers: uint8, without capital letters of ASCII.
+    """
+    begins = np.zeros(256, np.uint8)
+    for byte in range(256):
+        for marker in range(len(marker_offsets) - 1):
+            begins[byte] |= np.uint8(_lower(byte) == markers[marker_offsets[marker]])
+    for doc in range(len(offsets) - 1):
+        found = False
+        for at in range(offsets[doc], stops[doc]):
+            if not begins[data[at]]:
+                continue
+            for marker in range(len(marker_offsets) - 1):
+                begin, size = marker_offsets[marker], marker_offsets[marker + 1] - marker_offsets[marker]
+                place = np.int64(0)
+                while place < size and at + place < stops[doc] and _lower(data[at + place]) == markers[begin + place]:
+                    place += 1
+                found = found or place == size
+            if found:
+                break
+        out[doc] = np.uint8(found)
+
+
+@inline
+def _lower(byte) -> Any:
+    return np.uint8(byte | 0x20) if 0x41 <= byte <= 0x5A else np.uint8(byte)

@@ -1,0 +1,60 @@
+"""Sample numbers to sources, by walking down a tree of two-way splits; `loader/order/mixing.py` explains it and its bound."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+
+
+@inline
+def left_count(count: np.int64, left: np.int64, total: np.int64) -> np.int64:
+    """floor((count * left + floor(total / 2)) / total), exactly, for 0 <= left <= total < 2^62 and any count.
+
+    The quotient of count by total comes out whole, so only a product of two numbers below total is left. Below 2^31 it fits;
+    above, it is multiplied and divided bit by bit, the remainder staying below total.
+    """
+    whole, rest = count // total, count % total
+    half = total // np.int64(2)
+    if total < np.int64(1) << np.int64(31):
+        return whole * left + (rest * left + half) // total
+    quotient, remainder = np.int64(0), np.int64(0)
+    for bit in range(61, -1, -1):
+        quotient, remainder = quotient * np.int64(2), remainder * np.int64(2)
+        if remainder >= total:
+            quotient, remainder = quotient + np.int64(1), remainder - total
+        if (left >> np.int64(bit)) & np.int64(1):
+            remainder += rest
+            if remainder >= total:
+                quotient, remainder = quotient + np.int64(1), remainder - total
+    if remainder + half >= total:
+        quotient += np.int64(1)
+    return whole * left + quotient
+
+
+@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])")
+def descend(samples, left_weights, totals, lefts, rights, leaves, ordinals) -> None:
+    """The leaf of each sample, and its ordinal among the samples of that leaf.
+
+    Args:
+        samples: (n,) int64, sample numbers from 0.
+        left_weights: (num_nodes,) int64, the weight below the left child; node 0 is the root. No nodes: one leaf, 0.
+        totals: (num_nodes,) int64, the weight below both.
+        lefts: (num_nodes,) int64, a node, or ~leaf.
+        rights: (num_nodes,) int64, likewise.
+        leaves: (n,) int64, out.
+        ordinals: (n,) int64, out.
+    """
+    for i in range(len(samples)):
+        number = samples[i]
+        node = np.int64(0) if len(totals) > 0 else np.int64(-1)
+        while node >= 0:
+            before = left_count(number, left_weights[node], totals[node])
+            if left_count(number + 1, left_weights[node], totals[node]) > before:
+                number = before
+                node = lefts[node]
+            else:
+                number = number - before
+                node = rights[node]
+        leaves[i] = ~node
+        ordinals[i] = number

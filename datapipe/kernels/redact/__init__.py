@@ -1,0 +1,1 @@
+"""Personal data and secrets found in text, and what takes their place."""

@@ -1,0 +1,1 @@
+"""Words, lines, sentences and characters of texts."""

@@ -1,0 +1,1 @@
+"""Byte-pair encoding and packing."""

@@ -1,0 +1,1 @@
+"""What is durable: the records of committed tasks, and the lock on an output."""

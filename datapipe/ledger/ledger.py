@@ -1,0 +1,132 @@
+"""The ledger: one record per committed task, and the only thing that makes its outputs exist.
+
+    work/ledger/<fingerprint>.json     outputs, numbers, and a checksum of the record itself
+
+A record is written atomically after all its outputs are on disk, so it is there whole or not at all; a torn or edited one
+is no record, and neither is one whose outputs are gone. Committing twice is harmless: the first record stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import xxhash
+
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.work import OutputRef, Record, output_from_json, output_to_json
+from datapipe.storage import Root, sync_file, sync_folder
+
+FOLDER = "work/ledger"
+
+ATTEMPTS = "work/attempts"
+"""Where attempts write, each in a folder of its own. What no record names is rubbish."""
+
+_VERSION = 1
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+/")
+
+
+class Ledger:
+    """The records of one output folder. Only the driver writes it, under the run's lock."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._records: dict[str, Record | None] = {}
+        self._listed: set[str] = set()
+        self._stored: dict[str, Record | None] = {}  # as read, so that sweeping and looking up read each once
+
+    def load(self) -> None:
+        """Lists what is there, once; records are read when they are asked for."""
+        names = (path.rpartition("/")[2] for path, _ in self.root.list_files(FOLDER))
+        self._listed = {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
+
+    def look_up(self, fingerprint: str) -> Record | None:
+        """The committed record of a task whose outputs are all still there, or None."""
+        if fingerprint not in self._records:
+            found = self._read(fingerprint) if fingerprint in self._listed else None
+            self._records[fingerprint] = found if found is not None and self._has_outputs(found) else None
+        return self._records[fingerprint]
+
+    def commit(self, record: Record) -> Record:
+        """Makes a record durable; where one is there already, that one stays and is returned."""
+        known = self.look_up(record.fingerprint)
+        if known is not None:
+            return known
+        if self.root.local is not None:
+            self._sync(record)
+        self.root.write_atomic(f"{FOLDER}/{record.fingerprint}.json", record_to_bytes(record))
+        self._records[record.fingerprint] = record
+        self._listed.add(record.fingerprint)
+        return record
+
+    def sweep(self) -> int:
+        """Deletes attempts that no record names: what killed runs left. Returns how many files went."""
+        with ThreadPoolExecutor(8) as pool:
+            records = list(pool.map(self._read, sorted(self._listed)))
+        named = {output.path for record in records if record for outputs in record.outputs.values() for output in outputs}
+        listed = (path for path, _ in self.root.list_files(ATTEMPTS))
+        rubbish = [path for path in listed if path not in named and _ATTEMPT.match(path)]
+        for path in rubbish:
+            self.root.delete(path)
+        return len(rubbish)
+
+    def _sync(self, record: Record) -> None:
+        assert self.root.local is not None
+        for outputs in record.outputs.values():
+            for output in outputs:
+                path = self.root.local / output.path
+                sync_file(path)
+                sync_folder(path.parent)
+
+    def _has_outputs(self, record: Record) -> bool:
+        outputs = [output for group in record.outputs.values() for output in group]
+        return all(self.root.size(output.path) == output.bytes for output in outputs)
+
+    def _read(self, fingerprint: str) -> Record | None:
+        if fingerprint not in self._stored:
+            self._stored[fingerprint] = self._fetch(fingerprint)
+        return self._stored[fingerprint]
+
+    def _fetch(self, fingerprint: str) -> Record | None:
+        try:
+            content = self.root.read_bytes(f"{FOLDER}/{fingerprint}.json")
+        except FileNotFoundError:
+            return None
+        record = record_from_bytes(content)
+        return record if record is not None and record.fingerprint == fingerprint else None
+
+
+def record_to_bytes(record: Record) -> bytes:
+    """A record as JSON with its own checksum in the first line."""
+    outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
+    body: dict[str, Any] = {
+        "version": _VERSION,
+        "step": record.step,
+        "fingerprint": record.fingerprint,
+        "outputs": outputs,
+        "metrics": record.metrics.to_json(),
+    }
+    content = json.dumps(body, ensure_ascii=False).encode()
+    return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(content)}"}}\n'.encode() + content + b"\n"
+
+
+def record_from_bytes(content: bytes) -> Record | None:
+    """The record, or None where the bytes are torn, edited or of another version."""
+    head, _, body = content.partition(b"\n")
+    body = body.removesuffix(b"\n")
+    try:
+        if json.loads(head)["checksum"] != xxhash.xxh3_128_hexdigest(body):
+            return None
+        data: Mapping[str, Any] = json.loads(body)
+    except (ValueError, KeyError, TypeError):
+        return None
+    if data.get("version") != _VERSION:
+        return None
+    outputs: dict[str, tuple[OutputRef, ...]] = {
+        kind: tuple(output_from_json(output) for output in group) for kind, group in data["outputs"].items()
+    }
+    metrics = TaskMetrics.from_json(data["metrics"])
+    return Record(step=data["step"], fingerprint=data["fingerprint"], outputs=outputs, metrics=metrics)

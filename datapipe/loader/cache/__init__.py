@@ -1,0 +1,1 @@
+"""Shards of object stores on a local disk, fetched before they are needed."""

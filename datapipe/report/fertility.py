@@ -1,0 +1,42 @@
+"""What the tokenizer of a run made of its texts, from the records of the tokenize steps, for report.json.
+
+The numbers are in the records; which ids were used is a file of one bit an id for each task, read here once, at the end of a
+run: 12.5 kB a task at 100,000 ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datapipe.exchange.partitions import committed_bytes
+from datapipe.metrics import Fertility
+from datapipe.plan.compile import Plan
+from datapipe.storage import Root
+from datapipe.tokens.fertility import described, merged_ids, unused_tokens
+
+
+def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
+    """The `tokenizer` of a report; None before there is a tokenizer. Unused ids are told when all is tokenized."""
+    tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer")), None)
+    if tokenizer is None:
+        return None
+    facts, steps = tokenizer.facts or {}, plan.of_kind("tokenize")
+    vocab_size = int(facts["vocab_size"])
+    sources: dict[str, Fertility] = {}
+    total = Fertility()
+    for step in steps:
+        found = sources.setdefault(step.source, Fertility())
+        for record in step.records:
+            found.add(record.metrics.fertility)
+        total.add(found)
+    unused = None
+    if all(step.is_committed for step in steps):
+        parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
+        unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(vocab_size, parts))
+    return {
+        "vocab_size": vocab_size,
+        "eos_token": facts["eos_token"],
+        "total": described(total),
+        "sources": {name: described(found) for name, found in sources.items()},
+        "unused": unused,
+    }

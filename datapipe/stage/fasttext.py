@@ -1,0 +1,204 @@
+"""The best labels of many texts by a fastText model.
+
+    open_model  ->  CompiledModel    the file as arrays for the kernels `fasttext.py` and `fasttext_labels.py`
+            or  ->  LibraryModel     fasttext-predict, one text a call, for the models that the kernels cannot judge by
+
+Both answer `best(starts, stops, data, k)` alike: labels equal, scores equal to 4 digits; of equal scores the library puts any
+label first. `unusual` says why a model is the library's. In a text the word `</s>`, fastText's own mark of an end, is passed
+over, and a newline is white space like any other, so that nothing hides the rest of a text.
+
+A dense matrix stays in its file. A quantised one is made dense where that takes at most `MAX_DENSE_BYTES`, and is else decoded
+row by row while texts are judged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from datapipe.errors import UserError
+from datapipe.kernels.filters import fasttext as features
+from datapipe.kernels.filters import fasttext_labels as kernels
+from datapipe.stage.fasttext_file import (
+    LABEL,
+    NEGATIVES,
+    NO_COUNT,
+    ONE_VS_ALL,
+    SOFTMAX,
+    TREE,
+    Dictionary,
+    Matrix,
+    ModelFile,
+    read_model,
+)
+
+MAX_DENSE_BYTES = 64 << 20
+
+_MOST_CHARS, _MOST_RUN, _MOST_BUCKETS = 100, 100, 1 << 27  # what `embed` has room for; real models have 6, 5, 2 million
+_END_OF_LINE = b"</s>"
+_WHITE_SPACE = re.compile(rb"[ \n\r\t\v\f\0]+")
+
+
+def open_model(path: Path) -> CompiledModel | LibraryModel:
+    """The model of a file. Raises UserError."""
+    file = read_model(path)
+    unusual = _unusual(file)
+    return LibraryModel(path, file.labels, unusual) if unusual else CompiledModel(file)
+
+
+def _unusual(file: ModelFile) -> str:
+    """Why the kernels cannot judge by such a model; empty where they can."""
+    options, dictionary = file.options, file.dictionary
+    if not (0 <= options.min_chars <= _MOST_CHARS and 0 <= options.max_chars <= _MOST_CHARS):
+        return f"n-grams of {options.min_chars} to {options.max_chars} characters"
+    if options.run_words > _MOST_RUN:
+        return f"runs of {options.run_words} words"
+    if options.loss not in (TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL):
+        return f"loss {options.loss}"
+    if dictionary.pruned is not None and options.num_buckets > _MOST_BUCKETS:
+        return f"{options.num_buckets:,} buckets that are pruned"
+    if dictionary.kinds[: dictionary.num_words].any() or not dictionary.kinds[dictionary.num_words :].all():
+        return "labels among the words"
+    return ""
+
+
+def _made_dense(matrix: Matrix) -> Matrix:
+    """The matrix, dense where it is small. Each value is what fastText adds: norm times centroid, rounded to float32."""
+    if len(matrix.dense) or matrix.num_rows * matrix.dense.shape[1] * 4 > MAX_DENSE_BYTES:
+        return matrix
+    dense = matrix.directions() * matrix.norms[:, None]
+    return Matrix(dense=dense, codes=matrix.codes[:0], centroids=matrix.centroids, norms=matrix.norms)
+
+
+class CompiledModel:
+    """A model whose texts are judged by kernels, many a call, without the GIL."""
+
+    unusual = ""
+    """Why the kernels cannot judge by it: they can."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.labels, self._path = file.labels, file.path
+        self._matrix, self._words = _made_dense(file.matrix), _indexed(file.data, file.dictionary)
+        self._buckets = _bucket_rows(file.options.num_buckets, file.dictionary)
+        self._options, self._settings = file.options, _settings(file)
+        self._norms = file.output.norms if len(file.output.codes) else np.ones(len(file.labels), np.float32)
+        rows, is_tree = file.output.directions(), file.options.loss == TREE
+        self._output = rows if is_tree else np.ascontiguousarray(rows.T)
+        self._tree = _huffman(file.dictionary.counts.tolist()) if is_tree else None
+
+    def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best labels of each text, as indices in `labels` (num_docs, k) int32, and their scores (num_docs, k) float64.
+
+        The best stands first; -1 and 0 stand where there is none: all along for a text without words.
+        """
+        means, num_rows = self._means(starts, stops, data)
+        labels, scores = np.empty((len(starts), k), np.int32), np.empty((len(starts), k), np.float64)
+        best, num_labels = np.empty(k, np.float32), len(self.labels)
+        if self._tree:
+            paths = [np.empty(num_labels + 1, np.int32), np.empty(num_labels + 1, np.float32)]
+            kernels.tree_labels(means, num_rows, self._output, self._norms, *self._tree, *paths, best, labels, scores)
+        else:
+            kind = kernels.SOFTMAX if self._options.loss == SOFTMAX else kernels.SIGMOID
+            chances = np.empty(num_labels, np.float32)
+            kernels.flat_labels(means, num_rows, self._output, self._norms, kind, _sigmoids(), chances, best, labels, scores)
+        return labels, scores
+
+    def _means(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mean of the rows of each text (num_docs, dim) float32, and how many rows those are (num_docs,)."""
+        matrix, longest = self._matrix, int((stops - starts).max(initial=0))
+        rows = [matrix.dense, matrix.codes, matrix.centroids, matrix.norms]
+        spelled = np.empty(longest + 2 + self._options.max_chars + features.LANES, np.uint32)
+        run_hashes = np.empty(longest // 2 + 2, np.uint64)
+        means, num_rows = np.empty((len(starts), self._options.dim), np.float32), np.empty(len(starts), np.int64)
+        words, buckets, settings = self._words, self._buckets, self._settings
+        features.embed(starts, stops, data, *words, *buckets, *settings, *rows, spelled, run_hashes, means, num_rows)
+        if not np.isfinite(means).all():
+            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
+        return means, num_rows
+
+
+def _settings(file: ModelFile) -> tuple[int, ...]:
+    """The numbers that `embed` takes, from `num_words` to `num_buckets`."""
+    options, dictionary = file.options, file.dictionary
+    words = zip(dictionary.starts[: dictionary.num_words].tolist(), dictionary.stops[: dictionary.num_words].tolist())
+    near = [entry for entry, (start, stop) in enumerate(words) if stop - start == len(_END_OF_LINE)]
+    spans = [slice(dictionary.starts[entry], dictionary.stops[entry]) for entry in near]
+    found = [entry for entry, span in zip(near, spans) if file.data[span].tobytes() == _END_OF_LINE]
+    keeps_none = dictionary.pruned is not None and not len(dictionary.pruned)
+    features_of = (0, 0, 1) if keeps_none else (options.min_chars, options.max_chars, options.run_words)
+    return dictionary.num_words, found[-1] if found else -1, *features_of, max(options.num_buckets, 1)
+
+
+def _indexed(data: np.ndarray, dictionary: Dictionary) -> tuple[np.ndarray, ...]:
+    """The dictionary as `embed` takes it, with its hash table at most half full."""
+    hashes = np.empty(len(dictionary.starts), np.uint32)
+    table = np.full(1 << (2 * len(hashes)).bit_length(), -1, np.int32)
+    features.index_words(dictionary.starts, dictionary.stops, data, hashes, table)
+    return dictionary.starts, dictionary.stops, data, hashes, table
+
+
+def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, np.ndarray]:
+    """The row of every bucket, and a bit for each that has one; both empty where nothing was pruned."""
+    if dictionary.pruned is None:
+        return np.empty(0, np.int32), np.empty(0, np.uint8)
+    left = dictionary.pruned[dictionary.pruned[:, 0] < num_buckets]
+    rows = np.full(max(num_buckets, 1), -1, np.int32)
+    rows[left[:, 0]] = dictionary.num_words + left[:, 1]
+    return rows, np.packbits(rows >= 0, bitorder="little")
+
+
+def _huffman(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Left and right child of every node of fastText's tree over labels, -1 for the labels themselves.
+
+    The two nodes seen least are joined until one is left. fastText takes labels from the last on, as if they were sorted.
+    """
+    num_labels = len(counts)
+    totals = counts + [NO_COUNT] * (num_labels - 1)
+    children = np.full((2, 2 * num_labels - 1), -1, np.int32)
+    leaf, inner = num_labels - 1, num_labels
+    for node in range(num_labels, 2 * num_labels - 1):
+        for side in range(2):
+            if leaf >= 0 and totals[leaf] < totals[inner]:
+                children[side, node], leaf = leaf, leaf - 1
+            else:
+                children[side, node], inner = inner, inner + 1
+        totals[node] = totals[children[0, node]] + totals[children[1, node]]
+    return children[0], children[1]
+
+
+@lru_cache(maxsize=1)
+def _sigmoids() -> np.ndarray:
+    """fastText's table of the sigmoid at 513 places from -8 to 8: (513,) float32."""
+    places = (np.arange(513) / 32 - 8).tolist()
+    return np.array([1.0 / (1.0 + float(np.float32(math.exp(-place)))) for place in places], np.float32)
+
+
+class LibraryModel:
+    """A model that the kernels do not know, judged by fasttext-predict under the GIL."""
+
+    def __init__(self, path: Path, labels: tuple[str, ...], unusual: str) -> None:
+        import fasttext
+
+        self.labels, self.unusual = labels, unusual
+        try:
+            self._model = fasttext.load_model(str(path)).f
+        except ValueError as error:
+            raise UserError(
+                f"{path} is no fastText model ({error}). Expected a .ftz or .bin file such as lid.176.ftz."
+            ) from error
+        self._numbers = {label: number for number, label in enumerate(labels)}
+
+    def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `CompiledModel.best`."""
+        labels, scores = np.full((len(starts), k), -1, np.int32), np.zeros((len(starts), k), np.float64)
+        for document, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+            words = [word for word in _WHITE_SPACE.split(data[start:stop].tobytes()) if word not in (b"", _END_OF_LINE)]
+            found = self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []
+            for place, (score, label) in enumerate(found):
+                labels[document, place] = self._numbers[label.removeprefix(LABEL.decode())]
+                scores[document, place] = min(round(score, kernels.SCORE_DIGITS), 1.0)
+        return labels, scores

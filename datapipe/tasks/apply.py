@@ -1,0 +1,124 @@
+"""Carrying out the verdicts of a global stage on a batch: documents dropped, spans cut, sizes of clusters written beside them.
+
+    batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed, or nothing left: dropped, as STAGE:too_much_removed
+                            └─▶ the text without the spans, and where its seams are ─▶ size column
+
+The bytes cut from documents that stay are counted by rule, as the tally STAGE:RULE_bytes; each byte once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import compute as pc
+from datapipe.columns import hex_keys, keys_from, numbers, text_buffers, text_lengths, texts_from
+from datapipe.errors import DatapipeError, UserError
+from datapipe.exchange.partitions import TableWriter
+from datapipe.kernels.text import replace
+from datapipe.metrics import Books
+from datapipe.plan.work import Verdicts
+from datapipe.shards import schemas
+from datapipe.stage.cut_points import SEAMS, no_seams, seams_after
+from datapipe.stage.documents import DocumentBatch
+from datapipe.storage import Root
+from datapipe.tasks.decisions import CutReader, Cuts, SizeReader, VerdictReader
+
+TOO_MUCH_REMOVED = "too_much_removed"
+
+_CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx go on with a character
+
+
+class Judge:
+    """The verdicts of one task's documents."""
+
+    def __init__(self, root: Root, verdicts: Verdicts, books: Books, drops: TableWriter) -> None:
+        self.verdicts, self.books, self.drops = verdicts, books, drops
+        self._drops = VerdictReader(root, verdicts.tables.get("drops", ()))
+        self._sizes = SizeReader(root, verdicts.tables.get("sizes", ()))
+        self._cuts = CutReader(root, verdicts.tables["cuts"]) if "cuts" in verdicts.tables else None
+
+    def apply(self, batch: DocumentBatch) -> DocumentBatch:
+        """What stays of a batch."""
+        found = self._drops.of(batch.keys)
+        if found.dropped.any():
+            rows = np.flatnonzero(found.dropped)
+            survivors = keys_from(found.survivor[rows])
+            self._drop(batch, rows, self.verdicts.rule, found.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
+            batch = batch.filter(~found.dropped)
+        if self._cuts is not None and batch.num_docs:
+            batch = self._cut(batch, self._cuts.of(batch.keys))
+        return self._with_cluster(batch)
+
+    def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
+        """The documents that stay with what is told of their clusters."""
+        added: dict[str, pa.Array] = {}
+        if self.verdicts.size_column is not None:
+            added[self.verdicts.size_column] = pa.array(self._sizes.of(batch.keys))
+        if self.verdicts.cluster_column is not None:
+            added[self.verdicts.cluster_column] = hex_keys(batch.keys)
+        again = next((name for name in added if name in batch.record.schema.names), None)
+        if again is not None:
+            raise UserError(f"{self.verdicts.name}: would write over column '{again}', which an earlier stage wrote")
+        return batch.with_columns(added) if added else batch
+
+    def _drop(
+        self, batch: DocumentBatch, rows: np.ndarray, rule: str, values: np.ndarray, limits: pa.Array, survivors: pa.Array
+    ) -> None:
+        name = self.verdicts.name
+        self.books.dropped[f"{name}:{rule}"] += len(rows)
+        keys, names, rules = batch.keys.take(pa.array(rows)), pa.array([name] * len(rows)), pa.array([rule] * len(rows))
+        arrays = [keys, names, rules, pa.array(values), limits, survivors]
+        self.drops.add(pa.record_batch(arrays, schema=schemas.DROPS))
+
+    def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:
+        if not len(cuts.documents):
+            return batch if batch.seams is not None else batch.with_columns({SEAMS: no_seams(batch.num_docs)})
+        offsets, data = batch.buffers
+        starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
+        there = starts < stops  # not taken by the cuts before
+        starts, stops, documents, rules = starts[there], stops[there], cuts.documents[there], cuts.rules[there]
+        removed = np.bincount(documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
+        share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
+        texts = _without(offsets, data, starts, stops)
+        too_much = (share > self.verdicts.removed_share) | ((removed > 0) & _is_blank(texts))
+        if too_much.any():
+            rows, limit = np.flatnonzero(too_much), self.verdicts.removed_share
+            survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type)
+            self._drop(batch, rows, TOO_MUCH_REMOVED, share[rows], pa.array(np.full(len(rows), limit)), survivors)
+        stay = ~too_much[documents]
+        counts = np.bincount(rules[stay], (stops - starts)[stay], len(cuts.names))
+        for rule, count in zip(cuts.names, counts):
+            self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
+        seams = seams_after(offsets, batch.seams, starts, stops, text_buffers(texts)[0])
+        return batch.with_columns({"text": texts, SEAMS: seams}).filter(~too_much)
+
+
+def _is_blank(texts: pa.Array) -> np.ndarray:
+    """Which texts hold nothing but white space, (num_docs,) bool."""
+    return numbers(pc.utf8_is_space(texts)) | (text_lengths(texts) == 0)
+
+
+def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where each cut begins and ends in `data`, less what cuts before it took: (num_cuts,) int64 each, ascending.
+
+    Raises DatapipeError for a span outside its document, or one that would cut a character in two.
+    """
+    begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
+    starts, stops = cuts.starts + begins, cuts.stops + begins
+    inside = (starts >= begins) & (starts <= stops) & (stops <= ends)
+    for place in (starts, stops):
+        follows = place[inside & (place < ends)]
+        if not inside.all() or ((data[follows] & _MASK) == _CONTINUES).any():
+            raise DatapipeError(f"{name}: cuts a text outside of it or within a character; this is a defect of the stage")
+    taken = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]])
+    return np.maximum(starts, np.minimum(taken, stops)), stops
+
+
+def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
+    """The texts without the spans."""
+    out_offsets = np.empty(len(offsets), np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0] - (stops - starts).sum()), np.uint8)
+    nothing = np.zeros((len(starts), 32), np.uint8), np.zeros(len(starts), np.int64)
+    replace.replace_spans(offsets, data, np.ascontiguousarray(starts), np.ascontiguousarray(stops), *nothing, out_offsets, out)
+    return texts_from(out_offsets, out)

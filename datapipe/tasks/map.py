@@ -1,0 +1,323 @@
+"""The map task: documents stream through the fused stages of a segment.
+
+    splits ─▶ reader ─┐                                         ┌─▶ documents    for the next step
+                      ├─▶ verdicts ─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted.TABLE  rows for the global stage that follows
+    documents ────────┘                                         ├─▶ drops        key, reason, measured value
+                                                                └─▶ quarantine   what could not be read or processed
+
+One batch is in memory at a time, and one run of emitted rows. All bookkeeping of stages is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import compute as pc
+from datapipe.columns import make_keys
+from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
+from datapipe.exchange.tables import TableWriters
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.splits import file_hash
+from datapipe.plan.work import BoundStage, MapTask, OutputRef
+from datapipe.rng import seed_for
+from datapipe.shards import schemas
+from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split
+from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.storage import Root, open_input
+from datapipe.tasks.apply import Judge
+from datapipe.tasks.guard import Culprit, guarded
+from datapipe.tasks.results import checked_filter, checked_map
+
+MAX_BATCH_DOCS = 8192
+
+
+def run_map(task: MapTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+    """Runs a map task, writing its outputs below `folder`."""
+    mapper = _Mapper(task, root, folder)
+    for batch in mapper.batches():
+        mapper.process(batch)
+    return mapper.finish(), mapper.metrics
+
+
+class _Mapper:
+    """One map task at work: its writers and its numbers."""
+
+    def __init__(self, task: MapTask, root: Root, folder: str) -> None:
+        self.task, self.root = task, root
+        self.metrics = TaskMetrics()
+        self.books = self.metrics.books
+        self.documents = documents_writer(root, f"{folder}/documents.arrow")
+        self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
+        self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
+        self.judge = Judge(root, task.verdicts, self.books, self.drops) if task.verdicts else None
+        self.emitted: TableWriters | None = None
+        if task.emit is not None:
+            stage = task.emit.stage
+            assert isinstance(stage, Global)
+            self.emitted = TableWriters(root, folder, stage.emits())
+            self.salt = np.uint64(seed_for(0, "scope", task.source) if stage.scope == "source" else 0)
+
+    # ---------------------------------------------------------------------------------------------- where batches come from
+
+    def batches(self) -> Iterator[DocumentBatch]:
+        if not self.task.splits:
+            for batch in read_documents(self.root, self.task.documents, self.metrics):
+                self._count_read(batch)
+                yield batch
+            return
+        for record in _coalesced(self._records()):
+            batch = DocumentBatch(record)
+            self._count_read(batch)
+            yield batch
+
+    def _count_read(self, batch: DocumentBatch) -> None:
+        self.books.read += batch.num_docs
+        self.books.read_bytes += batch.text_bytes
+
+    def _records(self) -> Iterator[pa.RecordBatch]:
+        """What the readers yield, with keys; rejected input goes to quarantine on the way, up to the limit."""
+        left = self.task.limit
+        for split, reader in zip(self.task.splits, self.task.readers):
+            reading = iter(reader.read(split, self.task.fields, open_input))
+            while left is None or left > 0:
+                started = perf_counter()
+                part = next(reading, None)
+                if part is None:
+                    break
+                if left is not None:
+                    part, left = _limited(part, left)
+                record = _with_keys(part, split, self.task.source)
+                self.metrics.spent("read", perf_counter() - started, part.input_bytes, len(part.places))
+                self._reject(split, part.rejected)
+                if record.num_rows:
+                    yield record
+
+    def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
+        """Quarantines what a reader rejected: it counts as read and as quarantined."""
+        if not rejected:
+            return
+        self.books.read += len(rejected)
+        self.books.quarantined += len(rejected)
+        places = np.array([one.place for one in rejected], np.uint64)
+        self.quarantine.add(
+            pa.record_batch(
+                [
+                    make_keys(file_hash(self.task.source, split.file.path), places),
+                    pa.array([split.file.path] * len(rejected)),
+                    pa.array(places),
+                    pa.array(["read"] * len(rejected)),
+                    pa.array([one.error for one in rejected]),
+                    pa.array([one.excerpt for one in rejected], pa.binary()),
+                ],
+                schema=schemas.QUARANTINE,
+            )
+        )
+
+    # ---------------------------------------------------------------------------------------------- through the stages
+
+    def process(self, batch: DocumentBatch) -> None:
+        if self.judge is not None and self.task.verdicts is not None:
+            started = perf_counter()
+            given, batch = batch, self.judge.apply(batch)
+            name = f"{self.task.verdicts.name}: verdicts"
+            self.metrics.spent(name, perf_counter() - started, given.text_bytes, given.num_docs)
+        for bound in self.task.stages:
+            if batch.num_docs == 0:
+                return
+            given, started = batch, perf_counter()
+            batch = self._run_stage(bound, given)
+            self._charge(bound.name, given, perf_counter() - started)
+        if self.emitted is not None and self.task.emit is not None and batch.num_docs:
+            batch = self._emit(self.task.emit, self.emitted, batch)
+        started = perf_counter()
+        self.documents.add(batch.record)
+        self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
+        self.books.kept += batch.num_docs
+        self.books.kept_bytes += batch.text_bytes
+
+    def _charge(self, name: str, given: DocumentBatch, seconds: float) -> None:
+        """Charges a stage for its work on a batch, and apart from it what was found there for the stages behind it too."""
+        for found, found_s in given.found_s.items():
+            self.metrics.spent(found, found_s, given.text_bytes, given.num_docs)
+            seconds -= found_s
+        given.found_s.clear()
+        self.metrics.spent(name, seconds, given.text_bytes, given.num_docs)
+
+    def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        stage = bound.stage
+        if isinstance(stage, Filter):
+            return self._run_filter(bound.name, stage, batch)
+        assert isinstance(stage, Map)
+        return self._run_map(bound.name, stage, batch)
+
+    def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
+        done = guarded(lambda part: checked_filter(name, stage, part), batch)
+        kept: list[DocumentBatch] = []
+        for start, stop, result in done.parts:
+            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            if stage.mode == "tag":
+                self._tally(f"{name} (tag)", stage.tallies, result.columns)
+                kept.append(part.with_columns(_tags(name, stage, result)))
+                continue
+            self._tally(name, stage.tallies, result.columns)
+            self._drop(name, stage.rules(), part, result)
+            new = {one: array for one, array in result.columns.items() if one not in stage.tallies}
+            kept.append((part.with_columns(new) if new else part).filter(result.keep))
+        self._isolate(name, batch, done.culprits)
+        return _joined(kept, batch)
+
+    def _tally(self, name: str, tallies: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
+        for tally in tallies:
+            self.books.tallies[f"{name}:{tally}"] += int(columns[tally].sum().as_py() or 0)
+
+    def _drop(self, name: str, rules: Sequence[Rule], part: DocumentBatch, result: FilterResult) -> None:
+        rows = np.flatnonzero(~result.keep)
+        if not len(rows):
+            return
+        numbers = result.rule[rows].astype(np.int64)
+        names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(numbers))
+        limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
+        for number, count in zip(*np.unique(numbers, return_counts=True)):
+            self.books.dropped[f"{name}:{rules[number].name}"] += int(count)
+        self.drops.add(
+            pa.record_batch(
+                [
+                    part.keys.take(pa.array(rows)),
+                    pa.array([name] * len(rows)),
+                    names,
+                    pa.array(result.value[rows]),
+                    pa.array(limits),
+                    pa.nulls(len(rows), schemas.DROPS.field("survivor").type),
+                ],
+                schema=schemas.DROPS,
+            )
+        )
+
+    def _run_map(self, name: str, stage: Map, batch: DocumentBatch) -> DocumentBatch:
+        done = guarded(lambda part: checked_map(name, stage, part), batch)
+        parts: list[DocumentBatch] = []
+        for start, stop, columns in done.parts:
+            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            self._tally(name, stage.tallies, columns)
+            parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.tallies}))
+        self._isolate(name, batch, done.culprits)
+        return _joined(parts, batch)
+
+    def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
+        stage = bound.stage
+        assert isinstance(stage, Global)
+        started = perf_counter()
+        done = guarded(stage.emit, batch)
+        emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
+        self._charge(bound.name, batch, perf_counter() - started)
+        started = perf_counter()
+        written = sum(writers.add(tables, bound.name) for tables in emitted)
+        self.metrics.spent(f"{bound.name}: exchange", perf_counter() - started, written)
+        self._isolate(bound.name, batch, done.culprits)
+        return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.culprits else batch
+
+    def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
+        """Rows whose hashes no other source's can equal, where the stage keeps the sources apart."""
+        return {
+            name: rows
+            if not self.salt or name in stage.by_key
+            else rows.set_column(0, rows.schema.field(0), pa.array(rows.column(0).to_numpy() ^ self.salt))
+            for name, rows in tables.items()
+        }
+
+    def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
+        """Quarantines documents that made a stage raise."""
+        self.books.quarantined += len(culprits)
+        for culprit in culprits:
+            one = batch.slice(culprit.row, culprit.row + 1)
+            place = int.from_bytes(one.keys[0].as_py()[8:], "big")
+            row = {
+                "key": one.keys[0].as_py(),
+                "path": one.record.column("id")[0].as_py(),
+                "place": place,
+                "stage": name,
+                "error": culprit.error,
+                "excerpt": one.texts[0].as_py().encode()[:4096],
+            }
+            self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
+
+    def finish(self) -> dict[str, tuple[OutputRef, ...]]:
+        started = perf_counter()
+        outputs = {"documents": (self.documents.finish(),)}
+        self.metrics.spent("write documents", perf_counter() - started)
+        outputs |= {"drops": (self.drops.finish(),), "quarantine": (self.quarantine.finish(),)}
+        if self.emitted is not None and self.task.emit is not None:
+            started = perf_counter()
+            outputs |= self.emitted.finish("emitted.")
+            self.metrics.spent(f"{self.task.emit.name}: exchange", perf_counter() - started)
+        self.books.check(self.task.label)
+        return outputs
+
+
+def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
+    """What a filter writes instead of dropping: the first rule failed, its value, what every rule measured, labels."""
+    rules = stage.rules()
+    failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
+    measured = {f"{name}.{rule.name}": pa.array(one) for rule, one in zip(rules, result.measured, strict=True)}
+    labels = {one: column for one, column in result.columns.items() if one != "text" and one not in stage.tallies}
+    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
+
+
+def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
+    """The first `left` things of a batch, and how many are left. What was rejected counts, or a wrong field would read all."""
+    rejected = np.array([one.place for one in part.rejected], np.uint64)
+    places = np.sort(np.concatenate([part.places, rejected]))
+    if len(places) <= left:
+        return part, left - len(places)
+    num_docs = int(np.searchsorted(part.places, places[left]))
+    cut = ReadBatch(
+        places=part.places[:num_docs],
+        texts=part.texts.slice(0, num_docs),
+        ids=part.ids.slice(0, num_docs),
+        extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
+        rejected=tuple(one for one in part.rejected if one.place < int(places[left])),
+        input_bytes=part.input_bytes,
+    )
+    return cut, 0
+
+
+def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
+    """A reader's batch as documents; where the input has no id, it is path:place."""
+    keys = make_keys(file_hash(source, split.file.path), part.places)
+    ids = part.ids
+    if ids.null_count:
+        places = pa.array(part.places).cast(pa.large_string())
+        path, colon = pa.scalar(split.file.path, pa.large_string()), pa.scalar(":", pa.large_string())
+        ids = pc.coalesce(ids, pc.binary_join_element_wise(path, places, colon))
+    extra = [pa.field(name, column.type) for name, column in part.extra.items()]
+    return pa.record_batch([keys, ids, part.texts, *part.extra.values()], schema=pa.schema([*BASE_FIELDS, *extra]))
+
+
+def _coalesced(records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins small batches (one file a document makes batches of one) up to `TARGET_BATCH_BYTES`."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_docs = 0
+    for record in records:
+        size = record.nbytes
+        full = held_bytes + size > TARGET_BATCH_BYTES or held_docs + record.num_rows > MAX_BATCH_DOCS
+        if held and (full or record.schema != held[0].schema):
+            yield pa.concat_batches(held) if len(held) > 1 else held[0]
+            held, held_bytes, held_docs = [], 0, 0
+        held.append(record)
+        held_bytes += size
+        held_docs += record.num_rows
+    if held:
+        yield pa.concat_batches(held) if len(held) > 1 else held[0]
+
+
+def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatch:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return original.slice(0, 0)
+    return DocumentBatch(pa.concat_batches([part.record for part in parts]))

@@ -1,0 +1,85 @@
+"""Holding what a stage returned against its contract, so that a mistake in a stage is told by its name.
+
+A result that breaks the contract is the stage's fault and no document's: it fails the task and is never quarantined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.errors import DatapipeError
+from datapipe.own_columns import OWN_COLUMNS
+from datapipe.stage.base import Filter, FilterResult, Map
+from datapipe.stage.documents import DocumentBatch
+
+_OWN = set(OWN_COLUMNS) - {"text"}
+
+
+def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResult:
+    """What a filter decided about a batch, if it decided about every document and names a rule for every drop."""
+    result = stage.process(batch)
+    if not isinstance(result, FilterResult):
+        raise _broken(name, f"expected a FilterResult, found {type(result).__name__}")
+    for field in ("keep", "rule", "value"):
+        array = getattr(result, field)
+        if not isinstance(array, np.ndarray) or array.shape != (batch.num_docs,):
+            found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise _broken(name, f"{field}: expected a NumPy array of shape ({batch.num_docs},), found {found}")
+    if result.keep.dtype != np.bool_:
+        raise _broken(name, f"keep: expected bool, found {result.keep.dtype}")
+    dropped = result.rule[~result.keep]
+    num_rules = len(stage.rules())
+    if len(dropped) and not (dropped.min() >= 0 and dropped.max() < num_rules):
+        wrong = dropped[(dropped < 0) | (dropped >= num_rules)][0]
+        raise _broken(name, f"rule: expected 0 to {num_rules - 1} for every dropped document, found {wrong}")
+    if result.limit is not None and result.limit.shape != (batch.num_docs,):
+        raise _broken(name, f"limit: expected shape ({batch.num_docs},), found {result.limit.shape}")
+    if stage.mode == "tag" and len(result.measured) != num_rules:
+        raise _broken(name, f"measured: expected an array for each of {num_rules} rules, found {len(result.measured)}")
+    return replace(result, columns=_checked_columns(name, result.columns, stage.tallies, batch))
+
+
+def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
+    """The columns a map returned, texts as large_string, if they are columns of the batch's length and hold what they must."""
+    columns = stage.process(batch)
+    if not isinstance(columns, dict):
+        raise _broken(name, f"expected a dict of Arrow arrays by column name, found {type(columns).__name__}")
+    return _checked_columns(name, columns, stage.tallies, batch)
+
+
+def _checked_columns(
+    name: str, columns: Mapping[str, pa.Array], tallies: tuple[str, ...], batch: DocumentBatch
+) -> dict[str, pa.Array]:
+    for column, array in columns.items():
+        if column in _OWN:
+            raise _broken(name, f"the column '{column}' belongs to the engine; return another name")
+        if not isinstance(array, pa.Array):
+            raise _broken(name, f"column '{column}': expected an Arrow array, found {type(array).__name__}")
+        if len(array) != batch.num_docs:
+            raise _broken(name, f"column '{column}': expected {batch.num_docs} entries, one per document, found {len(array)}")
+        if pa.types.is_null(array.type):
+            raise _broken(name, f"column '{column}' has no type, only nulls; say which: pa.nulls(n, pa.string())")
+    missing = [tally for tally in tallies if tally not in columns]
+    if missing:
+        raise _broken(name, f"the tally '{missing[0]}' is declared and was not returned")
+    return {**columns, "text": _texts(name, columns["text"])} if "text" in columns else dict(columns)
+
+
+def _texts(name: str, texts: pa.Array) -> pa.Array:
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        raise _broken(name, f"column 'text': expected strings, found {texts.type}")
+    if texts.null_count:
+        raise _broken(name, "column 'text' holds nulls; an empty text is an empty string, and a filter drops documents")
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _broken(name, f"column 'text' is not valid UTF-8: {error}") from error
+    return texts.cast(pa.large_string())
+
+
+def _broken(name: str, what: str) -> DatapipeError:
+    return DatapipeError(f"stage {name} breaks its contract: {what}. See `datapipe/stage/base.py` for what it must return.")

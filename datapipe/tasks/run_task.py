@@ -1,0 +1,107 @@
+"""run_task: the one function that every worker of every engine runs."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from datapipe.errors import DatapipeError
+from datapipe.ledger.ledger import ATTEMPTS
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.work import (
+    BoundStage,
+    GatherTask,
+    MapTask,
+    MeetTask,
+    MergeTask,
+    OutputRef,
+    PackTask,
+    Record,
+    SampleTask,
+    Task,
+    TokenizeTask,
+    TrainTask,
+)
+from datapipe.stage.base import Stage, StageContext
+from datapipe.storage import Root
+from datapipe.tasks.map import run_map
+from datapipe.tasks.pack import run_pack
+from datapipe.tasks.reduce import run_gather, run_meet, run_merge
+from datapipe.tasks.tokenize import run_sample, run_tokenize, run_train
+
+Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]]
+
+_RUNNERS: dict[type[Task], Runner] = {
+    MapTask: run_map,
+    MeetTask: run_meet,
+    MergeTask: run_merge,
+    GatherTask: run_gather,
+    SampleTask: run_sample,
+    TrainTask: run_train,
+    TokenizeTask: run_tokenize,
+    PackTask: run_pack,
+}
+
+_opened: dict[tuple[str, str, int, int | None], Stage] = {}
+"""Stages opened in this process, by name, digest, seed and place of the source where it counts: a model is loaded once per
+worker."""
+
+
+def run_task(task: Task, root: Root, attempt: str) -> Record:
+    """Runs one attempt of a task and says what it made. Nothing exists until the driver has committed the record.
+
+    Args:
+        attempt: unique over all attempts of all runs.
+    """
+    started = perf_counter()
+    folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
+    try:
+        outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
+    except Exception as error:
+        error.add_note(f"in {task.label}")
+        raise
+    metrics.seconds = perf_counter() - started
+    metrics.peak_bytes = peak_bytes()
+    return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+
+
+def _with_open_stages(task: Task) -> Task:
+    """The task with its stages replaced by those this process has opened."""
+    if isinstance(task, MapTask):
+        stages = tuple(_open(bound, task.seed) for bound in task.stages)
+        emit = None if task.emit is None else _open(task.emit, task.seed, task.source_place)
+        return replace(task, stages=stages, emit=emit)
+    if isinstance(task, MeetTask):
+        return replace(task, stage=_open(task.stage, task.seed))
+    return task
+
+
+def _open(bound: BoundStage, seed: int, source_place: int | None = None) -> BoundStage:
+    identity = (bound.name, bound.digest, seed, source_place)
+    if identity not in _opened:
+        opened = bound.stage.model_copy()  # one record may be opened for several places where no pickling lies between
+        opened.open(StageContext(name=bound.name, seed=seed, source_place=source_place))
+        _opened[identity] = opened
+    stage = _opened[identity]
+    if type(stage) is not type(bound.stage):
+        raise DatapipeError(f"{bound.name}: two different stages have one digest")
+    return replace(bound, stage=stage)
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process so far.
+
+    Linux keeps it as VmHWM. `ru_maxrss` there begins with the size of the process that this one was started from.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    kilobytes = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
+    return int(kilobytes) * 1024

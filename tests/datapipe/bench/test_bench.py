@@ -1,0 +1,283 @@
+"""A bench does what a run does, on a sample: its books are a run's, and nothing but numbers is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from datapipe.bench.bench import bench
+from datapipe.bench.one_core import one_core
+from datapipe.bench.rows import Row, advice, bottleneck, medians
+from datapipe.bench.sample import choose
+from datapipe.config import load_mixture
+from datapipe.engine.prepare import prepare
+from datapipe.errors import UserError
+from datapipe.stage import FieldNames
+from tests import corpora, runs
+
+MB = 1_000_000
+
+
+def _bench(path: Path, **options) -> dict:
+    return bench(load_mixture(path), **{"seconds": 0, "say": lambda line: None, **options}).to_json()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, corpus) -> tuple[dict, dict]:
+    """A bench whose sample is the whole source, and the report of a run of that source alone."""
+    folder = tmp_path_factory.mktemp("bench")
+    web = corpus[: corpus.index("  books:")]
+    mixture = runs.write_mixture(folder, web)
+    found = _bench(mixture, sample_bytes=64 * MB)
+    assert not (folder / "out").exists()
+    return found, runs.run_mixture(mixture, make_engine=runs.InProcess).report
+
+
+def _rows(found: dict, source: str = "web") -> dict[str, dict]:
+    return {row["name"]: row for row in found["sources"][source]["rows"]}
+
+
+def test_bench_of_a_whole_source_sees_the_documents_that_a_run_sees(measured):
+    found, report = measured
+    rows, documents = _rows(found), report["sources"]["web"]["documents"]
+    assert found["sources"]["web"]["is_whole"]
+    assert found["sources"]["web"]["documents"] == documents["read"] == rows["read"]["documents_in"]
+    assert found["sources"]["web"]["tokens"] == report["sources"]["web"]["tokens"]
+    for name in ("normalize.unicode", "filter.gopher_quality", "dedup.exact", "dedup.minhash", "redact.pii"):
+        judged = f"{name}: verdicts" if name.startswith("dedup") else name
+        dropped = sum(count for reason, count in documents["dropped"].items() if reason.startswith(f"{name}:"))
+        assert rows[name]["documents_in"] == report["sources"]["web"]["steps"][name]["documents"]
+        assert rows[judged]["documents_in"] - rows[judged]["documents_out"] == dropped, name
+    assert documents["dropped"]["dedup.minhash:duplicate"] > 0
+    assert rows["redact.pii"]["documents_out"] == documents["kept"] == rows["tokenize"]["documents_in"]
+
+
+def test_bench_rows_are_the_pieces_of_a_run_and_come_in_the_order_of_the_data(measured):
+    found, report = measured
+    rows = _rows(found)
+    assert set(report["total"]["steps"]) == set(rows) - {"other"}
+    expected = ["read", "words", "filter.gopher_quality", "dedup.exact", "dedup.exact: exchange", "dedup.exact: meet"]
+    expected += ["dedup.exact: verdicts", "train tokenizer", "tokenize", "pack", "write shards"]
+    assert [name for name in rows if name in expected] == expected
+    kinds = {"words": "segmentation", "lines": "segmentation", "dedup.minhash": "emit", "redact.pii": "stage"}
+    assert {name: rows[name]["kind"] for name in kinds} == kinds
+
+
+def test_bench_words_that_stages_share_are_no_stages_own(measured):
+    rows = _rows(measured[0])
+    assert rows["words"]["documents_in"] >= rows["filter.gopher_quality"]["documents_in"] > 0
+    assert rows["words"]["uses"] == ""
+
+
+def test_bench_json_has_the_documented_keys_and_survives_a_round_trip(measured):
+    found, _ = measured
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {"version", "name", "core", "cores", "sources", "total", "peak_bytes", "scratch_bytes"}
+    documented = "documents text_bytes is_whole passes cpu_share seconds mb_per_s tokens quarantined source_bytes "
+    documented += "estimated_text_bytes estimated_core_hours bottleneck advice rows"
+    assert set(found["sources"]["web"]) == set(documented.split())
+    keys = "name kind uses seconds share bytes mb_per_s documents_in documents_out"
+    assert all(set(row) == set(keys.split()) for row in found["sources"]["web"]["rows"])
+    assert set(found["total"]) == {"text_bytes", "estimated_text_bytes", "estimated_core_hours", "mb_per_s"}
+
+
+def test_bench_shares_add_up_to_the_chain_and_training_is_apart(measured):
+    source = measured[0]["sources"]["web"]
+    shares = {row["name"]: row["share"] for row in source["rows"]}
+    assert shares.pop("train tokenizer") is None
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares[source["bottleneck"]] == max(shares.values())
+
+
+def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind(tmp_path, mixture, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    cores = _allowed_cores()
+    found = _bench(mixture, sample_bytes=20_000, seconds=1)
+    assert list(found["sources"]) == ["web", "books"]
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert not (tmp_path / "out").exists()
+    assert _allowed_cores() == cores
+    assert found["scratch_bytes"] > 0
+    for name, source in found["sources"].items():
+        assert 20_000 <= source["text_bytes"] < 30_000 and not source["is_whole"]
+        assert _rows(found, name)["read"]["documents_out"] == source["documents"]
+        assert 1 <= source["passes"] <= 5
+    total = sum(source["estimated_text_bytes"] for source in found["sources"].values())
+    assert found["total"]["estimated_text_bytes"] == total
+
+
+def test_bench_leaves_earlier_runs_out_that_stages_are_held_against(tmp_path):
+    """A sample of 64 MB would be charged with all rows of a crawl, once a pass."""
+    rng = random.Random(11)
+    texts = [corpora.prose(rng, 60) for _ in range(30)]
+    for name, own in (("old", texts), ("new", texts[:10])):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text} for text in own])
+    tail = "tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}\npack: {sequence_length: 64}"
+    old = runs.write_mixture(tmp_path, f"  old: {{path: {tmp_path}/old.jsonl}}\n", "stages: [dedup.exact]", tail)
+    runs.run_mixture(old, make_engine=runs.InProcess)
+    found = []
+    for options in ("", f": {{against: {tmp_path}/out}}"):
+        (tmp_path / "bench").mkdir(exist_ok=True)
+        stages = f"stages: [dedup.exact{options}]"
+        found.append(_bench(runs.write_mixture(tmp_path / "bench", f"  new: {{path: {tmp_path}/new.jsonl}}\n", stages, tail)))
+    alone, held = ({name: (row["bytes"], row["documents_out"]) for name, row in _rows(one, "new").items()} for one in found)
+    assert alone == held
+
+
+@pytest.mark.slow
+def test_bench_with_a_tokenizer_of_the_user_trains_none(tmp_path, corpus, measured):
+    web = corpus[: corpus.index("  books:")]
+    runs.run_mixture(runs.write_mixture(tmp_path, web), make_engine=runs.InProcess)
+    tail = runs.TAIL.replace("train: {vocab_size: 600, sample_bytes: 1MiB}", f"path: {tmp_path}/out/tokenizer.json")
+    found = _bench(runs.write_mixture(tmp_path, web, tail=tail), sample_bytes=64 * MB)
+    assert found["sources"]["web"]["tokens"] == measured[0]["sources"]["web"]["tokens"]
+    assert "sample" not in _rows(found)
+
+
+def _allowed_cores() -> set[int] | None:
+    """None where the platform does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+
+def test_one_core_holds_every_thread_to_one_and_gives_the_others_back():
+    before, work, seen = _allowed_cores(), queue.SimpleQueue(), queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: [seen.put(_allowed_cores()) for _ in iter(work.get, None)], daemon=True)
+    thread.start()
+    with one_core() as core:
+        work.put(1)
+        expected = None if before is None else {core}
+        assert _allowed_cores() == expected == seen.get(timeout=60)
+    work.put(1)
+    assert _allowed_cores() == before == seen.get(timeout=60)
+    work.put(None)
+    thread.join()
+
+
+# ---------------------------------------------------------------------------------------------------- the sample
+
+
+def _planned(folder: Path, glob: str):
+    text = f"name: s\noutput: {folder}/out\nsources:\n  web: {{path: '{folder}/{glob}'}}\nexecution: {{split_bytes: 256KiB}}\n"
+    (folder / "sample.yaml").write_text(text)
+    return prepare(load_mixture(folder / "sample.yaml")).sources["web"]
+
+
+def _words(seed: int, count: int) -> list[dict[str, str]]:
+    rng = random.Random(seed)
+    return [{"id": str(number), "text": corpora.prose(rng, 200)} for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """Twenty-four files, a third each plain, gzip and zstd, and a Parquet file."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(24):
+        corpora.write_jsonl(folder / f"{number:02}.jsonl{('', '.gz', '.zst')[number % 3]}", _words(number, 40))
+    corpora.write_parquet(folder / "one.parquet", _words(99, 400))
+    return folder
+
+
+@pytest.mark.parametrize("glob", ["*.jsonl*", "*.jsonl", "*.gz", "*.zst", "*.parquet", "01.jsonl.gz"])
+def test_sample_fills_its_budget_and_tells_the_size_of_the_source(many, glob):
+    planned = _planned(many, glob)
+    whole = choose(planned, FieldNames(), 100 * MB, seed=1)
+    assert whole.is_whole and whole.estimated_text_bytes == whole.text_bytes
+    assert all(part.limit is None for part in whole.parts)
+    budget = whole.text_bytes // 5
+    some = choose(planned, FieldNames(), budget, seed=1)
+    assert budget <= some.text_bytes < budget + 2000 and not some.is_whole
+    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1)
+    assert some == choose(planned, FieldNames(), budget, seed=1)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["c4_theguardian.jsonl.gz", "govuk_news.jsonl.zst", "cleaneval_web.jsonl.zst"])
+def test_sample_of_a_real_archive_tells_its_size(tmp_path, real_data, name):
+    text = f"name: s\noutput: {tmp_path}/out\nsources:\n  web: {{path: '{real_data}/prose/{name}'}}\n"
+    (tmp_path / "real.yaml").write_text(text)
+    planned = prepare(load_mixture(tmp_path / "real.yaml")).sources["web"]
+    whole = choose(planned, FieldNames(), 100 * MB, seed=1)
+    some = choose(planned, FieldNames(), whole.text_bytes // 3, seed=1)
+    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.2)
+
+
+def test_sample_comes_from_many_files_and_depends_on_the_seed(many):
+    planned = _planned(many, "*.jsonl*")
+    one, other = (choose(planned, FieldNames(), MB // 10, seed=seed) for seed in (1, 2))
+    assert len({split.file.path for part in one.parts for split in part.splits}) > 2
+    assert [part.splits for part in one.parts] != [part.splits for part in other.parts]
+
+
+# ---------------------------------------------------------------------------------------------------- findings
+
+
+def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
+    return Row(name=name, kind=kind, uses=uses, seconds=seconds, bytes=MB)
+
+
+def test_bottleneck_is_the_slowest_of_what_grows_with_the_source():
+    rows = [_row("read", "read", 1), _row("train tokenizer", "train", 9), _row("tokenize", "tokenize", 2)]
+    assert bottleneck(rows).name == "tokenize"
+
+
+def test_medians_of_passes_are_per_row():
+    passes = [[_row("read", "read", one), _row("pack", "pack", other)] for one, other in ((1, 30), (5, 10), (2, 20))]
+    assert [row.seconds for row in medians(passes)] == [2, 20]
+
+
+@pytest.mark.parametrize(
+    ("row", "compressions", "message"),
+    [
+        (_row("read", "read", 1), ["", "gzip"], "re-compress as zstd"),
+        (_row("read", "read", 1), [""], "Parquet"),
+        (_row("english", "stage", 1, "filter.language"), [], "max_chars"),
+        (_row("mine", "stage", 1, "my_company.clean:Drop"), [], "whole columns"),
+        (_row("redact.pii", "stage", 1, "redact.pii"), [], "cheaper filters"),
+        (_row("words", "segmentation", 1), [], "rewrites or drops"),
+        (_row("tokenize", "tokenize", 1), [], "add cores"),
+    ],
+)
+def test_advice_follows_from_the_kind_of_row(row, compressions, message):
+    assert message in advice(row, compressions)
+
+
+# ---------------------------------------------------------------------------------------------------- wrong input
+
+
+@pytest.mark.parametrize(
+    ("stages", "source", "message"),
+    [
+        ("stages:\n  - filter.length: {min_wrods: 3}\n", "", "min_wrods.*Did you mean 'min_words'"),
+        ("stages:\n  - filter.lenth\n", "", "unknown stage 'filter.lenth'"),
+        ("stages:\n  - filter.language: {keep: [xx]}\n", "", "the model knows no language 'xx'"),
+        ("stages: []\n", "wbe", "no source 'wbe' in this mixture. Did you mean 'web'"),
+    ],
+)
+def test_bench_tells_what_is_wrong_with_a_mixture_as_a_run_does(tmp_path, stages, source, message):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
+    with pytest.raises(UserError, match=message):
+        _bench(mixture, source=source)
+
+
+def test_bench_of_a_source_without_a_document_is_told(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{broken\n")
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
+    with pytest.raises(UserError, match="source 'web': nothing to measure"):
+        _bench(mixture)
+
+
+def test_bench_of_stages_that_keep_nothing_still_tells_what_they_cost(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
+    stages = "stages:\n  - filter.length: {min_words: 100000}\n  - dedup.minhash\n"
+    found = _bench(runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages))
+    assert _rows(found)["filter.length"]["documents_out"] == 0
+    assert found["sources"]["web"]["tokens"] == 0

@@ -1,0 +1,374 @@
+"""The command line as a user meets it: exit status, plain errors, and what each command prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from datapipe.cli.inspect import inspect
+from datapipe.errors import UserError
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
+from tests import corpora, runs
+from tests.processes import run as datapipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run through the command line, and what it printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    corpora.write_jsonl(folder / "web/a.jsonl", corpora.documents(1, 120))
+    mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/web/*.jsonl\n")
+    done = datapipe(["run", str(mixture), "--workers", "1"])
+    assert done.returncode == 0, done.stderr
+    return mixture, folder / "out", done.stdout
+
+
+def test_cli_run_prints_the_funnel_and_how_to_stream(finished):
+    _, output, printed = finished
+    assert "filter.gopher_quality:too_few_words" in printed
+    assert f'Loader("{output}", batch_size=8)' in printed
+
+
+def test_cli_run_lines_of_python_it_prints_work(finished):
+    _, _, printed = finished
+    lines = [line[4:] for line in printed.splitlines() if line.startswith("    ")]
+    names: dict = {}
+    exec("\n".join([*lines[-3:], "    break"]), names)
+    assert names["batch"]["input_ids"].shape == (8, 64)
+
+
+def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tmp_path):
+    mixture, output, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    done = datapipe(["run", str(mixture), "--output", str(copy), "--set", "pack.sequence_length=[64, 32]"])
+    assert done.returncode == 0, done.stderr
+    for folder, length in ((copy, 64), (copy / "length-32", 32)):
+        assert f'Loader("{folder}", batch_size=8)' in done.stdout
+        assert f"(8, {length}) int64 each" in done.stdout
+        assert f"rows of {length}" in done.stdout
+    shard = sorted((copy / "length-32").rglob("*.arrow"))[0]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert f"{copy}: " in done.stdout
+    assert f"{copy}/length-32: {shard.relative_to(copy / 'length-32')}: checksum" in done.stderr
+
+
+def test_cli_report_file_has_the_books(finished):
+    _, output, _ = finished
+    report = json.loads((output / "report.json").read_text())
+    documents = report["sources"]["web"]["documents"]
+    assert report["status"] == "done"
+    assert documents["read"] == 120 == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
+    assert set(report["total"]["steps"]) >= {"read", "filter.gopher_quality", "dedup.minhash", "tokenize", "pack"}
+    assert all(step["seconds"] >= 0 for step in report["total"]["steps"].values())
+
+
+def test_cli_run_and_report_tell_what_the_tokenizer_makes_of_the_texts(finished):
+    _, output, printed = finished
+    found = json.loads((output / "report.json").read_text())["tokenizer"]
+    for shown in (printed, datapipe(["report", str(output)]).stdout):
+        assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
+        assert f"{found['unused']['count']} of 600 ids never occur in them" in shown
+
+
+def test_cli_plan_after_a_run_shows_everything_committed(finished):
+    mixture, _, _ = finished
+    done = datapipe(["plan", str(mixture)])
+    assert done.returncode == 0
+    assert "would run" not in done.stdout
+    assert "committed" in done.stdout
+    assert "100.00%" in done.stdout
+
+
+def test_cli_plan_before_a_run_shows_what_would_run(tmp_path, finished):
+    mixture, _, _ = finished
+    done = datapipe(["plan", str(mixture), "--output", str(tmp_path / "elsewhere")])
+    assert "would run" in done.stdout
+    assert "waits" in done.stdout
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_cli_report_prints_the_funnel_again(finished):
+    _, output, _ = finished
+    done = datapipe(["report", str(output)])
+    assert done.returncode == 0
+    assert "filter.gopher_quality:too_few_words" in done.stdout
+
+
+def test_cli_inspect_shows_a_dropped_document_with_value_and_threshold(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "filter.gopher_quality", "-n", "2"])
+    assert done.returncode == 0, done.stderr
+    assert "against 50" in done.stdout
+    assert "too short, number" in done.stdout
+
+
+def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "dedup.exact:duplicate", "-n", "1"])
+    assert "stands in for it: a.jsonl:" in done.stdout
+
+
+def test_cli_inspect_clusters_shows_what_was_dropped_beside_what_stays(finished, capsys):
+    _, output, _ = finished
+    inspect(str(output), clusters="dedup.minhash", count=2, members=1, least_alike=True)
+    printed = capsys.readouterr().out
+    assert printed.count("stays    web  a.jsonl:") == 2 == printed.count("dropped  web  a.jsonl:")
+    assert "word 5-grams in common" in printed
+    assert "{+changed" in printed or "[-changed" in printed
+    with pytest.raises(UserError, match=r"Did you mean 'dedup.minhash'"):
+        inspect(str(output), clusters="dedup.minhsh")
+    with pytest.raises(UserError, match=r"expected one of .*--clusters STAGE"):
+        inspect(str(output), clusters="all", kept=True)
+    for options in ({"members": 1}, {"least_alike": True}):
+        with pytest.raises(UserError, match="goes with --clusters STAGE"):
+            inspect(str(output), **options)
+
+
+def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 40))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n")
+    assert datapipe(["run", str(mixture)]).returncode == 0
+    corpora.write_jsonl(tmp_path / "web/b.jsonl", corpora.documents(2, 40))
+    done = datapipe(["inspect", str(tmp_path / "out"), "--dropped", "filter.gopher_quality", "-n", "1"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "against 50" in done.stdout
+
+
+def test_cli_inspect_unknown_reason_is_the_users_error(finished):
+    _, output, _ = finished
+    done = datapipe(["inspect", str(output), "--dropped", "filter.gofer_quality"])
+    assert done.returncode == 2
+    assert "filter.gopher_quality" in done.stderr
+
+
+def test_cli_inspect_sweep_shows_what_each_threshold_keeps(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
+    stages = "stages:\n  - filter.length: {min_words: 80, mode: tag}"
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
+    assert datapipe(["run", str(mixture), "--workers", "1"]).returncode == 0
+    output = str(tmp_path / "out")
+    done = datapipe(["inspect", output, "--sweep", "filter.length.min_words"])
+    assert done.returncode == 0, done.stderr
+    assert "▶ 80" in done.stdout
+    chosen = datapipe(["inspect", output, "--sweep", "filter.length.min_words", "--at", "0,70"])
+    assert "60  100.0%" in " ".join(chosen.stdout.split()).replace(" │ ", "  ")
+    for wrong in (["--at", "1"], ["--sweep", "filter.length.min_words", "--at", "a,b"], ["--sweep", "filter.length.x"]):
+        refused = datapipe(["inspect", output, *wrong])
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
+
+
+def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
+    _, output, _ = finished
+    assert datapipe(["verify", str(output)]).returncode == 0
+    copy = tmp_path / "copy"
+    (copy / "shards/web").mkdir(parents=True)
+    for path in ("snapshot.json", "tokenizer.json", "files.parquet"):
+        (copy / path).write_bytes((output / path).read_bytes())
+    for shard in (output / "shards/web").iterdir():
+        (copy / "shards/web" / shard.name).write_bytes(shard.read_bytes())
+    victim = next((copy / "shards/web").iterdir())
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 4
+    victim.write_bytes(content)
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert f"shards/web/{victim.name}" in done.stderr
+
+
+def test_cli_export_says_what_it_wrote_and_refuses_a_full_folder(finished, tmp_path):
+    _, output, _ = finished
+    tokens = sum(shard.tokens for shard in read_snapshot(Root(str(output))).shards)
+    command = ["export", str(output), "--format", "megatron", "--to", str(tmp_path / "m"), "--target-bytes", "1GB"]
+    done = datapipe(command)
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/m: 4 files, {tokens:,} tokens" in done.stdout
+    assert "web/train-00000.bin, web/train-00000.idx" in done.stdout
+    again = datapipe(command)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+    assert datapipe([*command[:2], "--format", "mds", *command[4:]]).returncode == 2
+    assert datapipe(["verify", str(output)]).returncode == 0
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no tokenizer"])
+def test_cli_report_of_another_version_is_a_plain_line(finished, tmp_path, content):
+    _, output, _ = finished
+    if content == "no tokenizer":
+        report = json.loads((output / "report.json").read_bytes())
+        del report["tokenizer"]
+        content = json.dumps(report)
+    (tmp_path / "report.json").write_text(content)
+    done = datapipe(["report", str(tmp_path)])
+    assert done.returncode == 2
+    assert f"{tmp_path}/report.json: not a report that this version can read" in done.stderr
+    assert "Run the mixture again" in done.stderr
+
+
+def test_cli_verify_of_a_torn_further_snapshot_tells_the_other_problems_too(finished, tmp_path):
+    _, output, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    (copy / "length-32").mkdir()
+    (copy / "length-32/snapshot.json").write_text("{")
+    shard = next((copy / "shards").rglob("*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    done = datapipe(["verify", str(copy)])
+    assert done.returncode == 1
+    assert shard.name in done.stderr
+    assert f"{copy}/length-32/snapshot.json: not a snapshot" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["verify"], ["export", "--format", "arrow", "--to", "new"], ["report"]])
+def test_cli_output_that_is_a_file_is_a_plain_line(tmp_path, command):
+    (tmp_path / "file").write_text("text")
+    done = datapipe([*command, "file"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "file: no " in done.stderr
+
+
+def test_cli_trace_names_the_documents_of_a_batch(finished):
+    _, output, _ = finished
+    done = datapipe(["trace", str(output), "--step", "3", "--global-batch-size", "4"])
+    assert done.returncode == 0, done.stderr
+    assert "a.jsonl" in done.stdout
+
+
+def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
+    numbers = tmp_path / "bench.json"
+    done = datapipe(["bench", str(mixture), "--seconds", "0", "--json", str(numbers), "--set", "pack.sequence_length=32"])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())["sources"]["web"]
+    assert f"▶ {found['bottleneck']}" in done.stdout
+    assert found["advice"] in done.stdout
+    assert found["documents"] == 60
+    assert not (tmp_path / "out").exists()
+    for wrong in (["--sample", "lots"], ["--source", "wbe"], ["--set", "pack.sequence_lenth=32"]):
+        refused = datapipe(["bench", str(mixture), *wrong])
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
+
+
+def test_cli_loader_bench_says_what_the_data_costs(finished, tmp_path):
+    _, output, _ = finished
+    numbers = tmp_path / "bench.json"
+    command = ["loader-bench", str(output), "--batch-size", "4", "--steps", "20", "--rank", "1", "--world-size", "2"]
+    done = datapipe([*command, "--step-ms", "0", "--prefetch", "4", "--json", str(numbers)])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())
+    assert done.stdout.startswith("data-bound: ")  # who computes nothing does nothing but wait
+    assert found["verdict"] == "data-bound"
+    assert (found["steps"], found["step_s"]) == (20, 0)
+    assert [one["prefetch"] for one in found["forecasts"]] == [0, 1, 2, 4, 8]
+    assert "▶ 4" in done.stdout
+    refused = datapipe([*command, "--step-ms", "0", "--fields", "input_idz"])
+    assert refused.returncode == 2
+    assert "Did you mean 'input_ids'?" in refused.stderr
+
+
+def test_cli_init_writes_a_mixture_that_plans(tmp_path):
+    done = datapipe(["init"], cwd=tmp_path)
+    assert done.returncode == 0
+    assert datapipe(["init"], cwd=tmp_path).returncode == 2  # it does not overwrite
+    planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "would run" in planned.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["run", "missing.yaml"], 2, "missing.yaml"),
+        (["run"], 2, "MIXTURE"),
+        (["report", "nowhere"], 2, "nowhere: no report.json here"),
+        (["verify", "nowhere"], 2, "nowhere: no snapshot.json here"),
+        (["inspect", "nowhere"], 2, "nowhere: no run has left anything here"),
+        (["loader-bench", "nowhere", "--step-ms", "1"], 2, "nowhere: no snapshot.json here"),
+        (["trace", "nowhere", "--step", "0", "--global-batch-size", "1"], 2, "nowhere: no snapshot.json here"),
+        (["stages", "filter.gopher_qualty"], 2, "filter.gopher_quality"),
+    ],
+)
+def test_cli_wrong_input_is_a_plain_line_and_status_2(tmp_path, arguments, status, message):
+    done = datapipe(arguments, cwd=tmp_path)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_cli_mistake_in_a_mixture_names_its_line(tmp_path):
+    (tmp_path / "m.yaml").write_text("name: m\noutput: out\nsources:\n  web:\n    path: x\n    wieght: 1\n")
+    done = datapipe(["run", "m.yaml"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("datapipe: m.yaml:6: sources.web.wieght: unknown key. Did you mean 'weight'?")
+
+
+def test_cli_glob_that_matches_nothing_names_its_line(tmp_path):
+    (tmp_path / "m.yaml").write_text("name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n")
+    done = datapipe(["run", "m.yaml"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("datapipe: m.yaml:5: sources.web.path")
+    assert "data/*.jsonl" in done.stderr
+
+
+def test_cli_unknown_engine_is_refused(finished):
+    mixture, _, _ = finished
+    done = datapipe(["run", str(mixture), "--engine", "spark"])
+    assert done.returncode == 2
+    assert "expected local or ray" in done.stderr
+
+
+def test_cli_stages_of_one_stage_tells_how_its_profiles_differ():
+    told = datapipe(["stages", "filter.gopher_repetition"]).stdout
+    assert "the most frequent n-gram" in told  # the docstring's table
+    assert "profile: paper | datatrove | dclm" in told
+
+
+def test_cli_schema_and_stages_know_every_stage():
+    schema = datapipe(["schema"])
+    listed = datapipe(["stages"])
+    root = Path(__file__).resolve().parents[3] / "stages"
+    names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if not path.stem.startswith("_")}
+    for name in names - {one for one in names if one.startswith("read.")}:
+        assert name in schema.stdout
+        assert f"{name}  (" in listed.stdout
+    json.loads(schema.stdout)
+
+
+def test_cli_failed_run_writes_its_report(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpora.jsonl(corpora.documents(1, 20)) + b"{broken\n")
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
+    done = datapipe(["run", str(mixture)])
+    assert done.returncode == 1
+    assert "max_quarantined" in done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["status"] == "failed"
+    assert report["sources"]["web"]["documents"]["quarantined"] == 1
+    looked = datapipe(["inspect", str(tmp_path / "out"), "--quarantined"])
+    assert looked.returncode == 0
+    assert "{broken" in looked.stdout
+    assert "a.jsonl" in done.stderr
+
+
+def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
+    (tmp_path / "my_stage.py").write_text(
+        "import pyarrow as pa\nfrom datapipe.stage import Map\n\n\n"
+        "class Short(Map):\n    def process(self, batch):\n        return {'text': pa.array(['only one'])}\n"
+    )
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages='stages: ["my_stage:Short"]')
+    done = datapipe(["run", str(mixture)], cwd=tmp_path)
+    assert done.returncode == 1
+    assert "stage my_stage:Short breaks its contract: column 'text': expected 20 entries" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in (tmp_path / "out/work/failure.txt").read_text()

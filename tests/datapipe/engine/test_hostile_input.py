@@ -1,0 +1,306 @@
+"""Whole runs over hostile files: every source's books are known to the document, and so is each text and each reject."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from datapipe.inspect.documents import Looker, Outcome, Seen, Wanted
+from tests import runs
+
+_STAGES = "stages:\n  - filter.length: {min_words: 3}\n"
+_DEEP = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile:
+    """Files of a source, and what a run must make of them.
+
+    Attributes:
+        kept: text by (path, place).
+        dropped, quarantined: (path, place).
+    """
+
+    files: Mapping[str, bytes]
+    kept: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    dropped: frozenset[tuple[str, int]] = frozenset()
+    quarantined: frozenset[tuple[str, int]] = frozenset()
+
+
+def _line(text: Any, **rest: Any) -> bytes:
+    return json.dumps({"text": text, **rest}, ensure_ascii=False).encode()
+
+
+def _of_lines(name: str, lines: list[tuple[bytes, str]], stored: Callable[[bytes], bytes] = bytes) -> Hostile:
+    """A file of lines, each with the text that is kept of it; or "-" where it is dropped, "!" quarantined, "" no document."""
+    kept, dropped, quarantined, place = {}, set(), set(), 0
+    for line, outcome in lines:
+        where = (name, place)
+        if outcome == "-":
+            dropped.add(where)
+        elif outcome == "!":
+            quarantined.add(where)
+        elif outcome:
+            kept[where] = outcome
+        place += len(line) + 1
+    content = b"".join(line + b"\n" for line, _ in lines)
+    return Hostile(files={name: stored(content)}, kept=kept, dropped=frozenset(dropped), quarantined=frozenset(quarantined))
+
+
+def _good(count: int, word: str = "good") -> list[tuple[bytes, str]]:
+    texts = [f"{word} document number {number}" for number in range(count)]
+    return [(_line(text, id=number), text) for number, text in enumerate(texts)]
+
+
+def _lines() -> Hostile:
+    text = "three words here"
+    quoted = json.dumps(text).encode()
+    return _of_lines(
+        "a.jsonl",
+        [
+            (_line(text, id="a"), text),
+            (_line(text, id=7), text),
+            (_line(text, id=7.5), text),
+            (_line(text, id=True), text),
+            (_line(text, id=None), text),
+            (_line(text, id=10**40), text),
+            (_line(text, id={"a": [1]}), text),
+            (_line("two words"), "-"),
+            (_line(""), "-"),
+            (b"", ""),
+            (b" \t ", ""),
+            (b'{"text": %s}\r' % quoted, text),
+            (b"\t{\t" + b'"text":%s}' % quoted, text),
+            (b'{"text": %s, "x": NaN}' % quoted, text),
+            (b'{"text": %s, "id": 1, "id": "2"}' % quoted, text),
+            (b'{"text": "a \\u0000 b"}', "a \0 b"),
+            (b'{"text": %s, "x": %s}' % (quoted, b"[" * _DEEP + b"]" * _DEEP), text),
+            (b'{"text": %s}' % (b"[" * _DEEP + b"]" * _DEEP), "!"),
+            (b'{"x":' * _DEEP + b"1" + b"}" * _DEEP, "!"),
+            (b'{"x":' * _DEEP + b"}", "!"),
+            (_line(None), "!"),
+            (_line(3), "!"),
+            (_line([text]), "!"),
+            (_line({"text": text}), "!"),
+            (b"{}", "!"),
+            (b"[]", "!"),
+            (b"[%s]" % _line(text), "!"),
+            (quoted, "!"),
+            (_line(text) + _line(text), "!"),
+            (_line(text) + b",", "!"),
+            (_line(text)[:-1], "!"),
+            (b'{"text": "three words he', "!"),
+            (b'{"text": %s,}' % quoted, "!"),
+            (b'{"text": %s, "text": %s}' % (quoted, quoted), "!"),
+            (b'{"text": "three\twords here"}', "!"),
+            (b'{"text": "a \xff b"}', "!"),
+            (b'{"text": %s, "x": "\xc3"}' % quoted, "!"),
+            (b'{"text": %s, "\xe4\xb8": 1}' % quoted, "!"),
+            (b'{"text": "a \\ud800 b"}', "!"),
+            (b'{"text": %s, "x": "\\udc00"}' % quoted, "!"),
+            (b'{"text": "a \0 b"}', "!"),
+            (b"\0", "!"),
+            (b"\xef\xbb\xbf" + _line(text), "!"),
+            (_line(text, id="last"), text),
+        ],
+    )
+
+
+def _byte_order_mark() -> Hostile:
+    lines = _of_lines("a.jsonl", _good(3))
+    kept = {(path, place + 3): text for (path, place), text in lines.kept.items()}
+    return Hostile(files={"a.jsonl": b"\xef\xbb\xbf" + lines.files["a.jsonl"]}, kept=kept)
+
+
+def _only_bad_lines() -> Hostile:
+    return _of_lines("a.ndjson", [(b"no json %d" % number, "!") for number in range(50)])
+
+
+def _long_lines() -> Hostile:
+    """Lines longer than a block between short ones, in byte ranges that are shorter than they are."""
+    texts = [f"{number} of many " + "long words " * size for number, size in enumerate([1, 20_000, 1, 450_000, 1])]
+    return _of_lines("a.jsonl", [(_line(text), text) for text in texts])
+
+
+def _zstd_of_small_blocks(content: bytes) -> bytes:
+    packer = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    parts = [content[start : start + 1000] for start in range(0, len(content), 1000)]
+    return b"".join(packer.compress(part) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for part in parts) + packer.flush()
+
+
+def _cut(whole: Hostile, unpacked: Callable[[bytes], bytes]) -> Hostile:
+    """An archive that ends after three quarters: a reject where the last line begins that is not all there."""
+    ((name, stored),) = whole.files.items()
+    stored = stored[: len(stored) * 3 // 4]
+    end = unpacked(stored).rfind(b"\n") + 1
+    kept = {where: text for where, text in whole.kept.items() if where[1] < end}
+    assert 0 < len(kept) < len(whole.kept)
+    return Hostile(files={name: stored}, kept=kept, quarantined=frozenset({(name, end)}))
+
+
+def _cut_gzip() -> Hostile:
+    return _cut(_of_lines("a.jsonl.gz", _good(200), gzip.compress), zlib.decompressobj(31).decompress)
+
+
+def _cut_zstd() -> Hostile:
+    whole = _of_lines("a.jsonl.zst", _good(200), _zstd_of_small_blocks)
+    return _cut(whole, zstandard.ZstdDecompressor().decompressobj().decompress)
+
+
+def _members_with_garbage() -> Hostile:
+    found = _of_lines("a.jsonl.gz", _good(20))
+    content = found.files["a.jsonl.gz"]  # not packed yet
+    stored = gzip.compress(content[:333]) + gzip.compress(content[333:]) + b"garbage"
+    return Hostile(files={"a.jsonl.gz": stored}, kept=found.kept, quarantined=frozenset({("a.jsonl.gz", len(content))}))
+
+
+def _no_archives() -> Hostile:
+    files = {
+        "a.jsonl.gz": b"",
+        "b.jsonl.zst": b"",
+        "c.jsonl.gz": b"plain",
+        "d.jsonl.zst": b"{}\n",
+        "e.jsonl": b"",
+        "f.jsonl": b"\n",
+    }
+    return Hostile(files=files, quarantined=frozenset((name, 0) for name in list(files)[:4]))
+
+
+def _parquet(columns: dict[str, Any], **writing: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, **writing)
+    return sink.getvalue()
+
+
+def _rows() -> Hostile:
+    text = "three words here"
+    return Hostile(
+        files={
+            "ints.parquet": _parquet({"text": [text, None, "two words"], "id": [1, 2, 3], "url": [1, 2, 3]}),
+            "lists.parquet": _parquet(
+                {"text": pa.array([text, text]).dictionary_encode(), "id": [[1], None], "url": pa.nulls(2)}
+            ),
+            "bytes.parquet": _parquet({"text": pa.array([b"\xff", text.encode()]), "id": pa.array([1.5, 2.5])}),
+            "none.parquet": _parquet({"body": [text] * 3}),
+            "struct.parquet": _parquet({"text": [{"text": text}], "url": [5]}),
+            "empty.parquet": _parquet({"text": pa.array([], pa.string())}),
+        },
+        kept={
+            ("ints.parquet", 0): text,
+            ("lists.parquet", 0): text,
+            ("lists.parquet", 1): text,
+            ("bytes.parquet", 1): text,
+        },
+        dropped=frozenset({("ints.parquet", 2)}),
+        quarantined=frozenset(
+            {("ints.parquet", 1), ("bytes.parquet", 0), ("struct.parquet", 0), *(("none.parquet", row) for row in range(3))}
+        ),
+    )
+
+
+def _damaged_parquet() -> Hostile:
+    """The second of three row groups is damaged in one file, and another is cut short."""
+    texts = [f"good document number {number}" for number in range(30)]
+    stored = bytearray(_parquet({"text": texts}, row_group_size=10, compression="zstd"))
+    column = pq.ParquetFile(io.BytesIO(bytes(stored))).metadata.row_group(1).column(0)
+    start = column.dictionary_page_offset
+    stored[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    return Hostile(
+        files={"a.parquet": bytes(stored), "b.parquet": bytes(stored[:-20]), "c.parquet": b""},
+        kept={("a.parquet", row): texts[row] for row in (*range(10), *range(20, 30))},
+        quarantined=frozenset({("a.parquet", 10), ("b.parquet", 0), ("c.parquet", 0)}),
+    )
+
+
+def _texts() -> Hostile:
+    return Hostile(
+        files={
+            "a.txt": b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n",
+            "b.txt": b"",
+            "c.txt": b"three words \xff",
+            "d.txt.gz": gzip.compress(b"three packed words"),
+            "e.txt.gz": gzip.compress(b"three packed words")[:-9],
+            "f.md": b"one two three\0",
+            "sp ace/[x].txt": b"a b c",
+        },
+        kept={
+            ("a.txt", 0): "one\r\ntwo\r\nthree\r\n",
+            ("d.txt.gz", 0): "three packed words",
+            ("f.md", 0): "one two three\0",
+            ("sp ace/[x].txt", 0): "a b c",
+        },
+        dropped=frozenset({("b.txt", 0)}),
+        quarantined=frozenset({("c.txt", 0), ("e.txt.gz", 0)}),
+    )
+
+
+HOSTILE: dict[str, Callable[[], Hostile]] = {
+    "lines": _lines,
+    "mark": _byte_order_mark,
+    "only_bad": _only_bad_lines,
+    "long": _long_lines,
+    "cut_gzip": _cut_gzip,
+    "cut_zstd": _cut_zstd,
+    "garbage": _members_with_garbage,
+    "no_archive": _no_archives,
+    "rows": _rows,
+    "damaged": _damaged_parquet,
+    "texts": _texts,
+}
+
+
+_Run = tuple[dict[str, Hostile], runs.Finished]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> _Run:
+    """What each source must give, and one run over them all."""
+    folder = tmp_path_factory.mktemp("hostile")
+    expected = {name: make() for name, make in HOSTILE.items()}
+    sources = ""
+    for name, source in expected.items():
+        for path, content in source.files.items():
+            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name / path).write_bytes(content)
+        sources += f"  {name}:\n    path: {folder}/{name}/**\n    keep: [url, x]\n"
+    mixture = runs.write_mixture(folder, sources, _STAGES)
+    return expected, runs.run_mixture(mixture, overrides=["max_quarantined=100%"])
+
+
+def _seen(finished: runs.Finished, outcome: Outcome, source: str) -> list[Seen]:
+    looker = Looker(finished.mixture.output)
+    return looker.look(Wanted(outcome=outcome, source=source, count=10_000))
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_hostile_source_has_exact_books(hostile: _Run, source: str) -> None:
+    expected, finished = hostile
+    one = expected[source]
+    dropped = {"filter.length:too_few_words": len(one.dropped)} if one.dropped else {}
+    assert finished.report["sources"][source]["documents"] == {
+        "read": len(one.kept) + len(one.dropped) + len(one.quarantined),
+        "kept": len(one.kept),
+        "dropped": dropped,
+        "quarantined": len(one.quarantined),
+    }
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_hostile_source_gives_each_document_at_its_place(hostile: _Run, source: str) -> None:
+    expected, finished = hostile
+    one = expected[source]
+    assert {(seen.path, seen.place): seen.text for seen in _seen(finished, "kept", source)} == one.kept
+    assert {(seen.path, seen.place) for seen in _seen(finished, "dropped", source)} == one.dropped
+    quarantined = _seen(finished, "quarantined", source)
+    assert {(seen.path, seen.place) for seen in quarantined} == one.quarantined
+    assert [seen for seen in quarantined if seen.reason != "read" or not seen.error or "\n" in seen.error] == []

@@ -1,0 +1,283 @@
+"""Finding input files by globs, on a local disk and on an object store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.engine.inputs import discover
+from datapipe.errors import UserError
+from datapipe.stage import InputFile, OpenInput, Reader
+from stages.read.jsonl import Jsonl
+from stages.read.parquet import Parquet
+from stages.read.text import Text
+from tests.object_store import object_store
+from tests.reading import read_file
+
+_CLOSED_FOLDER = """
+import os, tempfile
+from pathlib import Path
+from datapipe.errors import UserError
+from datapipe.engine.inputs import discover
+from stages.read.text import Text
+
+is_root = os.geteuid() == 0
+with tempfile.TemporaryDirectory() as folder:
+    os.chmod(folder, 0o755)
+    closed = Path(folder, "web", "closed")
+    closed.mkdir(parents=True)
+    (closed.parent / "a.txt").write_bytes(b"")
+    closed.chmod(0)
+    if is_root:
+        os.seteuid(65534)
+    for pattern in ("*.txt", "**"):
+        try:
+            print([file.path for file, _ in discover("web", [f"{folder}/web/{pattern}"], lambda path: Text(), "stat", "here")])
+        except UserError as error:
+            print(error)
+    if is_root:
+        os.seteuid(0)
+    closed.chmod(0o700)
+"""
+
+_TREE = [
+    "web/b.jsonl",
+    "web/a.jsonl",
+    "web/2024/c.jsonl.gz",
+    "web/2024/01/d.jsonl.zst",
+    "web/.hidden.jsonl",
+    "web/.git/e.jsonl",
+    "web/__pycache__/f.jsonl",
+    "web/notes.txt",
+    "web/x[1].jsonl",
+    "web/x1.jsonl",
+    "web/sp ace?#%.jsonl",
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in _TREE:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+def _reader_for(path: str) -> Reader:
+    return Parquet() if path.endswith(".parquet") else Text() if path.endswith(".txt") else Jsonl()
+
+
+def _files(*patterns: str, fingerprint: str = "stat", exclude: tuple[str, ...] = ()) -> list[InputFile]:
+    return [
+        file for file, _ in discover("web", patterns, _reader_for, fingerprint, "mixture.yaml:7: sources.web.path", exclude)
+    ]
+
+
+def _paths(*patterns: str, **options: Any) -> list[str]:
+    return [file.path for file in _files(*patterns, **options)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("web/*.jsonl", ["a.jsonl", "b.jsonl", "sp ace?#%.jsonl", "x1.jsonl", "x[1].jsonl"]),
+        ("web/?.jsonl", ["a.jsonl", "b.jsonl"]),
+        ("web/[a-b].jsonl", ["a.jsonl", "b.jsonl"]),
+        ("web/[!a].jsonl", ["b.jsonl"]),
+        ("web/[^a].jsonl", ["b.jsonl"]),
+        ("web/x[[]1].jsonl", ["x[1].jsonl"]),
+        ("web/[]-a].jsonl", ["a.jsonl"]),
+        ("web/[[:a].jsonl", ["a.jsonl"]),
+        (
+            "web/**/*.jsonl*",
+            ["2024/01/d.jsonl.zst", "2024/c.jsonl.gz", "a.jsonl", "b.jsonl", "sp ace?#%.jsonl", "x1.jsonl", "x[1].jsonl"],
+        ),
+        ("web/*/*.jsonl.*", ["2024/c.jsonl.gz"]),
+        ("web/**/d.*", ["2024/01/d.jsonl.zst"]),
+        ("web/2024/**", ["01/d.jsonl.zst", "c.jsonl.gz"]),
+        ("*/2024/*.gz", ["web/2024/c.jsonl.gz"]),
+        ("web/.*.jsonl", [".hidden.jsonl"]),
+        ("web/__pycache__/*", ["f.jsonl"]),
+        ("web/.git/*", ["e.jsonl"]),
+        ("web/a.jsonl", ["a.jsonl"]),
+        ("web/.hidden.jsonl", [".hidden.jsonl"]),
+        ("web/x[1].jsonl", ["x[1].jsonl"]),
+        ("web/sp ace?#%.jsonl", ["sp ace?#%.jsonl"]),
+    ],
+)
+def test_discover_pattern_finds_files_relative_to_its_fixed_part(tree: Path, pattern: str, expected: list[str]) -> None:
+    assert _paths(f"{tree}/{pattern}") == expected
+    assert _paths(f"file://{tree}/{pattern}") == expected
+
+
+def test_discover_file_carries_what_planning_needs(tree: Path) -> None:
+    (file,) = _files(f"{tree}/web/2024/*.gz")
+    path = tree / "web/2024/c.jsonl.gz"
+    assert (file.url, file.path, file.num_bytes) == (str(path), "c.jsonl.gz", len("web/2024/c.jsonl.gz"))
+    assert (file.stamp, file.compression, file.pieces) == (str(path.stat().st_mtime_ns), "gzip", ())
+    assert [one.compression for one in _files(f"{tree}/web/2024/01/*", f"{tree}/web/a.jsonl")] == [None, "zstd"]
+
+
+def test_discover_relative_pattern_is_from_the_working_directory(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree / "web")
+    assert [file.url for file in _files("./a.*", "../web/b.jsonl")] == [f"{tree}/web/a.jsonl", f"{tree}/web/b.jsonl"]
+
+
+def test_discover_overlapping_patterns_give_each_file_once(tree: Path) -> None:
+    assert _paths(f"{tree}/web/*.jsonl", f"{tree}/web/a.jsonl", f"{tree}/web/?.jsonl") == _paths(f"{tree}/web/*.jsonl")
+
+
+def test_discover_exclude_leaves_files_out(tree: Path) -> None:
+    assert _paths(f"{tree}/web/*.jsonl", exclude=("**/x*", f"{tree}/web/sp*")) == ["a.jsonl", "b.jsonl"]
+
+
+def test_discover_two_files_of_one_relative_path_are_refused(tree: Path) -> None:
+    (tree / "other").mkdir()
+    (tree / "other/a.jsonl").write_bytes(b"")
+    with pytest.raises(UserError, match=r"are both 'a\.jsonl' below the fixed part"):
+        _files(f"{tree}/web/a.jsonl", f"{tree}/other/a.jsonl")
+
+
+def test_discover_content_fingerprint_follows_the_bytes_and_not_the_time(tree: Path) -> None:
+    path = tree / "web/a.jsonl"
+    first = _files(str(path), fingerprint="content")[0].stamp
+    os.utime(path, ns=(1, 1))
+    assert _files(str(path), fingerprint="content")[0].stamp == first
+    assert _files(str(path))[0].stamp == "1"
+    path.write_bytes(b"web/A.jsonl")
+    assert _files(str(path), fingerprint="content")[0].stamp != first
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("web/*.parquet", ["matches no file", "web exists"]),
+        ("wbe/*.jsonl", ["matches no file", "Did you mean 'web'?"]),
+        ("web/a.json", ["matches no file", "Did you mean 'a.jsonl'?"]),
+        ("web", ["is a folder", "web/**"]),
+        ("web/2024/01/", ["is a folder", "web/2024/01/**"]),
+        ("web/[z-a].jsonl", ["is no glob"]),
+    ],
+)
+def test_discover_nothing_found_says_what_is_there(tree: Path, pattern: str, said: list[str]) -> None:
+    with pytest.raises(UserError) as raised:
+        _files(f"{tree}/{pattern}")
+    assert str(raised.value).startswith("mixture.yaml:7: sources.web.path: '")
+    assert [part for part in said if part not in str(raised.value)] == []
+
+
+def test_discover_nothing_found_message_is_one_plain_line(tree: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        _files(f"{tree}/web/*.csv")
+    assert str(raised.value) == (
+        f"mixture.yaml:7: sources.web.path: '{tree}/web/*.csv' matches no file. {tree}/web exists, but nothing in it matches "
+        "'*.csv'. ** crosses folders, * does not."
+    )
+
+
+def test_discover_all_excluded_says_so(tree: Path) -> None:
+    with pytest.raises(UserError, match=r"matches 2 file\(s\), all of which `exclude` leaves out"):
+        _files(f"{tree}/web/?.jsonl", exclude=("**/[ab].*",))
+
+
+def test_discover_broken_link_and_pipe_by_name_are_told_from_what_is_missing(tree: Path) -> None:
+    (tree / "gone.jsonl").symlink_to(tree / "nowhere")
+    os.mkfifo(tree / "pipe.jsonl")
+    for name in ("gone", "pipe"):
+        with pytest.raises(UserError, match="It is there, but it is a broken link, or neither file nor folder"):
+            _files(f"{tree}/{name}.jsonl")
+
+
+@pytest.mark.parametrize("name", ["two words", "new\nline", "quote'\"", "back\\slash", "%20", "ünï中", "a#b?c=d&e", "-", "~"])
+def test_discover_file_of_an_odd_name_is_found_and_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / f"{name}.txt").write_bytes(b"text")
+    for pattern in (f"{tmp_path}/*/*.txt", f"{tmp_path}/**"):
+        (file,) = _files(pattern)
+        assert (file.path, read_file(Text(), file).texts) == (f"{name}/{name}.txt", ["text"])
+    (file,) = _files(f"{tmp_path}/{name}/{name}.txt")
+    assert (file.path, read_file(Text(), file).texts) == (f"{name}.txt", ["text"])
+
+
+def test_discover_name_that_is_not_utf8_is_an_error_only_where_it_matches(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_bytes(b"")
+    with open(os.fsencode(tmp_path) + b"/bad\xff.txt", "wb"):
+        pass
+    assert _paths(f"{tmp_path}/g*.txt") == ["good.txt"]
+    assert _paths(f"{tmp_path}/*.txt", exclude=("**/bad*",)) == ["good.txt"]
+    with pytest.raises(UserError, match=r"bad\\udcff\.txt' is not UTF-8"):
+        _files(f"{tmp_path}/*.txt")
+
+
+def test_discover_unreadable_file_is_the_users_error(tree: Path) -> None:
+    class Closed(Text):
+        def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(UserError, match=r"^mixture.yaml:7: .*cannot read .*/a.jsonl: Permission denied"):
+        discover("web", [f"{tree}/web/a.jsonl"], lambda path: Closed(), "stat", "mixture.yaml:7: sources.web.path")
+
+
+def test_discover_folder_that_may_not_be_entered_is_an_error_where_the_pattern_enters_it() -> None:
+    """In a process of its own, as a user whom permissions bind."""
+    done = subprocess.run([sys.executable, "-c", _CLOSED_FOLDER], capture_output=True, text=True, check=True, timeout=60)
+    found, error = done.stdout.splitlines()
+    assert found == "['a.txt']"
+    assert error.startswith("here: cannot look into /")
+    assert error.endswith("/web/closed: Permission denied")
+
+
+def test_discover_broken_links_and_closed_folders_do_not_stop_it(tree: Path) -> None:
+    (tree / "web/gone.jsonl").symlink_to(tree / "nowhere")
+    (tree / "web/loop.jsonl").symlink_to(tree / "web/loop.jsonl")
+    (tree / "web/link.jsonl").symlink_to(tree / "web/a.jsonl")
+    assert "link.jsonl" in _paths(f"{tree}/web/**")
+    assert not {"gone.jsonl", "loop.jsonl"} & set(_paths(f"{tree}/web/**"))
+
+
+def test_discover_parquet_knows_its_row_groups_and_a_broken_one_does_not_stop_planning(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / "a.parquet", row_group_size=4)
+    (tmp_path / "b.parquet").write_bytes(b"broken")
+    good, broken = _files(f"{tmp_path}/*.parquet")
+    assert [rows for rows, _ in good.pieces] == [4, 4, 2]
+    assert broken.pieces == ()
+
+
+def test_discover_thousands_of_files_are_all_found(tmp_path: Path) -> None:
+    for folder in range(30):
+        (tmp_path / str(folder)).mkdir()
+        for number in range(100):
+            (tmp_path / str(folder) / f"{number}.txt").write_bytes(b"")
+    found = _paths(f"{tmp_path}/**/*.txt")
+    assert len(found) == 3000
+    assert found == sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_discover_object_store_is_listed_and_read_like_a_disk() -> None:
+    with object_store("corpus") as query:
+        store, _ = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
+        for name in ("web/a.jsonl", "web/b/c.jsonl", "web/b/.d.jsonl", "web/e.txt"):
+            with store.open_output_stream(f"corpus/{name}", compression=None) as stream:
+                stream.write(b'{"text": "%s"}\nbad\n' % name.encode())
+        assert _paths(f"s3://corpus/web/*.jsonl{query}") == ["a.jsonl"]
+        assert _paths(f"s3://corpus/web/**{query}") == ["a.jsonl", "b/c.jsonl", "e.txt"]
+        assert _paths(f"s3://corpus/*/b/?.jsonl{query}") == ["web/b/c.jsonl"]
+        (file,) = _files(f"s3://corpus/web/b/c.jsonl{query}")
+        assert (file.path, file.url) == ("c.jsonl", f"s3://corpus/web/b/c.jsonl{query}")
+        found = read_file(Jsonl(), file)
+        assert (found.texts, found.rejected_places) == (["web/b/c.jsonl"], [26])
+        with pytest.raises(UserError, match="matches no file"):
+            _files(f"s3://corpus/web/*.parquet{query}")
+        with pytest.raises(UserError, match="is a folder"):
+            _files(f"s3://corpus/web{query}")

@@ -1,0 +1,128 @@
+"""SIGKILL at random moments, then the same command: no worker is left, nothing runs twice, and all that was committed is the
+same, byte for byte. The run has all four stages of deduplication, with components in rounds (`tests/dedup_runs.py`)."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from datapipe.ledger.ledger import Ledger
+from datapipe.shards.manifest import Snapshot
+from datapipe.storage import Root
+from tests import dedup_runs, runs
+from tests.processes import children, is_running, run, start, wait_until
+
+pytestmark = pytest.mark.slow
+
+NUM_KILLS = 10
+
+
+def _records(output: Path) -> dict[str, int]:
+    """When each ledger record was written."""
+    folder = output / "work" / "ledger"
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+
+
+def _committed(output: Path) -> dict[str, list[str]]:
+    """What each committed task has made: checksums of its outputs, drops and documents among them."""
+    ledger = Ledger(Root(str(output)))
+    ledger.load()
+    found = {name.removesuffix(".json"): ledger.look_up(name.removesuffix(".json")) for name in _records(output)}
+    return {
+        name: [one.checksum for kind in sorted(record.outputs) for one in record.of(kind)]
+        for name, record in found.items()
+        if record
+    }
+
+
+def _snapshot(output: Path) -> Snapshot:
+    return Snapshot.model_validate_json((output / "snapshot.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    return dedup_runs.write_corpus(tmp_path_factory.mktemp("dedup"), num_pages=100)
+
+
+@pytest.fixture
+def mixture(tmp_path, corpus) -> Path:
+    return dedup_runs.write_mixture(tmp_path, corpus)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = runs.run_mixture(dedup_runs.write_mixture(folder, corpus))
+    return done.snapshot, _committed(folder / "out")
+
+
+def _moments(total: int, seed: int) -> list[int]:
+    """After how many more commits each kill comes; together fewer than there are tasks."""
+    rng = random.Random(seed)
+    return [rng.randint(0, max(1, total // NUM_KILLS - 1)) for _ in range(NUM_KILLS)]
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["driver", "group"])
+def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, whole_group):
+    expected, committed = undisturbed
+    total = len(committed)
+    output = tmp_path / "out"
+    kept: dict[str, int] = {}
+    for more in _moments(total, seed=int(whole_group)):
+        wanted = len(_records(output)) + more
+        driver = start(["run", str(mixture), "--workers", "2"])
+        wait_until(
+            lambda p=driver, n=wanted: (len(_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
+        )
+        workers = children(driver.pid)
+        if whole_group:
+            os.killpg(driver.pid, signal.SIGKILL)
+        else:
+            driver.kill()
+        driver.communicate()
+        wait_until(lambda gone=workers: not any(is_running(one) for one in gone), "workers to go with their driver")
+        kept |= {name: at for name, at in _records(output).items() if name not in kept}
+    last = run(["run", str(mixture), "--workers", "2"])
+    assert last.returncode == 0, last.stderr
+    assert _snapshot(output) == expected
+    assert _committed(output) == committed
+    records = _records(output)
+    assert {name: records[name] for name in kept} == kept
+
+
+def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undisturbed):
+    expected, committed = undisturbed
+    total = len(committed)
+    output, rng = tmp_path / "out", random.Random(5)
+    driver = start(["run", str(mixture), "--workers", "2"])
+    killed = 0
+    for moment in sorted(rng.sample(range(total - 1), NUM_KILLS)):
+        wait_until(lambda n=moment: len(_records(output)) >= n or driver.poll() is not None, "commits")
+        workers = [one for one in children(driver.pid) if is_running(one)]
+        if workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+            killed += 1
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors
+    assert killed >= NUM_KILLS // 2
+    assert _snapshot(output) == expected
+    assert _committed(output) == committed
+
+
+def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undisturbed):
+    expected, _ = undisturbed
+    output = tmp_path / "out"
+    driver = start(["run", str(mixture), "--workers", "2"])
+    wait_until(lambda: len(_records(output)) >= 2 or driver.poll() is not None, "two commits")
+    workers = children(driver.pid)
+    os.killpg(driver.pid, signal.SIGINT)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "run the same command again" in errors
+    assert not any(is_running(one) for one in workers)
+    assert run(["run", str(mixture)]).returncode == 0
+    assert _snapshot(output) == expected

@@ -1,0 +1,99 @@
+"""A run whose input and output are on an object store: the same shards, resumed there, streamed from there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.ledger.lock import exclusive
+from datapipe.loader import Loader
+from datapipe.shards.export import Wanted, export_snapshot
+from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.verify import verify_snapshot
+from datapipe.storage import Root
+from tests import corpora, runs
+from tests.object_store import object_store
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture(scope="module")
+def store():
+    with object_store("corpus") as query:
+        yield query
+
+
+@pytest.fixture(scope="module")
+def finished(store, tmp_path_factory):
+    """The same corpus run from and to the store, and from and to the local disk."""
+    folder = tmp_path_factory.mktemp("store")
+    filesystem, _ = pafs.FileSystem.from_uri(f"s3://corpus/{store}")
+    for number in range(3):
+        path = corpora.write_jsonl(folder / f"web/{number}.jsonl.zst", corpora.documents(number, 100))
+        with filesystem.open_output_stream(f"corpus/web/{path.name}", compression=None) as stream:
+            stream.write(path.read_bytes())
+    remote = runs.write_mixture(folder, f"  web:\n    path: s3://corpus/web/*.jsonl.zst{store}\n", name="remote.yaml")
+    local = runs.write_mixture(folder, f"  web:\n    path: {folder}/web/*.jsonl.zst\n", name="local.yaml")
+    output = f"s3://corpus/out{store}"
+    return remote, runs.run_mixture(remote, output=output), runs.run_mixture(local)
+
+
+def test_object_store_run_gives_the_shards_of_a_local_run(finished):
+    _, remote, local = finished
+    assert remote.checksums == local.checksums
+    assert remote.snapshot == local.snapshot
+    assert verify_snapshot(Root(remote.mixture.output), remote.snapshot) == []
+
+
+def test_object_store_run_again_runs_nothing(finished):
+    path, remote, _ = finished
+    again = runs.run_mixture(path, output=remote.mixture.output)
+    assert again.watcher.records == []
+    assert again.snapshot == remote.snapshot
+
+
+def test_object_store_output_is_locked_while_a_run_holds_it(finished):
+    path, remote, _ = finished
+    root = Root(remote.mixture.output)
+    with exclusive(root), pytest.raises(UserError, match="another run is using this output"):
+        runs.run_mixture(path, output=remote.mixture.output)
+    assert not root.exists("work/lock.json")
+
+
+def test_object_store_loader_gives_the_batches_of_the_local_snapshot(finished):
+    _, remote, local = finished
+    there = Loader(remote.mixture.output, global_batch_size=4)
+    here = Loader(local.mixture.output, global_batch_size=4)
+    for step in range(5):
+        np.testing.assert_array_equal(there.batch(step)["input_ids"], here.batch(step)["input_ids"])
+    there.close()
+    here.close()
+
+
+def test_run_of_several_lengths_publishes_each_on_the_object_store_and_clears_it_again(finished):
+    mixture, remote, local = finished
+    output = Root(remote.mixture.output)
+    both = runs.run_mixture(mixture, output=output.url, overrides=["pack.sequence_length=[64, 32]"])
+    assert both.snapshot == local.snapshot
+    place = output.within("length-32")
+    assert verify_snapshot(place, read_snapshot(place)) == []
+    assert Loader(place.url, batch_size=2).batch(0)["input_ids"].shape == (2, 32)
+    assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
+    assert output.list_files("length-32") == []
+
+
+@pytest.mark.parametrize("format", ["arrow", "parquet", "megatron"])
+def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_path, format):
+    _, remote, _ = finished
+    root, far, near = Root(remote.mixture.output), Root(f"s3://corpus/{format}{store}"), Root(str(tmp_path / "near"))
+    for target in (far, near):
+        export_snapshot(root, remote.snapshot, target, Wanted(format=format))
+    assert far.list_files("") == near.list_files("")
+    assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
+    if format != "megatron":
+        assert verify_snapshot(far, read_snapshot(far)) == []
+    for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
+        with pytest.raises(UserError, match=message):
+            export_snapshot(root, remote.snapshot, taken, Wanted(format=format))

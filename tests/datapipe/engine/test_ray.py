@@ -1,0 +1,135 @@
+"""The Ray engine on a real cluster of two nodes in this process: the same bytes, user stages shipped, lost tasks retried."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+
+import pytest
+
+from datapipe.engine.ray import RayEngine
+from datapipe.errors import UserError
+from tests import corpora, dedup_runs, runs
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+
+
+def _on(cluster):
+    return lambda root, request: RayEngine(root, request, cluster.address)
+
+
+def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster):
+    """With all four stages of deduplication, components in rounds."""
+    corpus = dedup_runs.write_corpus(tmp_path / "corpus")
+    mixture = dedup_runs.write_mixture(tmp_path, corpus)
+    local = runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster))
+    assert dedup_runs.outcome(ray) == dedup_runs.outcome(local)
+    assert ray.snapshot == local.snapshot
+    assert len(ray.watcher.records) == len(local.watcher.records)
+
+
+def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
+    package = tmp_path / "code" / "my_company"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "suffix.py").write_text('SUFFIX = " indeed"\n')
+    (package / "clean.py").write_text(
+        textwrap.dedent(
+            '''
+            """A stage of a user."""
+            import pyarrow as pa
+            import pyarrow.compute as pc
+            from datapipe.stage import Map
+            from my_company.suffix import SUFFIX
+
+            class Append(Map):
+                """Appends a word to every text."""
+                def process(self, batch):
+                    suffix = pa.scalar(SUFFIX, pa.large_string())
+                    return {"text": pc.binary_join_element_wise(batch.texts, suffix, pa.scalar("", pa.large_string()))}
+            '''
+        )
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 30, exact=0, near=0, short=0))
+    sources = f"  web:\n    path: {tmp_path}/web/*.jsonl\n"
+    mixture = runs.write_mixture(tmp_path, sources, stages='stages: ["my_company.clean:Append"]')
+    done = runs.run_mixture(mixture, make_engine=_on(cluster))
+    total = done.report["total"]
+    assert total["kept_bytes"] == total["bytes"] + 30 * len(" indeed")
+
+
+def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, corpus, cluster):
+    from tests.processes import is_running
+
+    killed: list[int] = []
+
+    def kill_one(record) -> None:
+        if len(killed) < 3:
+            victims = [one for one in _ray_workers() if is_running(one)]
+            if victims:
+                os.kill(victims[0], signal.SIGKILL)
+                killed.append(victims[0])
+
+    local = runs.run_mixture(runs.write_mixture(tmp_path, corpus), output=tmp_path / "local")
+    watcher = runs.Watcher(on_commit=kill_one)
+    mixture = runs.write_mixture(tmp_path, corpus)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster), watcher=watcher)
+    assert killed
+    assert ray.snapshot == local.snapshot
+
+
+def _ray_workers() -> list[int]:
+    """Processes that are running one of our tasks: Ray names a worker process after its task."""
+    from pathlib import Path
+
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if command.startswith(b"ray::") and b"clean" in command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_ray_address_that_nobody_answers_is_the_users_error(tmp_path, mixture):
+    script = f"""
+from datapipe.engine.ray import RayEngine
+from datapipe.errors import UserError
+from datapipe.engine.prepare import prepare
+from datapipe.config import load_mixture
+from datapipe.storage import Root
+try:
+    RayEngine(Root({str(tmp_path)!r}), prepare(load_mixture({str(mixture)!r})), "127.0.0.1:1")
+except UserError as error:
+    assert "cannot reach a Ray cluster at 127.0.0.1:1" in str(error), error
+    print("refused")
+"""
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "refused\n", done.stderr
+
+
+def test_ray_output_that_a_node_does_not_see_is_the_users_error(tmp_path, cluster, mixture, monkeypatch):
+    monkeypatch.setattr("datapipe.engine.ray.first_inputs", lambda request: [str(tmp_path / "not-there")])
+    with pytest.raises(UserError, match=r"does not see .*not-there"):
+        runs.run_mixture(mixture, make_engine=_on(cluster))

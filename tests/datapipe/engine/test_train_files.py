@@ -1,0 +1,100 @@
+"""Training from files: any format, any order, and documents held out to measure with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.engine.train_files import LowestHashes, Trained, train_from_files
+from datapipe.errors import UserError
+from datapipe.tokens import Encoder
+from tests import corpora
+from tests.processes import run as datapipe
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    corpora.write_jsonl(folder / "web/a.jsonl.gz", corpora.documents(1, 150))
+    corpora.write_jsonl(folder / "web/b.jsonl.zst", corpora.documents(2, 150))
+    corpora.write_parquet(folder / "books/c.parquet", corpora.documents(3, 150))
+    return folder
+
+
+def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **options) -> Trained:
+    return train_from_files(
+        inputs,
+        **{"vocab_size": 400, "pattern": "cl100k", "eos": "<|endoftext|>"} | options,
+        sample_bytes=sample_bytes,
+        text_field=text_field,
+        say=lambda line: None,
+    )
+
+
+def test_train_from_files_of_several_formats_measures_each_folder(folder):
+    trained = train(f"{folder}/web/*", f"{folder}/books/c.parquet")
+    assert Encoder(trained.content).vocab_size == 400
+    assert 40_000 < trained.sample_bytes <= 50_000 < trained.read_bytes
+    assert trained.tokenizer is not None
+    assert list(trained.tokenizer["sources"]) == [f"{folder}/web", f"{folder}/books"]
+    assert all(1 < one["bytes_per_token"] < 10 for one in trained.tokenizer["sources"].values())
+
+
+def test_train_from_files_does_not_depend_on_the_order_of_inputs(folder):
+    inputs = [f"{folder}/web/a.jsonl.gz", f"{folder}/web/b.jsonl.zst", f"{folder}/books/*"]
+    one, other = train(*inputs), train(*reversed(inputs))
+    assert one.content == other.content
+    assert one.tokenizer == other.tokenizer
+
+
+def test_train_from_one_document_measures_nothing(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": "the one and only document"}])
+    trained = train(f"{tmp_path}/a.jsonl")
+    assert trained.tokenizer is None
+    assert trained.sample_bytes == len("the one and only document")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mixture.yaml", {}, "`datapipe run` trains its tokenizer"),
+        ("nothing-*.jsonl", {}, "matches no file"),
+        ("web/a.jsonl.gz", {"text_field": "content"}, "Give its name: --text"),
+        ("web/a.jsonl.gz", {"pattern": "gpt3"}, "Did you mean 'gpt2'"),
+    ],
+)
+def test_train_from_files_refuses_in_words(folder, name, options, message):
+    with pytest.raises(UserError, match=message):
+        train(f"{folder}/{name}", **options)
+
+
+def test_lowest_hashes_do_not_depend_on_order_and_fit():
+    rng = np.random.default_rng(1)
+    hashes = rng.permutation(400).astype(np.uint64)
+    texts = ["x" * int(length) for length in rng.integers(1, 60, 400)]
+    by_hash = [text for _, text in sorted(zip(hashes.tolist(), texts))]
+    expected = by_hash[: int(np.searchsorted(np.cumsum([len(text) for text in by_hash]), 1000, "right"))]
+    for step in (1, 7, 400):
+        held = LowestHashes(1000)
+        for at in range(0, 400, step):
+            held.add(hashes[at : at + step], pa.array(texts[at : at + step], pa.large_string()))
+        assert held.texts().to_pylist() == expected
+
+
+def test_cli_tokenizer_train_knows_before_the_work_that_it_cannot_write(folder):
+    done = datapipe(["tokenizer", "train", f"{folder}/web/*", "--vocab-size", "300", "--output", "/proc/own.json"])
+    assert done.returncode == 2
+    assert "its folder cannot be written" in done.stderr or "its folder does not exist" in done.stderr
+
+
+def test_cli_tokenizer_train_writes_a_tokenizer_and_prints_the_table(folder, tmp_path):
+    command = ["tokenizer", "train", f"{folder}/web/*", "--vocab-size", "300", "--output", str(tmp_path / "own.json")]
+    done = datapipe([*command, "--sample", "30kB", "--pattern", "llama3", "--eos", "</s>"])
+    assert done.returncode == 0, done.stderr
+    assert Encoder(tmp_path / "own.json").eos_token == "</s>"
+    assert "bytes per token" in done.stdout
+    assert "MB/s" in done.stdout
+    again = datapipe(command)
+    assert again.returncode == 2
+    assert "not overwritten" in again.stderr

@@ -1,0 +1,129 @@
+"""Buckets of bounded size: every row once, whole hashes together, giant groups in pieces that begin with their first row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.columns import KEY_TYPE, make_keys, numbers
+from datapipe.exchange import chunks as pieces
+from datapipe.exchange import files
+from datapipe.exchange.chunks import read_pieces
+from datapipe.exchange.files import ExchangeWriter, read_portion, read_range
+from datapipe.plan.work import HASH_SPACE, OutputRef
+from datapipe.stage.tables import Exchange
+from datapipe.storage import Root
+
+SCHEMA = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("digest", pa.uint64(), nullable=False),
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+LIMIT = 8_000
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(files, "RUN_BYTES", 30_000)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1_500)
+    monkeypatch.setattr(pieces, "LEAST_BYTES", 0)
+
+
+def _rows(hashes: Sequence[int], start: int = 0, digests: Sequence[int] | None = None) -> pa.RecordBatch:
+    """Rows in a random order; the last column tells the key."""
+    places = np.random.default_rng(start).permutation(np.arange(start, start + len(hashes), dtype=np.uint64))
+    array = np.array(digests if digests is not None else np.zeros(len(hashes)), np.uint64)
+    keys, texts = make_keys(7, places), pa.array([f"row {place}" for place in places])
+    return pa.record_batch([pa.array(np.array(hashes, np.uint64)), pa.array(array), keys, texts], schema=SCHEMA)
+
+
+def _write(root: Root, path: str, rows: pa.RecordBatch) -> OutputRef:
+    writer = ExchangeWriter(root, path, SCHEMA)
+    for at in range(0, rows.num_rows, 100):
+        writer.add(rows.slice(at, 100))
+    return writer.finish()
+
+
+def _read(root: Root, tables: dict[str, tuple[OutputRef, ...]], **options) -> list[dict[str, pa.RecordBatch]]:
+    exchange = Exchange(name="meet", inputs=tuple(tables), outputs={}, **options)
+    schemas = dict.fromkeys(tables, SCHEMA)
+    return [dict(one) for one in read_pieces(root, tables, schemas, exchange, 0, HASH_SPACE, LIMIT)]
+
+
+def _uneven(seed: int) -> list[int]:
+    """Hashes of which some come once and some hundreds of times, the first and the last there are among them."""
+    generator = np.random.default_rng(seed)
+    distinct = [0, 2**64 - 1, *generator.integers(0, 1 << 64, 60, dtype=np.uint64).tolist()]
+    counts = generator.geometric(0.5, len(distinct)) ** 3
+    return [one for one, count in zip(distinct, counts) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pieces_without_their_repeated_heads_are_all_rows_in_order(tmp_path, seed):
+    root = Root(str(tmp_path))
+    hashes = _uneven(seed)
+    parts = [_rows(hashes[::2]), _rows(hashes[1::2], start=100_000)]
+    outputs = tuple(_write(root, f"{number}", part) for number, part in enumerate(parts))
+    found = [bucket["rows"] for bucket in _read(root, {"rows": outputs})]
+    assert all(piece.nbytes < 2 * LIMIT for piece in found)
+    once = {row["key"]: row for row in pa.Table.from_batches(found).to_pylist()}  # in the order of their first coming
+    expected = read_range(root, outputs, 0, HASH_SPACE)
+    assert expected is not None
+    assert list(once.values()) == expected.to_pylist()
+
+
+def test_pieces_of_a_giant_group_begin_with_its_first_row_and_the_last_before(tmp_path):
+    root = Root(str(tmp_path))
+    output = _write(root, "a", _rows([5] * 700 + [9] * 3))
+    first = read_range(root, [output], 5, 6).slice(0, 1).to_pylist()[0]
+    for neighbours in (False, True):
+        found = [bucket["rows"].to_pylist() for bucket in _read(root, {"rows": (output,)}, neighbours=neighbours)]
+        giant = found[:-1]
+        assert len(giant) > 3
+        assert [piece[0] for piece in giant] == [first] * len(giant)
+        if neighbours:
+            assert [piece[1] for piece in giant[1:]] == [piece[-1] for piece in giant[:-1]]
+        assert [row["hash"] for row in found[-1]] == [9, 9, 9]
+
+
+def test_pieces_groups_within_a_hash_have_heads_of_their_own(tmp_path):
+    """Two texts of one hash: the second group's pieces begin with its own first row."""
+    root = Root(str(tmp_path))
+    output = _write(root, "a", _rows([5] * 900, digests=[1] * 400 + [2] * 500))
+    found = [bucket["rows"] for bucket in _read(root, {"rows": (output,)}, group=("hash", "digest"))]
+    firsts = {}
+    for row in read_range(root, [output], 5, 6).to_pylist():
+        firsts.setdefault(row["digest"], row["key"])
+    for piece in found:
+        rows = piece.to_pylist()
+        for at, row in enumerate(rows):
+            if at == 0 or row["digest"] != rows[at - 1]["digest"]:
+                assert row["key"] == firsts[row["digest"]]
+
+
+def test_pieces_of_a_giant_hash_have_all_rows_of_the_smaller_table(tmp_path):
+    root = Root(str(tmp_path))
+    large, small = _write(root, "a", _rows([3] + [5] * 600 + [8])), _write(root, "b", _rows([5, 5, 8], start=5000))
+    found = _read(root, {"small": (small,), "large": (large,)})
+    giant = [bucket for bucket in found if 5 in numbers(bucket["large"].column("hash"))]
+    assert len(giant) > 3
+    assert {tuple(numbers(bucket["small"].column("hash")).tolist()) for bucket in giant} == {(5, 5)}
+    others = [(numbers(one["large"].column("hash")).tolist(), numbers(one["small"].column("hash")).tolist()) for one in found]
+    assert ([3], []) in others
+    assert ([8], [8]) in others
+
+
+def test_portions_hold_the_limit_and_keep_equal_prefixes_together(tmp_path):
+    root = Root(str(tmp_path))
+    output = _write(root, "a", _rows([1] * 300 + [2] * 300 + [3]))
+    at, sizes = (0,), []
+    while at < (HASH_SPACE,):
+        rows, at = read_portion(root, [output], at, (HASH_SPACE,), LIMIT, 1)
+        sizes.append([] if rows is None else sorted(set(numbers(rows.column("hash")).tolist())))
+    assert [one for part in sizes for one in part] == [1, 2, 3]

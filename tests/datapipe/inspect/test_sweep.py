@@ -1,0 +1,159 @@
+"""Sweeping a threshold: its counts are those of separate runs that drop by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.inspect.sweep import MAX_DISTINCT, sweep
+from tests import corpora, runs
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("sweep")
+    corpora.write_jsonl(folder / "web.jsonl", corpora.documents(1, 150))
+    corpora.write_jsonl(folder / "news.jsonl", corpora.documents(2, 80))
+    return f"  web: {{path: '{folder}/web.jsonl'}}\n  news: {{path: '{folder}/news.jsonl'}}\n"
+
+
+def _finished(folder, sources: str, stages: str) -> runs.Finished:
+    folder.mkdir(parents=True, exist_ok=True)
+    mixture = runs.write_mixture(folder, sources, stages=f"stages:\n{stages}")
+    return runs.run_mixture(mixture, make_engine=runs.InProcess)
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory, sources) -> str:
+    """The output of a run whose filters tag."""
+    folder = tmp_path_factory.mktemp("tagged")
+    stages = (
+        "  - filter.gopher_quality: {mode: tag, as: quality}\n  - filter.length: {mode: tag, min_words: 80, max_words: 200}\n"
+    )
+    return _finished(folder, sources, stages + "  - dedup.exact\n  - redact.pii\n").mixture.output
+
+
+def _kept(finished: runs.Finished, name: str) -> tuple[int, int]:
+    entry = finished.report["total" if name == "total" else "sources"]
+    entry = entry if name == "total" else entry[name]
+    return entry["documents"]["kept"], entry["kept_bytes"]
+
+
+@pytest.mark.parametrize("threshold", [60, 120])
+def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, tagged, threshold):
+    found = sweep(tagged, "filter.length.min_words", at=[threshold])
+    for part, options in (("alone", f"min_words: {threshold}"), ("together", f"min_words: {threshold}, max_words: 200")):
+        stages = f"  - filter.length: {{{options}}}\n  - dedup.exact\n  - redact.pii\n"
+        dropped = _finished(tmp_path / part, sources, stages)
+        for one in (*found.sources, found.total):
+            count = getattr(one.kept[0], part)
+            assert (count.documents, count.bytes) == _kept(dropped, one.name)
+
+
+def test_sweep_together_counts_every_other_rule_of_the_stage(tmp_path, sources, tagged):
+    found = sweep(tagged, "quality.mean_word_length_high", at=[5.5])
+    stages = "  - filter.gopher_quality: {max_mean_word_length: 5.5}\n  - dedup.exact\n"
+    dropped = _finished(tmp_path, sources, stages)
+    together = found.total.kept[0].together
+    assert (together.documents, together.bytes) == _kept(dropped, "total")
+    assert together.documents < found.total.kept[0].alone.documents < found.total.tagged.documents
+
+
+def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
+    found = sweep(tagged, "filter.length.too_few_words")
+    grid = [one.threshold for one in found.total.kept]
+    assert 80.0 in grid and found.total.limit == 80.0
+    assert grid == sorted(set(grid)) and len(grid) <= MAX_DISTINCT
+    alone = [one.alone.documents for one in found.total.kept]
+    assert alone == sorted(alone, reverse=True) and alone[0] > alone[-1]
+    assert found == sweep(tagged, "filter.length.min_words")
+
+
+def test_sweep_of_few_distinct_values_tries_each_of_them(tagged):
+    found = sweep(tagged, "quality.min_stop_words")
+    grid = [one.threshold for one in found.total.kept]
+    assert {0.0, 2.0} <= set(grid) <= set(map(float, range(9)))
+
+
+def test_sweep_of_one_source_is_that_sources_part(tagged):
+    both, one = (
+        sweep(tagged, "filter.length.min_words", at=[100]),
+        sweep(tagged, "filter.length.min_words", source="news", at=[100]),
+    )
+    assert one.sources == both.sources[1:]
+
+
+def test_sweep_says_of_how_many_documents_a_later_rule_is_not_known(tmp_path, sources):
+    (tmp_path / "judging.py").write_text(_JUDGING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        output = _finished(tmp_path, sources, "  - judging:Judging: {mode: tag, as: mine}\n").mixture.output
+        found = sweep(output, "mine.min_bytes", at=[0, 100])
+        with pytest.raises(UserError, match=r"the rule 'odd' has no threshold.*too_short"):
+            sweep(output, "mine.odd")
+    lengths = [len(row["text"].encode()) for row in [*corpora.documents(1, 150), *corpora.documents(2, 80)]]
+    long_and_odd = sum(length >= 100 and length % 2 for length in lengths)
+    loose, strict = found.total.kept
+    assert (loose.alone.documents, strict.alone.documents) == (230, sum(length >= 100 for length in lengths))
+    assert (loose.together.documents, strict.together.documents) == (230 - long_and_odd, strict.alone.documents - long_and_odd)
+    assert found.total.unsure == sum(length < 100 for length in lengths) > 0
+
+
+_JUDGING = """
+from pydantic import Field
+import numpy as np
+from datapipe.columns import text_lengths
+from datapipe.stage import Filter, FilterResult, Rule
+
+
+class Judging(Filter):
+    min_bytes: int = Field(default=100, description="Least bytes.")
+
+    def rules(self):
+        return [self.at_least("too_short", "min_bytes"), Rule(name="odd", limit=0)]
+
+    def process(self, batch):
+        lengths = text_lengths(batch.texts)
+        return FilterResult.first_failing(batch.num_docs, [(lengths, lengths < self.min_bytes), (lengths, lengths % 2 == 1)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("threshold", "source", "message"),
+    [
+        ("qualty.min_words", "", "this run has no stage 'qualty'. Did you mean 'quality'\\?"),
+        ("min_words", "", "this run has no stage 'min_words'"),
+        ("quality.min_wrods", "", "quality has no threshold 'min_wrods' as it is set. Did you mean 'min_words'\\?"),
+        ("filter.length.max_chars", "", "filter.length has no threshold 'max_chars' as it is set"),
+        ("dedup.exact.scope", "", "'dedup.exact' is no filter"),
+        ("quality.min_words", "wbe", "no source 'wbe' in this output. Did you mean 'web'\\?"),
+    ],
+)
+def test_sweep_of_what_is_not_there_names_what_is(tagged, threshold, source, message):
+    with pytest.raises(UserError, match=message):
+        sweep(tagged, threshold, source=source)
+
+
+def test_sweep_of_a_filter_that_dropped_says_how_to_tag(tmp_path, sources):
+    output = _finished(tmp_path, sources, "  - filter.length: {min_words: 80, as: long}\n").mixture.output
+    with pytest.raises(UserError, match=r"(?s)Set `mode: tag`.*filter.length: \{mode: tag, as: long\}.*--output"):
+        sweep(output, "long.min_words")
+
+
+def test_sweep_names_the_sources_where_the_stage_dropped(tmp_path, sources):
+    web, news = sources.splitlines()
+    own = news.replace("}", ", stages: [{filter.length: {min_words: 150}}]}")
+    output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
+    found = sweep(output, "filter.length.min_words")
+    assert [one.name for one in found.sources] == ["web"]
+    assert found.dropping == ("news",)
+
+
+def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources):
+    web, news = sources.splitlines()
+    own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")
+    output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
+    found = sweep(output, "filter.length.min_words")
+    assert [one.limit for one in found.sources] == [80.0, 150.0]
+    assert found.total.limit is None
+    assert {80.0, 150.0} <= {one.threshold for one in found.total.kept}

@@ -1,0 +1,218 @@
+"""The shuffle is a permutation, can be inverted, and looks random to a battery that finds known weak ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import permutations
+
+import numba
+import numpy as np
+import pytest
+
+from datapipe.kernels.loader import permute as kernels
+from datapipe.kernels.loader.permute import invert, permute, round_keys
+from datapipe.rng import seed_for
+from tests.oracles import permute as oracle
+
+WINDOW = 1 << 20
+"""Consecutive indices that the battery looks at; larger sets are sampled by such windows."""
+
+compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="a million indices are for compiled kernels")
+
+
+def suspicions(positions: np.ndarray, size: int) -> list[str]:
+    """What is not random about consecutive positions in 0..size-1, n >= 4,096 of them; empty where nothing is.
+
+    serial correlation      of neighbours: within five standard deviations of 0
+    successive differences  the most frequent one: a random permutation's counts are Poisson of mean <= 1
+    chi^2                   of (position, next position) in 16 x 16 cells: 255 degrees of freedom, six standard deviations
+    parity flips            share of neighbours of unlike parity: within five standard deviations of 1/2
+    """
+    here, after, count = positions[:-1], positions[1:], len(positions) - 1
+    found = []
+    correlation = float(np.corrcoef(here.astype(np.float64), after.astype(np.float64))[0, 1])
+    if abs(correlation) > 5 / np.sqrt(count):
+        found.append(f"serial correlation {correlation:.3f}")
+    repeated = int(np.unique(after - here, return_counts=True)[1].max())
+    if repeated > 12:
+        found.append(f"one difference {repeated} times")
+    cells = (here // -(-size // 16)) * 16 + after // -(-size // 16)
+    observed, expected = np.bincount(cells, minlength=256), count / 256
+    chi_squared = float(((observed - expected) ** 2 / expected).sum())
+    if abs(chi_squared - 255) > 6 * np.sqrt(2 * 255):
+        found.append(f"chi squared {chi_squared:.0f}")
+    flips = float(((here ^ after) & 1).mean())
+    if abs(flips - 0.5) > 2.5 / np.sqrt(count):
+        found.append(f"parity flips {flips:.4f}")
+    return found
+
+
+def test_battery_finds_neighbours_that_are_too_even() -> None:
+    (found,) = suspicions(_evenly_paired(2**20), 2**20)
+    assert found.startswith("chi squared 0")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 4096, 65535, 65536, 65537, 66049])
+def test_permute_every_index_gives_each_position_once(size: int) -> None:
+    step = 1 if size <= 4096 or not numba.config.DISABLE_JIT else 97
+    positions = permute(12345, size, np.arange(0, size, step))
+    assert len(set(positions.tolist())) == len(range(0, size, step))
+    assert positions.min() >= 0
+    assert positions.max() < size
+    np.testing.assert_array_equal(invert(12345, size, positions), np.arange(0, size, step))
+
+
+@pytest.mark.parametrize("size", [65537, 2**20, 10**9 + 7, 2**30, 2**30 + 1, 2**40 - 1, 2**62])
+def test_invert_any_position_returns_its_index(size: int) -> None:
+    indices = np.unique(np.array([0, 1, 2, 12345, size // 3, size // 2, size - 2, size - 1], np.int64))
+    positions = permute(99, size, indices)
+    assert len(np.unique(positions)) == len(indices)
+    assert 0 <= positions.min() <= positions.max() < size
+    np.testing.assert_array_equal(invert(99, size, positions), indices)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 1000, 65537, 2**31, 2**31 + 1, 2**62])
+def test_feistel_any_size_equals_oracle(size: int) -> None:
+    indices = np.unique(np.linspace(0, size - 1, 50).astype(np.int64).clip(0, size - 1))
+    out = np.empty(len(indices), np.int64)
+    key = seed_for(7, size)
+    keys = round_keys(key)
+    with np.errstate(over="ignore"):
+        kernels.feistel(indices, size, keys, out)
+    expected_keys = oracle.round_keys(key, len(keys))
+    assert out.tolist() == [oracle.feistel(index, size, expected_keys) for index in indices.tolist()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 256, 3000])
+def test_shuffle_table_any_size_equals_oracle(size: int) -> None:
+    table = np.empty(size, np.uint16)
+    with np.errstate(over="ignore"):
+        kernels.shuffle_table(np.uint64(size * 11), table)
+    assert table.tolist() == oracle.shuffled(size * 11, size)
+
+
+def test_permute_pinned_keys_never_change() -> None:
+    # A change of these is a change of every run's order, and breaks every saved state.
+    assert permute(17, 10, np.arange(10)).tolist() == [4, 9, 2, 6, 7, 5, 0, 3, 8, 1]
+    assert permute(17, 10**9, np.arange(4)).tolist() == [737588429, 830062151, 981065043, 529705693]
+
+
+@compiled_only
+@pytest.mark.parametrize("key", [seed_for(17, "loader", "train", "web", epoch) for epoch in range(2)])
+@pytest.mark.parametrize("size", [4096, 10007, 65536, 65537, 100_003, 10**6, 2**20, 3 * 10**8, 2**30, 2**30 + 1, 2**40 + 12345])
+def test_permute_windows_of_any_size_pass_the_battery(size: int, key: int) -> None:
+    for start in sorted({0, max(0, size // 2 - WINDOW // 2), max(0, size - WINDOW)}):
+        window = np.arange(start, min(start + WINDOW, size))
+        assert suspicions(permute(key, size, window), size) == []
+
+
+@compiled_only
+def test_permute_keys_of_two_epochs_are_unrelated() -> None:
+    size, indices = 2**20, np.arange(2**20)
+    first, second = (permute(seed_for(17, "loader", "train", "web", epoch), size, indices) for epoch in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / 1024
+    assert int((first == second).sum()) <= 8  # Poisson of mean 1
+
+
+def _rounds(num_rounds: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    def weak(indices: np.ndarray, size: int) -> np.ndarray:
+        out = np.empty(len(indices), np.int64)
+        kernels.feistel(indices, size, round_keys(5)[:num_rounds], out)
+        return out
+
+    return weak
+
+
+def _evenly_paired(size: int) -> np.ndarray:
+    """All neighbours' pairs of 16ths equally often (a de Bruijn sequence), within a 16th at random: chi^2 is too small."""
+    rng = np.random.default_rng(5)
+    cycle = [
+        part for first in range(16) for part in [first, *(each for after in range(first + 1, 16) for each in (first, after))]
+    ]
+    own = [iter((rng.permutation(size // 16) + part * (size // 16)).tolist()) for part in range(16)]
+    return np.array([next(own[part]) for part in np.resize(cycle, size).tolist()])
+
+
+def _linear_rounds(indices: np.ndarray, size: int) -> np.ndarray:
+    """Five Feistel rounds of r * c + key, as some loaders have; `size` is an even power of two."""
+    half = (size - 1).bit_length() // 2
+    mask = (1 << half) - 1
+    high, low = indices >> half, indices & mask
+    for number in range(5):
+        high, low = low, high ^ ((low * 0x9E3779B1 + 977 * number) & mask)
+    return high << half | low
+
+
+def _rotating_rounds(indices: np.ndarray, size: int) -> np.ndarray:
+    """Four rounds of rotations and one AND, as of a block cipher that is meant to have 32 and more."""
+    half = (size - 1).bit_length() // 2
+    mask = (1 << half) - 1
+    high, low = indices >> half, indices & mask
+    for key in (0x1B3, 0x2C5, 0x0E9, 0x37A):
+        turned = [(high << by | high >> (half - by)) & mask for by in (1, 8, 2)]
+        high, low = low ^ (turned[0] & turned[1]) ^ turned[2] ^ (key & mask), high
+    return high << half | low
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    "weak",
+    [
+        pytest.param(lambda indices, size: indices, id="none"),
+        pytest.param(lambda indices, size: size - 1 - indices, id="reversed"),
+        pytest.param(lambda indices, size: (indices * 5 + 3) % size, id="lcg_5"),
+        pytest.param(lambda indices, size: (indices * 636_413_621 + 12_345) % size, id="lcg_large"),
+        pytest.param(lambda indices, size: indices ^ 0b1010_0101_1100_0011_1010, id="xor"),
+        pytest.param(_rounds(2), id="two_rounds"),
+        pytest.param(_linear_rounds, id="five_linear_rounds"),
+        pytest.param(_rotating_rounds, id="four_rotating_rounds"),
+    ],
+)
+def test_battery_weak_permutation_is_found(weak: Callable[[np.ndarray, int], np.ndarray]) -> None:
+    size = 2**20
+    assert suspicions(weak(np.arange(size), size), size) != []
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_permute_tiny_set_draws_every_permutation_equally_often(size: int) -> None:
+    orders = list(permutations(range(size)))
+    num_keys = 100 * len(orders)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for epoch in range(num_keys):
+        counts[tuple(permute(seed_for(17, "tiny", size, epoch), size, np.arange(size)).tolist())] += 1
+    freedom = len(orders) - 1
+    chi_squared = sum((counts[order] - 100) ** 2 / 100 for order in orders)
+    assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom) + 5
+
+
+@compiled_only
+def test_permute_small_set_puts_every_index_everywhere() -> None:
+    size, num_keys = 13, 20_000
+    # tables: (num_keys, size)
+    tables = np.stack([permute(seed_for(17, "small", key), size, np.arange(size)) for key in range(num_keys)])
+    expected = num_keys / size
+    counts = np.stack([np.bincount(tables[:, index], minlength=size) for index in range(size)])
+    assert abs(counts - expected).max() < 6 * np.sqrt(expected)
+
+
+@compiled_only
+@pytest.mark.parametrize("size", [6, 7, 16, 31, 100, 1000, 4095])
+def test_permute_small_sets_place_neighbours_independently(size: int) -> None:
+    """Chi squared of (position, next position) in parts, over many keys: what `suspicions` is for larger sets."""
+    num_parts = min(size, 16)
+    part_of = np.arange(size) * num_parts // size
+    sizes = np.bincount(part_of)
+    # pairs: (num_parts, num_parts), the share of all ordered pairs of two places
+    pairs = (np.outer(sizes, sizes) - np.diag(sizes)) / (size * (size - 1))
+    observed, count = np.zeros(num_parts**2), 0
+    for key in range(400_000 // size):
+        parts = part_of[permute(seed_for(17, "middle", size, key), size, np.arange(size))][: size // 2 * 2]
+        observed += np.bincount(parts[::2] * num_parts + parts[1::2], minlength=num_parts**2)
+        count += size // 2
+    expected = pairs.reshape(-1) * count
+    wanted = expected > 0
+    chi_squared = float(((observed - expected)[wanted] ** 2 / expected[wanted]).sum())
+    freedom = int(wanted.sum()) - 1
+    assert observed[~wanted].sum() == 0
+    assert abs(chi_squared - freedom) < 6 * np.sqrt(2 * freedom)

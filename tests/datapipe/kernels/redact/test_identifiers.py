@@ -1,0 +1,217 @@
+"""Which numbers identify someone, and that hostile bytes cost no more than others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe import columns
+from datapipe.kernels.redact import identifiers
+from tests.oracles import identifiers as oracle
+
+ALL = 63
+
+
+def _find(text: str | bytes, wanted: int = ALL) -> list[str]:
+    array = pa.array([text.encode() if isinstance(text, str) else text], pa.large_binary())
+    offsets, data = columns.text_buffers(array)
+    found = identifiers.find(offsets, data, wanted)
+    return [data[start:stop].tobytes().decode() for start, stop in zip(found.starts, found.stops, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pay with 4111111111111111.", ["4111111111111111"]),
+        ("5105-1051-0510-5100, 4111 1111 1111 1111", ["5105-1051-0510-5100", "4111 1111 1111 1111"]),
+        ("3782 822463 10005; 3056 930902 5904; 30569309025904", ["3782 822463 10005", "3056 930902 5904", "30569309025904"]),
+        ("4111 1111 1111 1111 12", ["4111 1111 1111 1111"]),
+        ("6011111111111117 3530111333300000 2223003122003222", ["6011111111111117", "3530111333300000", "2223003122003222"]),
+        ("card no. 4222222222222 or 4222222222222", ["4222222222222"]),
+        ("my card 501864667909", ["501864667909"]),
+        ("4111111111111112 0000000000000000 9999057009913959", []),
+        ("4111 1111 1111 1111 1111 and 1234 4111 1111 1111 1111", []),
+        ("4111-1111 1111-1111 4111  1111 1111 1111", []),
+        ("0.4111111111111111 x4111111111111111 id_4111111111111111 4111111111111111a 4111111111111111.5", []),
+        ("/4111111111111111 $4111111111111111 41111111111111111111", []),
+    ],
+)
+def test_find_card_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text, identifiers.WANTS_CARD) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("GB82WEST12345698765432, gb82west12345698765432", ["GB82WEST12345698765432", "gb82west12345698765432"]),
+        ("DE89 3704 0044 0532 0130 00 and", ["DE89 3704 0044 0532 0130 00"]),
+        ("DE89-3704-0044-0532-0130-00", ["DE89-3704-0044-0532-0130-00"]),
+        ("NO9386011117947 MT84MALT011000012345MTLCAST001S", ["NO9386011117947", "MT84MALT011000012345MTLCAST001S"]),
+        ("GB82WEST12345698765433 GB82WEST1234569876543 GB82WEST123456987654321 gB82WEST12345698765432", []),
+        ("GB82 WEST 1234 5698 765432 GB82 WEST12345698765432 ZZ71339579307457972089 XGB82WEST12345698765432", []),
+    ],
+)
+def test_find_iban_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text, identifiers.WANTS_IBAN) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("123-45-6789, (849-66-3189)", ["123-45-6789", "849-66-3189"]),
+        ("SSN: 123456789; social security number is 123 45 6789", ["123456789", "123 45 6789"]),
+        ("123456789 123 45 6789 1123-45-6789 123-45-67890 123-45-6789-1", []),
+        ("000-12-3456 666-12-3456 900-12-3456 987-65-4320 123-00-4567 123-45-0000 SSN 000123456", []),
+        ("SSN 12 apples 123456789", []),
+    ],
+)
+def test_find_ssn_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text, identifiers.WANTS_SSN) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+41 (0)44 668 18 00, +14155552671", ["+41 (0)44 668 18 00", "+14155552671"]),
+        (
+            "(415) 555-2671 ext. 12, 415.555.2671x9, 1-415-555-2671",
+            ["(415) 555-2671 ext. 12", "415.555.2671x9", "1-415-555-2671"],
+        ),
+        ("tel.: 0496 46 46 70", ["0496 46 46 70"]),
+        ("please call us on\n9498777106", ["9498777106"]),
+        ("Phone number is (85) 5986-8343", ["(85) 5986-8343"]),
+        ("0171 2345678, (020) 7946 0958, 01 23 45 67 89", ["0171 2345678", "(020) 7946 0958", "01 23 45 67 89"]),
+        ("415 555 2671, 4155552671, 115-555-2671, 495-555-2671, 415-155-2671, 415-555.2671", []),
+        ("a+14155552671 (1)+4155552671 1+415555267 f(x)+12345678", []),
+        ("415-555-2671-3 12415-555-2671 x/415-555-2671 415-555-26711 $415-555-2671", []),
+        ("01-02-2023 10:30, 01.02.2023, 2023-10-11, 0x12345678", []),
+        ("+14155552671+14155552672", ["+14155552671", "+14155552672"]),
+        ("+1 415 555 2671+1 415 555 2671", ["+1 415 555 2671", "+1 415 555 2671"]),
+        ("<PHONE> 415 555 2671", []),
+        ("call 12345 and 123456", []),
+        ("call 123-45-6789", []),
+    ],
+)
+def test_find_phone_candidate_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text, ALL ^ identifiers.WANTS_SSN) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scraps = [
+        *" .-+()/x_@$\n",
+        "4111",
+        "1111",
+        "411111",
+        "10005",
+        "4111111111111111",
+        "4222222222222",
+        "card",
+        "3056",
+        "930902",
+    ]
+    scraps += ["GB82", "WEST", "1234", "5698", "7654", "32", "NO93", "86011117947", "gb82", "123", "45", "6789", "666", "00"]
+    scraps += [
+        "SSN",
+        "security",
+        "number",
+        "tel",
+        "fax",
+        "call",
+        "415",
+        "555",
+        "2671",
+        "+1",
+        "+41",
+        "(0)",
+        "0171",
+        "01",
+        "ext.",
+        "§",
+    ]
+    for _ in range(800):
+        signs = generator.choice([" ", "-", ".", ""], 3)
+        drawn = [scraps[number] for number in generator.integers(0, len(scraps), 10)]
+        text = "".join(scrap + str(signs[int(generator.integers(0, 3))]) for scrap in drawn).encode()
+        for wanted in (ALL, int(generator.integers(0, 64))):
+            expected = [text[start:stop].decode() for start, stop, _ in oracle.find(text, wanted)]
+            assert _find(text, wanted) == expected, text
+
+
+def test_find_random_numbers_equal_the_oracle() -> None:
+    """Numbers made valid one time in two, in the issuers' and countries' ranges and at their borders."""
+    generator = np.random.default_rng(7)
+    prefixes = [
+        "4",
+        "51",
+        "55",
+        "56",
+        "2220",
+        "2221",
+        "2720",
+        "2721",
+        "34",
+        "37",
+        "300",
+        "305",
+        "306",
+        "3095",
+        "36",
+        "3527",
+        "3528",
+    ]
+    prefixes += ["3589", "3590", "6011", "644", "649", "65", "62", "5018", "6304", "1800", "2131", "2200", "2205", "9999"]
+    for _ in range(4000):
+        prefix, length = prefixes[int(generator.integers(0, len(prefixes)))], int(generator.integers(11, 21))
+        digits = (prefix + "".join(map(str, generator.integers(0, 10, 20))))[: length - 1]
+        total = sum(divmod(2 * int(d), 10)[0] + 2 * int(d) % 10 if n % 2 == 0 else int(d) for n, d in enumerate(digits[::-1]))
+        last = -total % 10 if generator.random() < 0.8 else int(generator.integers(0, 10))
+        text = f"{'card ' if generator.random() < 0.5 else ''}{digits}{last} x".encode()
+        assert _find(text, 1) == [text[start:stop].decode() for start, stop, _ in oracle.find(text, 1)], text
+
+
+def test_find_valid_ibans_of_every_country() -> None:
+    for country, length in oracle._LENGTH_OF.items():
+        rest = "".join(str((7 * place + length) % 10) for place in range(length - 4))
+        check = 98 - int("".join(str(int(one, 36)) for one in f"{rest}{country}00")) % 97
+        written = f"{country}{check:02}{rest}"
+        grouped = " ".join(written[at : at + 4] for at in range(0, length, 4))
+        assert _find(f"to {written}, or {grouped}.", identifiers.WANTS_IBAN) == [written, grouped]
+
+
+def test_find_numbers_of_several_documents_stay_inside_them() -> None:
+    texts = ["411111111", "1111111", "4111111111111111", "", "+1415", "5552671", "GB", "82WEST12345698765432"]
+    offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
+    found = identifiers.find(offsets, data, ALL)
+    assert (found.starts.tolist(), found.stops.tolist()) == ([offsets[2]], [offsets[3]])
+
+
+def test_find_lone_continuation_bytes_are_no_part_of_a_number() -> None:
+    assert _find(b"\x80415-555-2671\xbf \xe24111111111111111\x80") == ["415-555-2671", "4111111111111111"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "1",
+        "1 ",
+        "+1 ",
+        "(",
+        "+",
+        "GB82",
+        "4111 ",
+        "4111-",
+        "123-",
+        "call ",
+        "1.",
+        "tel 1 ",
+        "(1)",
+        "x1",
+        "GB82WEST1234569876543",
+    ],
+)
+def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
+    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 7

@@ -1,0 +1,178 @@
+"""Which spans are addresses, and that hostile bytes cost no more than others."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe import columns
+from datapipe.kernels.redact import pii
+from tests.oracles import pii as oracle
+
+
+def _find(text: str) -> list[str]:
+    offsets, data = columns.text_buffers(pa.array([text], pa.large_string()))
+    found = pii.find(offsets, data, True, True, True)
+    return [data[start:stop].tobytes().decode() for start, stop in zip(found.starts, found.stops, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("write to jane.doe+news@mail.example.co.uk.", ["jane.doe+news@mail.example.co.uk"]),
+        ("<o'brien@x.ie>, 'j@x.de'; mailto:a_b@c-d.org?subject=x", ["o'brien@x.ie", "j@x.de", "a_b@c-d.org"]),
+        ("a@b.io", ["a@b.io"]),
+        ("UPPER@CASE.COM-", ["UPPER@CASE.COM"]),
+        ("JANE@XN--MNCHEN-3YA.XN--P1AI", ["JANE@XN--MNCHEN-3YA.XN--P1AI"]),
+        ("联系jane@x.com。", ["jane@x.com"]),
+        ("a@b.com@c.com", ["a@b.com"]),
+        (".jane@x.com and ..jane@y.com and a..jane@z.com", ["jane@x.com", "jane@y.com", "jane@z.com"]),
+        ("x" * 64 + "@a.de", ["x" * 64 + "@a.de"]),
+        ("x" * 65 + "@a.de", []),
+        ("a@" + "b" * 63 + ".de", ["a@" + "b" * 63 + ".de"]),
+        ("a@" + "b" * 64 + ".de", []),
+        ("jane.@x.com jane@-x.com jane@x jane@x.c jane@x.com5 @x.com jane@ x.com jane@.com", []),
+        ("jane@x.com.5 jane@x.com.b", ["jane@x.com", "jane@x.com"]),
+        ("logo@2x.png icons@3x.min.js pkg@1.2.3", []),
+        ("@", []),
+        ("", []),
+    ],
+)
+def test_find_email_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from 8.8.8.8 to 8.8.4.4.", ["8.8.8.8", "8.8.4.4"]),
+        ("8.8.8.8", ["8.8.8.8"]),
+        ("http://8.8.8.8:53/x, root@8.8.8.8, 8.8.8.8/24, 8.8.8.1-8.8.8.9", ["8.8.8.8"] * 3 + ["8.8.8.1", "8.8.8.9"]),
+        ("地址8.8.8.8，ip=8.8.8.8|", ["8.8.8.8", "8.8.8.8"]),
+        ("::ffff:8.8.8.8", ["8.8.8.8"]),
+        ("up since 8.8.8.8... then", ["8.8.8.8"]),
+        ("10.0.0.1 127.0.0.1 192.168.1.1 172.16.0.1 169.254.1.1 100.64.0.1 224.0.0.1 255.255.255.255 0.0.0.0 192.0.2.7", []),
+        ("172.15.0.1 172.32.0.1 100.63.255.255 100.128.0.0", ["172.15.0.1", "172.32.0.1", "100.63.255.255", "100.128.0.0"]),
+        ("1.2.3.4.5 .1.2.3.4 1.2.3 1.2.3.256 01.2.3.4 1..2.3.4 1.2.3.1000 12345678901.2.3.4", []),
+        ("version 1.2.3.4, Version: 1.2.3.4, version is 1.2.3.4, v1.2.3.4, v. 1.2.3.4", []),
+        ("versions 1.2.3.4 and 1.2.3.5, section 8.1.2.31, § 8.1.2.31, §8.1.2.31", []),
+        ("Chrome/41.0.2228.0 nginx/1.2.3.4 openssl-1.2.3.4 1.2.3.4-beta 1.2.3.4a lib_1.2.3.4 8.8.8.8.in-addr.arpa", []),
+        ("the version was old\nserver 8.8.8.8", ["8.8.8.8"]),
+        ("version 2 (8.8.8.8)", ["8.8.8.8"]),
+        ("paragraph 1.2.3.4 of Appendix 1.2.3.4", []),
+    ],
+)
+def test_find_ipv4_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2001:4860:4860::8888", ["2001:4860:4860::8888"]),
+        ("at [2600:1f18:0:1:2:3:4:5]:443.", ["2600:1f18:0:1:2:3:4:5"]),
+        ("Source:2a00:1450:4001:81b::200e: ok", ["2a00:1450:4001:81b::200e"]),
+        ("2A00:1450:4001::/48", ["2A00:1450:4001::"]),
+        ("keep d80:e4b5:79da:6cf6:71f3:51f7:9161:c319 out", ["d80:e4b5:79da:6cf6:71f3:51f7:9161:c319"]),
+        ("2001:db8::1:2 2001:0:1::2 fe80::1:2:3 fd00:1:2:3:4:5:6:7777 ::1 :: 3fff:1::2", []),
+        ("std::vector a::b dead::beef::cafe abc::def:1 12:34:56 00:1a:2b:3c:4d:5e", []),
+        ("50:06:01:60:3b:a0:11:22", []),
+        ("43:51:43:a1:b5:fc:8b:b7:0a:3a:a9:b1:0f:66:73:a8", []),
+        ("2600:1:2:3:4:5:6:7777:8 2600:12345::1:2 2600:1:2::3g", []),
+    ],
+)
+def test_find_ipv6_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git clone https://bob:hunter2@h.com/x", ["bob:hunter2@"]),
+        ("redis://:s3cret@10.0.0.1:6379 postgres://u:p@ss@db", [":s3cret@", "u:p@ss@"]),
+        ("https://bob:ghp_x@[::1]/", ["bob:ghp_x@"]),
+        ("https://h.com:80/a@b https://bob@h.com:80 http://a:b@/ http://a:b@ ://a:b@h http://a:@h", ["bob@h.com"]),
+        ("http://u:$PASS@h.com http://u:%s@h.com http://u:***@h.com http://u:${P}@h http://{u}:{p}@h", []),
+        ("http://user-0123abcd:password@h.com user-0123abcd@example.com", []),
+        (
+            "http://user-0123abcx:password@h.com user-0123abcx@example.com",
+            ["user-0123abcx:password@", "user-0123abcx@example.com"],
+        ),
+        ("http://u:" + "p" * 253 + "@h.com http://u:" + "p" * 254 + "@h", ["u:" + "p" * 253 + "@"]),
+    ],
+)
+def test_find_credentials_cases_are_as_listed(text: str, expected: list[str]) -> None:
+    assert _find(text) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scraps = [*"@@.-5_+'/(:\n§év", "jane", "doe", "x.com", ".de", "8.8.8.8", "1.2.3.4", "10.0.0.1", "..", "99", "version"]
+    scraps += ["section", "to", "ab.png", "c:d", "com", "xn--p1ai", "300.1.1.1", "2600:1::", "-.", "a@b.co"]
+    scraps += ["http://", "u:p@", "$", "*", "user-01234567", ":password@", "@example.com"]
+    for _ in range(400):
+        drawn = [scraps[number] for number in generator.integers(0, len(scraps), 9)]
+        text = "".join(scrap + ("" if generator.random() < 0.6 else " ") for scrap in drawn)
+        expected = [text[start:stop] for start, stop, kind in oracle.find(text) if kind != 2]
+        assert [span for span in _find(text) if "::" not in span] == expected, text
+
+
+def test_find_random_ipv4_are_found_where_public() -> None:
+    numbers = np.random.default_rng(1).integers(0, 2**32, 3000).tolist()
+    borders = [0x0A000000, 0x64400000, 0x64800000, 0x7F000000, 0xA9FE0000, 0xAC100000, 0xAC200000, 0xC0A80000, 0xC6120000]
+    borders += [0xC0000200, 0xC6336400, 0xCB007100, 0xE0000000, 0xC0000000, 0xC6140000]
+    numbers += [border + step for border in borders for step in (-257, -1, 0, 1, 255, 256)]
+    for number in numbers:
+        text = f"at {ipaddress.IPv4Address(number)} now"
+        assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)]
+
+
+def test_find_random_ipv6_are_found_where_public_and_clear() -> None:
+    generator = np.random.default_rng(2)
+    for _ in range(2000):
+        groups = generator.integers(0, 2**16, 8) * (generator.random(8) < 0.7)
+        groups[0] = generator.choice([0x2001, 0x2600, 0x2A00, 0x3FFF, 0xFE80, 0xFD00, 0xFC00, 0x20, 0xD80, groups[0]])
+        address = ipaddress.IPv6Address(b"".join(int(group).to_bytes(2, "big") for group in groups))
+        text = f"at {address} now"
+        assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)], text
+
+
+def test_find_spans_of_several_documents_stay_inside_them() -> None:
+    texts = ["jane@x.", "com", "8.8.", "8.8", "", "a", "@b.com", "x a@b.com"]
+    offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
+    found = pii.find(offsets, data, True, True, True)
+    assert found.starts.tolist() == [offsets[7] + 2]
+    assert found.stops.tolist() == [offsets[8]]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "aaaa@",
+        "a",
+        "@",
+        "1",
+        "1.",
+        "1.1.1.1.",
+        ".",
+        ":",
+        "a:",
+        "::",
+        "aaaa",
+        "1:2::",
+        "a.",
+        "a@a.",
+        "a@a-.",
+        "8.8.8.8 to ",
+        "a://",
+        "a://b:",
+        "a://b:c@",
+    ],
+)
+def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
+    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 7

@@ -1,0 +1,127 @@
+"""Which spans are secrets, and that hostile bytes cost no more than others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe import columns
+from datapipe.kernels.redact import secrets
+from tests.made_up_secrets import drawn_keys, drawn_secrets
+from tests.oracles import secrets as oracle
+
+ALL = (1 << len(secrets.KINDS)) - 1
+
+
+def _find(text: str | bytes, min_entropy: float = 3.5) -> list[tuple[str, str]]:
+    array = pa.array([text.encode() if isinstance(text, str) else text], pa.large_binary())
+    offsets, data = columns.text_buffers(array)
+    found = secrets.find(offsets, data, ALL, min_entropy)
+    spans = [data[start:stop].tobytes().decode(errors="replace") for start, stop in zip(found.starts, found.stops)]
+    return [(secrets.KINDS[kind], span) for kind, span in zip(found.kinds, spans)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "frame", ["{}", "key={}\n", "curl -H 'Authorization: Bearer {}' x", '{{"a": "{}"}}', "https://{}@h.com/", "\t{},"]
+)
+def test_find_drawn_secrets_of_every_kind(frame: str, seed: int) -> None:
+    for kind, secret in drawn_secrets(seed):
+        assert _find(frame.format(secret)) == [(kind, secret)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "frame",
+    ["aws_secret_access_key = {}", 'AWS_SECRET_KEY: "{}"', '"SecretAccessKey":"{}",', "x;AccountKey={};y", "secret => '{}'"],
+)
+def test_find_keys_behind_their_names(frame: str, seed: int) -> None:
+    for kind, key in drawn_keys(seed):
+        assert _find(frame.format(key)) == [(kind, key)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "aws_access_key_id = AKIAIOSFODNN7EXAMPLE",
+        "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx glpat-xxxxxxxxxxxxxxxxxxxx AKIAXXXXXXXXXXXXXXXX",
+        "ghp_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        'api_key = "your-api-key-goes-here-1234"',
+        'password = "${DB_PASSWORD_2024_abc}" secret = "{{ vault_secret_99 }}" token = "<token-4f3a9b1c>"',
+        'password = "$DB_PASSWORD_2024_abc" secret = "vault.read(path1234,abcd)" token = "$(get_secret_99)"',
+        'x.append(" .password = ").append(HexDump.shortToHex(field_1_password)).append(" .next = ")',
+        'password = os.environ["DB_PASSWORD_1a2b3c4d5e"]',
+        'password = "correcthorsebatterystaple" pwd = "hunter2"',
+        "sk-learn-contrib-hdbscan-and-more-packages-2024 sk-",
+        "hf_transformers_generation_config_defaults npm_config_registry_and_more_of_such_names",
+        "-----BEGIN PUBLIC KEY-----\n" + "aZ7b" * 30 + "\n-----END PUBLIC KEY-----",
+        "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\n" + "aZ7b" * 30,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.short eyJhbGciOiJIUzI1NiJ9.nothing.aZ7baZ7baZ7baZ7baZ7b",
+        "tokenizer = 'a1b2c3d4e5f6a7b8c9d0' key = 'a1b2c3d4e5f6a7b8c9d0e1' tokens: 'a1b2c3d4e5f6a7b8c9d0'",
+        "d41d8cd98f00b204e9800998ecf8427e da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        'if password == "a1b2c3d4e5f6a7b8c9d0e1":',
+    ],
+)
+def test_find_look_alikes_are_left_alone(text: str) -> None:
+    assert _find(text) == []
+
+
+def test_find_assignments_by_their_entropy() -> None:
+    value = "q8Zt5Lw2Rx9Vb3Kd"
+    for line in (f'api_key = "{value}"', f"'clientSecret': '{value}'", f"DB-PASSWORD: `{value}`", f"password := '{value}'"):
+        assert _find(line) == [("assignment", value)]
+        assert _find(line, 4.1) == []
+    assert _find('SECRET_KEY = "n$7(k)2w-1x!q9"') == [("assignment", "n$7(k)2w-1x!q9")]
+    assert _find('password = "abab12abab12"', 1.5) == [("assignment", "abab12abab12")]
+    assert _find('password = "abab12abab12"') == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    drawn = [secret for _, secret in drawn_secrets(seed) + drawn_keys(seed)]
+    scraps = [*drawn, *(one[: len(one) // 2] for one in drawn), *(one[len(one) // 2 :] for one in drawn)]
+    scraps += [
+        *"=:'\"` .-_\n>",
+        "password",
+        "api_key",
+        "Secret",
+        "token",
+        "EXAMPLE",
+        "xxxx",
+        "q8Zt5Lw2Rx9Vb3Kd",
+        " = ",
+        '="',
+        "eyJ",
+        "a" * 9,
+    ]
+    for _ in range(800):
+        text = "".join(scraps[at] for at in generator.integers(0, len(scraps), 8)).encode()
+        expected = [(secrets.KINDS[kind], text[a:b].decode()) for a, b, kind in oracle.find(text, ALL, 3500)]
+        assert _find(text) == expected, text
+
+
+def test_find_secrets_of_several_documents_stay_inside_them() -> None:
+    (_, secret), *_ = drawn_secrets(1)
+    texts = [secret[:9], secret[9:], secret, "", "password =", '"q8Zt5Lw2Rx9Vb3Kd"']
+    offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
+    found = secrets.find(offsets, data, ALL, 3.5)
+    assert (found.starts.tolist(), found.stops.tolist()) == ([offsets[2]], [offsets[3]])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("a", "-", "=", ":", "'", "\x80", "token=", "token='", "ghp_", "ya29.", "eyJaaaaaaaa."),
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\n" + "a" * 70,
+        "password = 'aZ7b1C2d3E4f5G6h' ",
+        "sk-ant-" + "aZ7b1C2d3" * 9 + " ",
+    ],
+)
+def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
+    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 8

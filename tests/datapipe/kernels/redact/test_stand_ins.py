@@ -1,0 +1,78 @@
+"""Stand-ins are what their oracle says, are of their kind, belong to nobody, and are not found again."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+import numpy as np
+import phonenumbers
+import pytest
+
+from datapipe.kernels.redact import identifiers, pii, stand_ins
+from tests.oracles import stand_ins as oracle
+
+
+def _stand_ins(spans: list[bytes], kinds: list[int], seed: int) -> list[bytes]:
+    data = np.frombuffer(b"".join(spans), np.uint8)
+    stops = np.cumsum([len(span) for span in spans])
+    starts = stops - np.array([len(span) for span in spans])
+    rows = np.zeros((len(spans), stand_ins.REPLACEMENT_BYTES), np.uint8)
+    lengths = np.zeros(len(spans), np.int64)
+    with np.errstate(over="ignore"):
+        stand_ins.write_stand_ins(data, starts, stops, np.array(kinds, np.uint8), np.uint64(seed), rows, lengths)
+    return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _of_kind(kind: int) -> list[str]:
+    return [one.decode() for one in _stand_ins([b"%d" % number for number in range(300)], [kind] * 300, 5)]
+
+
+def test_write_stand_ins_random_spans_equal_the_oracle() -> None:
+    generator = np.random.default_rng(0)
+    spans = [generator.bytes(int(length)) for length in generator.integers(1, 30, 300)]
+    kinds = generator.integers(0, pii.SECRET + 1, 300).tolist()
+    for seed in (0, 2**64 - 1):
+        assert _stand_ins(spans, kinds, seed) == [oracle.stand_in(span, kind, seed) for span, kind in zip(spans, kinds)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "least"),
+    [
+        (pii.EMAIL, r"user-[0-9a-f]{8}@example\.com", 300),
+        (pii.IPV4, r"192\.0\.2\.[0-9]{1,3}", 100),
+        (pii.IPV6, r"2001:db8::[0-9a-f]{4}:[0-9a-f]{4}", 300),
+        (pii.CREDENTIALS, r"user-[0-9a-f]{8}:password@", 300),
+        (pii.CARD, r"9999[0-9]{12}", 300),
+        (pii.IBAN, r"ZZ[0-9]{20}", 300),
+        (pii.SSN, r"987-65-432[0-9]", 10),
+        (pii.PHONE, r"\+1-555-555-01[0-9]{2}", 90),
+        (pii.SECRET, r"EXAMPLE-[0-9a-f]{16}", 300),
+    ],
+)
+def test_write_stand_ins_have_their_shape_and_differ(kind: int, shape: str, least: int) -> None:
+    found = _of_kind(kind)
+    assert all(re.fullmatch(shape, one) for one in found)
+    assert len(set(found)) >= least
+
+
+def test_write_stand_ins_are_valid_and_reserved() -> None:
+    assert all(ipaddress.ip_address(one) in ipaddress.ip_network("192.0.2.0/24") for one in _of_kind(pii.IPV4))
+    assert all(ipaddress.ip_address(one) in ipaddress.ip_network("2001:db8::/32") for one in _of_kind(pii.IPV6))
+    for digits in _of_kind(pii.CARD):
+        doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+        assert sum(number // 10 + number % 10 for number in doubled) % 10 == 0
+    for written in _of_kind(pii.IBAN):
+        assert int("".join(str(int(one, 36)) for one in written[4:] + written[:4])) % 97 == 1
+    assert not any(phonenumbers.is_valid_number(phonenumbers.parse(one)) for one in _of_kind(pii.PHONE))
+
+
+def test_write_stand_ins_are_not_found_again() -> None:
+    kinds = [pii.EMAIL, pii.IPV4, pii.IPV6, pii.CARD, pii.IBAN, pii.SSN]
+    text = " ".join(one for kind in kinds for one in _of_kind(kind)) + "".join(
+        f" https://{x}h.com" for x in _of_kind(pii.CREDENTIALS)
+    )
+    data = np.frombuffer(text.encode(), np.uint8)
+    offsets = np.array([0, len(data)], np.int64)
+    assert len(pii.find(offsets, data, True, True, True).starts) == 0
+    assert len(identifiers.find(offsets, data, 63 ^ identifiers.WANTS_PHONE).starts) == 0

@@ -1,0 +1,39 @@
+"""The marks of characters against what `str` says of them, and the ends of texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, END, END_CHARS, LARGE, SMALL, WHITE, mark_table
+
+CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
+
+
+@pytest.mark.parametrize(
+    ("mark", "method"), [(WHITE, str.isspace), (CAPITAL, str.isupper), (DIGIT, str.isdigit), (ALNUM, str.isalnum)]
+)
+def test_mark_table_says_what_str_says_of_every_character(mark: int, method: Callable[[str], bool]) -> None:
+    expected = np.array(list(map(method, CHARACTERS)))
+    assert np.flatnonzero(((mark_table() & mark) != 0) != expected).tolist() == []
+
+
+def test_mark_table_letters_without_case_are_small_and_large() -> None:
+    marks = {character: int(mark_table()[ord(character)]) & (SMALL | LARGE) for character in "éÉжЖ中ǅ5."}
+    assert marks == {
+        "é": SMALL,
+        "ж": SMALL,
+        "É": LARGE,
+        "Ж": LARGE,
+        "中": SMALL | LARGE,
+        "ǅ": SMALL | LARGE,
+        "5": 0,
+        ".": 0,
+    }
+
+
+def test_mark_table_ends_are_those_listed() -> None:
+    assert np.flatnonzero(mark_table() & END).tolist() == sorted(map(ord, END_CHARS))

@@ -1,0 +1,76 @@
+"""The tables against the Unicode database, for every code point."""
+
+from __future__ import annotations
+
+import random
+import sys
+import unicodedata
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from datapipe.kernels.text.unicode_classes import OTHER, SPACE, class_table, decode, stable_table
+from tests.oracles.words import characters, kind
+
+Form = Literal["NFC", "NFKC", "NFD", "NFKD"]
+FORMS: tuple[Form, ...] = ("NFC", "NFKC", "NFD", "NFKD")
+
+
+def test_class_table_every_code_point_has_its_class() -> None:
+    classes = [kind(chr(code)) for code in range(sys.maxunicode + 1)]
+    assert np.array_equal(class_table(), np.array(classes, np.uint8))
+
+
+def test_class_table_white_space_is_what_split_takes() -> None:
+    for code in range(sys.maxunicode + 1):
+        if len(f"a{chr(code)}b".split()) == 2:
+            assert class_table()[code] == SPACE
+
+
+def test_class_table_replacement_and_private_use_are_known() -> None:
+    assert class_table()[0xF0000] == class_table()[0x10FFFF] == OTHER
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stable_table_texts_of_stable_characters_are_in_the_form(form: Form) -> None:
+    rng = random.Random(form)
+    stable = np.flatnonzero(stable_table(form)).tolist()
+    for _ in range(3000):
+        text = "".join(map(chr, rng.choices(stable, k=10)))
+        assert unicodedata.normalize(form, text) == text
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+def test_stable_table_no_stable_character_joins_the_one_before(form: Form) -> None:
+    pairs = [unicodedata.normalize("NFD", chr(code)) for code in range(sys.maxunicode + 1)]
+    pairs += [unicodedata.normalize("NFC", pair[:-1]) + pair[-1] for pair in pairs]
+    joining = {pair[-1] for pair in pairs if len(pair) == 2 and len(unicodedata.normalize("NFC", pair)) == 1}
+    assert {"\u0301", "\u1161", "\u11c2"} < joining
+    assert not any(stable_table(form)[ord(second)] for second in joining)
+
+
+def test_stable_table_unknown_characters_are_not_stable() -> None:
+    unknown = [code for code in range(0x40000) if unicodedata.category(chr(code)) == "Cn"]
+    assert not stable_table("NFC")[unknown].any()
+
+
+@pytest.mark.parametrize("text", ["aé中😀", "\ud7ff\ue000\uffff", "\x00\x7f\x80\u07ff\u0800\U00010000\U0010ffff"])
+def test_decode_well_formed_text_gives_its_characters(text: str) -> None:
+    assert _decoded(text.encode()) == [(ord(character), len(character.encode())) for character in text]
+
+
+@pytest.mark.parametrize(
+    "text", [b"\x80", b"\xc3", b"\xe2\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xffa\xfe"]
+)
+def test_decode_ill_formed_bytes_are_one_replacement_each(text: bytes) -> None:
+    assert _decoded(text) == [(ord(character), size) for _, character, size in characters(text)]
+
+
+def _decoded(text: bytes) -> list[tuple[int, int]]:
+    data, at, seen = np.frombuffer(text, np.uint8), 0, []
+    while at < len(text):
+        code, size = decode(data, at, len(text))
+        seen.append((code, size))
+        at += size
+    return seen

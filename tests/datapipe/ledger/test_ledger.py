@@ -1,0 +1,87 @@
+"""The ledger: a record is there whole or not at all, and only while its outputs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datapipe.ledger.ledger import ATTEMPTS, FOLDER, Ledger, record_from_bytes, record_to_bytes
+from datapipe.metrics import Books, TaskMetrics
+from datapipe.plan.work import OutputRef, Record
+from datapipe.storage import Root
+
+FINGERPRINT = "ab" * 32
+
+
+def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> Record:
+    path = f"{ATTEMPTS}/step/{name}/out.bin"
+    root.write_atomic(path, name.encode())
+    output = OutputRef(path=path, rows=1, bytes=len(name), weight=3, checksum="x", facts={"eos_id": 0, "eos_token": "é"})
+    metrics = TaskMetrics(books=Books(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
+    metrics.spent("read", 1.5, 100, 3)
+    return Record(step="web/clean-0", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
+
+
+def _opened(root: Root) -> Ledger:
+    ledger = Ledger(root)
+    ledger.load()
+    return ledger
+
+
+def test_ledger_record_survives_a_new_ledger(tmp_path):
+    root = Root(str(tmp_path))
+    record = _record(root)
+    _opened(root).commit(record)
+    assert _opened(root).look_up(FINGERPRINT) == record
+
+
+def test_ledger_second_commit_keeps_the_first_record(tmp_path):
+    root = Root(str(tmp_path))
+    ledger = _opened(root)
+    first = ledger.commit(_record(root, "first"))
+    assert ledger.commit(_record(root, "second")) == first
+    assert _opened(root).look_up(FINGERPRINT) == first
+
+
+def test_ledger_every_torn_or_flipped_record_is_no_record(tmp_path):
+    content = record_to_bytes(_record(Root(str(tmp_path))))
+    for length in range(len(content) - 1):
+        assert record_from_bytes(content[:length]) is None
+    for at in range(0, len(content), 7):
+        flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        found = record_from_bytes(flipped)
+        assert found is None or record_to_bytes(found) == content
+
+
+@pytest.mark.parametrize("damage", ["missing", "shorter"])
+def test_ledger_record_without_its_outputs_is_no_record(tmp_path, damage):
+    root = Root(str(tmp_path))
+    record = _record(root)
+    _opened(root).commit(record)
+    path = Path(root.path(record.of("documents")[0].path))
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"f")
+    assert _opened(root).look_up(FINGERPRINT) is None
+
+
+def test_ledger_record_under_another_name_is_no_record(tmp_path):
+    root = Root(str(tmp_path))
+    _opened(root).commit(_record(root))
+    other = "cd" * 32
+    Path(root.path(f"{FOLDER}/{FINGERPRINT}.json")).rename(root.path(f"{FOLDER}/{other}.json"))
+    assert _opened(root).look_up(other) is None
+
+
+def test_ledger_sweep_deletes_what_no_record_names_and_nothing_else(tmp_path):
+    root = Root(str(tmp_path))
+    ledger = _opened(root)
+    record = ledger.commit(_record(root))
+    root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-killed/out.bin", b"half")
+    root.write_atomic(f"{ATTEMPTS}/notes/of-a-user.txt", b"mine")
+    assert ledger.sweep() == 1
+    left = [path for path, _ in root.list_files(ATTEMPTS)]
+    assert left == sorted([record.of("documents")[0].path, f"{ATTEMPTS}/notes/of-a-user.txt"])

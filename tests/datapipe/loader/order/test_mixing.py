@@ -1,0 +1,240 @@
+"""Every source within its bound after every prefix, in any phases, both ways; and what becomes of caps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import SnapshotError
+from datapipe.loader.order.mixing import Mixture, SplitTree
+from datapipe.loader.order.recipe import Recipe
+from datapipe.loader.order.segments import plan_segments
+from datapipe.shards.manifest import Phase
+
+weight_lists = st.lists(st.integers(1, 2**60 - 1) | st.integers(1, 50), min_size=1, max_size=30).filter(
+    lambda weights: sum(weights) < 2**62
+)
+S = 10
+
+
+def make_recipe(phases: Sequence[tuple[int | None, Mapping[str, int]]], **caps: float) -> Recipe:
+    made = tuple(Phase(until_tokens=until, weights=dict(weights)) for until, weights in phases)
+    return Recipe(sequence_length=S, phases=made, max_epochs=caps)
+
+
+def make_mixture(phases: Sequence[tuple[int | None, Mapping[str, int]]]) -> Mixture:
+    names = sorted({name for _, weights in phases for name in weights})
+    return Mixture(make_recipe(phases), tuple(names), [10] * len(names))
+
+
+def worst_error(weights: list[int], leaves: np.ndarray) -> float:
+    """The largest distance of any leaf's count from its share, over all prefixes."""
+    shares = np.array([weight / sum(weights) for weight in weights])
+    # counts: (num_prefixes, num_leaves)
+    counts = np.cumsum(leaves[:, None] == np.arange(len(weights)), axis=0)
+    return float(np.abs(counts - np.arange(1, len(leaves) + 1)[:, None] * shares).max())
+
+
+def test_split_tree_three_to_one_alternates_evenly() -> None:
+    leaves, ordinals = SplitTree([3, 1]).assign(np.arange(8))
+    assert leaves.tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
+    assert ordinals.tolist() == [0, 0, 1, 2, 3, 1, 4, 5]
+
+
+@settings(deadline=None, max_examples=60)
+@given(weight_lists)
+def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> None:
+    leaves, _ = SplitTree(weights).assign(np.arange(400))
+    assert worst_error(weights, leaves) < 2
+
+
+@pytest.mark.parametrize("weights", [[1] * 1000, [600_000] + [400] * 1000, list(range(1, 1001))])
+def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> None:
+    leaves, _ = SplitTree(weights).assign(np.arange(4000))
+    assert worst_error(weights, leaves) < 2
+    rounds = -(-3 * sum(weights) // min(weights))  # after two shares' worth even the smallest has come up
+    assert min(SplitTree(weights).counts(rounds)) >= 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(weight_lists, st.integers(0, 2**50))
+def test_split_tree_assign_counts_and_nth_agree(weights: list[int], start: int) -> None:
+    tree = SplitTree(weights)
+    leaves, ordinals = tree.assign(np.arange(start, start + 40))
+    before, after = tree.counts(start), tree.counts(start + 40)
+    for offset, (leaf, ordinal) in enumerate(zip(leaves.tolist(), ordinals.tolist())):
+        assert ordinal == before[leaf]
+        assert tree.nth(leaf, ordinal) == start + offset
+        before[leaf] += 1
+    assert before == after
+
+
+def test_mixture_phases_continue_the_ordinals_of_each_source() -> None:
+    mixture = make_mixture([(400, {"a": 1, "b": 1}), (800, {"a": 0, "b": 3, "c": 1}), (None, {"a": 1, "b": 0, "c": 1})])
+    sources, ordinals = mixture.assign(np.arange(120))
+    for source in range(3):
+        assert ordinals[sources == source].tolist() == list(range(int((sources == source).sum())))
+    assert np.bincount(sources[:40], minlength=3).tolist() == [20, 20, 0]
+    assert np.bincount(sources[40:80], minlength=3).tolist() == [0, 30, 10]
+    assert np.bincount(sources[80:], minlength=3).tolist() == [20, 0, 20]
+    for sample in range(120):
+        assert mixture.sample_of(int(sources[sample]), int(ordinals[sample])) == sample
+        assert mixture.counts(sample) == np.bincount(sources[:sample], minlength=3).tolist()
+
+
+def test_mixture_sample_of_source_that_ends_is_none() -> None:
+    mixture = make_mixture([(400, {"a": 1, "b": 1}), (None, {"b": 1})])
+    assert mixture.sample_of(0, 19) is not None
+    assert mixture.sample_of(0, 20) is None
+
+
+def test_mixture_boundary_between_sequences_goes_to_the_nearest() -> None:
+    mixture = make_mixture([(14, {"a": 1}), (26, {"b": 1}), (25, {"c": 1}), (None, {"d": 1})])
+    sources, _ = mixture.assign(np.arange(5))
+    assert sources.tolist() == [0, 1, 1, 3, 3]
+    assert not mixture.is_drawn(2)
+
+
+def test_mixture_last_phase_holds_after_its_end() -> None:
+    sources, ordinals = make_mixture([(100, {"a": 1, "b": 1})]).assign(np.array([10**6, 10**6 + 1]))
+    assert sorted(sources.tolist()) == [0, 1]
+    assert ordinals.tolist() == [500_000, 500_000]
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ({"a": 0}, "every weight is 0"),
+        ({"a": -1}, "negative"),
+        ({"a": 2**62, "b": 2**62 + 1}, "2\\^62"),
+    ],
+)
+def test_mixture_impossible_weights_are_refused(weights: dict[str, int], reason: str) -> None:
+    with pytest.raises(SnapshotError, match=reason):
+        make_mixture([(None, weights)])
+
+
+def test_mixture_common_factor_does_not_count() -> None:
+    sources, _ = make_mixture([(None, {"a": 2**80, "b": 2**80})]).assign(np.arange(4))
+    assert sorted(sources.tolist()) == [0, 0, 1, 1]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> list[tuple[int | None, dict[str, int]]]:
+    """Phases of some samples each, in which sources come and go."""
+    names = [f"s{number}" for number in range(draw(st.integers(1, 9)))]
+    weights = st.fixed_dictionaries({name: st.sampled_from([0, 0, 1, 1, 2, 3, 7, 100, 10**6]) for name in names})
+    phases = draw(st.lists(weights.filter(lambda one: any(one.values())), min_size=1, max_size=10))
+    ends = np.cumsum(draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 23]), min_size=len(phases), max_size=len(phases))))
+    return [(int(end) * S, one) for end, one in zip(ends[:-1], phases)] + [(None, phases[-1])]
+
+
+@settings(deadline=None, max_examples=60)
+@given(schedules())
+def test_mixture_any_phases_stay_within_three_of_quota_and_draw_nothing_of_weight_zero(phases) -> None:
+    sources, ordinals = make_mixture(phases).assign(np.arange(300))
+    names = sorted(phases[0][1])
+    shares, counts = [Fraction(0)] * len(names), [0] * len(names)
+    number = 0
+    for sample, (source, ordinal) in enumerate(zip(sources.tolist(), ordinals.tolist())):
+        while phases[number][0] is not None and sample * S >= phases[number][0]:
+            number += 1
+        weights = phases[number][1]
+        assert weights[names[source]] > 0
+        assert ordinal == counts[source]
+        counts[source] += 1
+        total = sum(weights.values())
+        shares = [share + Fraction(weights[name], total) for share, name in zip(shares, names)]
+        assert max(abs(share - count) for share, count in zip(shares, counts)) < 3
+
+
+def test_mixture_at_the_end_of_each_phase_is_within_one_of_quota() -> None:
+    stairs = [((stair + 1) * 101 * S, {"a": 64 - stair, "b": 1 + stair, "c": 7, "d": 1}) for stair in range(64)]
+    mixture = make_mixture([*stairs, (None, {"d": 1})])
+    shares = np.zeros(4)
+    for until, weights in stairs:
+        shares += 101 * np.array(list(weights.values())) / sum(weights.values())
+        assert np.abs(np.array(mixture.counts(until // S)) - shares).max() < 1 + 1e-9
+
+
+def test_mixture_thousand_sources_in_stairs_is_planned_exactly() -> None:
+    names = [f"s{number:04d}" for number in range(1000)]
+    phases = [(stair * 500 * S, {name: 1 + (at * stair) % 97 for at, name in enumerate(names)}) for stair in range(1, 9)]
+    mixture = make_mixture([*phases, (None, dict.fromkeys(names, 1))])
+    counts = np.array([mixture.counts(stair * 500) for stair in range(9)])
+    assert (np.diff(counts, axis=0).sum(axis=1) == 500).all()
+    assert (np.diff(counts, axis=0) >= 0).all()
+    assert min(mixture.counts(4000 + 2000)) >= 1  # none starves
+
+
+def test_mixture_capped_source_stops_is_refused_or_gives_its_place_away() -> None:
+    sources, sizes = ("big", "small"), [1000, 10]
+    weights = [(None, {"big": 3, "small": 1})]
+    base = {"sequence_length": S, "phases": make_recipe(weights).phases, "max_epochs": {"small": 2.0}}
+    stopped = Mixture(Recipe(**base, total_tokens=500 * S), sources, sizes)
+    assert stopped.end is not None
+    assert stopped.counts(stopped.end)[1] == 20
+    with pytest.raises(SnapshotError, match=r"'small' would pass its max_epochs, 2\.0.*exhausted: redistribute"):
+        Mixture(Recipe(**base, exhausted="refuse", total_tokens=500 * S), sources, sizes)
+    assert Mixture(Recipe(**base, exhausted="refuse", total_tokens=70 * S), sources, sizes).counts(70) == [52, 18]
+    spread = Mixture(Recipe(**base, exhausted="redistribute", total_tokens=500 * S), sources, sizes)
+    assert spread.end is None
+    assert spread.counts(500) == [480, 20]
+    assert spread.counts(80) == [60, 20]
+
+
+def test_mixture_of_capped_sources_alone_ends_when_all_are_through() -> None:
+    recipe = Recipe(
+        sequence_length=S,
+        phases=make_recipe([(None, {"a": 1, "b": 2, "c": 1})]).phases,
+        max_epochs={"a": 1, "b": 1.5, "c": 3},
+        exhausted="redistribute",
+    )
+    mixture = Mixture(recipe, ("a", "b", "c"), [10, 20, 5])
+    assert mixture.end == 10 + 30 + 15
+    sources, ordinals = mixture.assign(np.arange(55))
+    assert np.bincount(sources).tolist() == [10, 30, 15]
+    for sample in range(55):
+        assert mixture.sample_of(int(sources[sample]), int(ordinals[sample])) == sample
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8), st.integers(0, 300))
+def test_mixture_redistributing_never_passes_a_cap(sources: list[tuple[int, int]], stop: int) -> None:
+    names = tuple(f"s{number}" for number in range(len(sources)))
+    recipe = Recipe(
+        sequence_length=S,
+        phases=(Phase(until_tokens=None, weights={name: weight for name, (weight, _) in zip(names, sources)}),),
+        max_epochs=dict.fromkeys(names, 1.0),
+        exhausted="redistribute",
+    )
+    mixture = Mixture(recipe, names, [cap for _, cap in sources])
+    assert mixture.end is not None
+    assert sum(cap for _, cap in sources) - len(sources) < mixture.end <= sum(cap for _, cap in sources)
+    counts = mixture.counts(min(stop, mixture.end))
+    assert all(count <= cap for count, (_, cap) in zip(counts, sources))
+
+
+def test_mixture_that_begins_later_goes_on_from_the_places_given() -> None:
+    mixture = Mixture(make_recipe([(None, {"a": 1, "b": 1})]), ("a", "b"), [10, 10], start=100, places=[70, 30])
+    sources, ordinals = mixture.assign(np.arange(100, 120))
+    assert sorted(ordinals[sources == 0].tolist()) == list(range(70, 80))
+    assert sorted(ordinals[sources == 1].tolist()) == list(range(30, 40))
+    assert mixture.sample_of(0, 69) is None
+
+
+def test_a_cap_that_a_hair_of_a_weight_creeps_up_to_is_reached_in_one_segment() -> None:
+    """What rounding leaves of a share is thousands of samples of such a source: it must not be sought in little steps."""
+    recipe = Recipe(
+        sequence_length=S,
+        phases=(Phase(until_tokens=None, weights={"bulk": 10**15, "hair": 3}),),
+        max_epochs={"hair": 1.0},
+        exhausted="redistribute",
+    )
+    segments, _ = plan_segments(recipe, ("bulk", "hair"), 0, [0, 0], {1: 2})
+    assert [dict(segment.weights) for segment in segments] == [{0: 10**15, 1: 3}, {0: 10**15}]

@@ -1,0 +1,118 @@
+"""Every epoch of a source has all its rows, in windows and strata as declared, and can be asked backwards."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError
+from datapipe.loader.order.source_order import SourceOrder
+from datapipe.shards.manifest import ShardEntry, Strata
+
+
+def make_shards(sizes: list[int], strata: list[int] | None = None) -> list[ShardEntry]:
+    return [
+        ShardEntry(
+            path=f"shards/web/part-{number:05d}.arrow",
+            source="web",
+            split="train",
+            sequences=size,
+            tokens=size,
+            documents=size,
+            bytes=1,
+            checksum="none",
+            stratum=None if strata is None else strata[number],
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def make_order(sizes: list[int], window: int = 0, strata: list[int] | None = None, **options) -> SourceOrder:
+    declared = None if strata is None else Strata(column="score", bounds=(1.0,) * max(strata), **options)
+    return SourceOrder(5, ("loader", "train", "web"), make_shards(sizes, strata), declared, window)
+
+
+SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
+
+
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 7, 8, 100])
+def test_every_epoch_has_every_row_once_in_an_order_of_its_own(window: int) -> None:
+    order = make_order(SIZES, window)
+    assert order.size == order.num_rows == sum(SIZES)
+    epochs = order.locate(np.arange(4 * order.size)).reshape(4, -1)
+    assert all(sorted(epoch.tolist()) == list(range(order.size)) for epoch in epochs)
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 4
+
+
+@pytest.mark.parametrize("window", [0, 1, 3])
+@pytest.mark.parametrize("options", [None, {"repeats": (1, 2, 3)}, {"repeats": (1, 1, 2), "order": "descending"}])
+def test_ordinals_of_is_the_inverse(window: int, options: dict | None) -> None:
+    strata = None if options is None else [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    order = make_order(SIZES, window, strata, **(options or {}))
+    for attempt in (0, 2):
+        rows = order.locate(np.arange(3 * order.size), attempt).reshape(3, -1)
+        for epoch in range(3):
+            for row in range(0, order.num_rows, 5):
+                expected = np.flatnonzero(rows[epoch] == row) + epoch * order.size
+                assert order.ordinals_of(row, epoch, attempt) == expected.tolist()
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_windows_touch_so_many_shards_at_a_time_and_each_once(window: int) -> None:
+    order = make_order(SIZES, window)
+    starts = np.cumsum([0, *SIZES])
+    shards = np.searchsorted(starts, order.locate(np.arange(order.size)), side="right") - 1
+    seen: set[int] = set()
+    ahead = list(islice(order.windows_from(0), -(-7 // window) + 1))
+    for (first, members), (stop, _) in zip(ahead, ahead[1:]):
+        assert set(shards[first:stop].tolist()) == set(members)
+        assert len(members) <= window
+        assert not seen & set(members)
+        seen |= set(members)
+    assert seen == {0, 2, 3, 4, 5, 6, 8}
+    assert ahead[-1][0] == order.size
+
+
+def test_windows_of_each_epoch_hold_other_shards() -> None:
+    order = make_order([10] * 40, window=4)
+    firsts = [next(order.windows_from(epoch * order.size))[1] for epoch in range(5)]
+    assert len({tuple(sorted(first)) for first in firsts}) == 5
+
+
+@pytest.mark.parametrize(("declared", "expected"), [("ascending", [0, 1, 2]), ("descending", [2, 1, 0])])
+@pytest.mark.parametrize("window", [0, 2])
+def test_strata_in_order_are_a_curriculum(declared, expected: list[int], window: int) -> None:
+    strata = [2, 0, 1, 0, 1, 2, 0]
+    order = make_order([10] * 7, window, strata, repeats=(1, 1, 1), order=declared)
+    rows = order.locate(np.arange(2 * order.size)).reshape(2, -1)
+    for epoch in rows:
+        drawn = np.array(strata)[epoch // 10]
+        assert [stratum for stratum, _ in zip(*np.unique(drawn, return_index=True))] == [0, 1, 2]
+        assert drawn.tolist() == sorted(drawn.tolist(), key=expected.index)
+        assert sorted(epoch.tolist()) == list(range(70))
+
+
+@pytest.mark.parametrize("declared", ["shuffled", "ascending"])
+def test_strata_repeats_come_up_as_often_in_every_epoch(declared) -> None:
+    strata = [0, 1, 2, 0, 1, 2]
+    order = make_order([5] * 6, 2, strata, repeats=(1, 0, 3), order=declared)
+    assert order.size == 10 * 1 + 10 * 3
+    rows = order.locate(np.arange(order.size))
+    times = np.bincount(rows, minlength=30).reshape(6, 5)
+    assert (times == np.array([1, 0, 3, 1, 0, 3])[:, None]).all()
+
+
+def test_a_row_that_cannot_be_had_is_replaced_by_one_of_the_same_epoch() -> None:
+    order = make_order(SIZES, 2)
+    ordinals = np.arange(3 * order.size)
+    for attempt in (1, 2):
+        rows = order.locate(ordinals, attempt).reshape(3, -1)
+        assert all(sorted(epoch.tolist()) == list(range(order.size)) for epoch in rows)
+    assert (order.locate(ordinals, 1) != order.locate(ordinals, 2)).mean() > 0.9
+
+
+def test_shards_outside_the_strata_are_refused() -> None:
+    with pytest.raises(SnapshotError, match="in no stratum"):
+        make_order([3, 3], strata=[0, 3], repeats=(1, 1))

@@ -1,0 +1,93 @@
+"""Cutting and grouping input files: every file once, and a new file disturbs one group."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.plan.splits import MAX_GROUP_FILES, check_hashes, file_hash, group_splits, text_bytes
+from datapipe.stage import InputFile, Reader, Split
+from stages.read.jsonl import Jsonl
+from stages.read.text import Text
+
+TARGET = 1 << 20
+
+
+def _file(path: str, num_bytes: int, compression: str | None = None) -> InputFile:
+    return InputFile(url=f"/{path}", path=path, num_bytes=num_bytes, stamp="1", compression=compression)
+
+
+def _corpus(num_files: int, seed: int = 1) -> list[tuple[InputFile, Reader]]:
+    rng = random.Random(seed)
+    return [(_file(f"{number:05d}.txt", rng.randrange(0, 60_000)), Text()) for number in range(num_files)]
+
+
+def test_file_hash_is_pinned_and_tells_source_and_path_apart() -> None:
+    assert file_hash("web", "a/b.jsonl") == 0xAC307B25718BF54D
+    assert len({file_hash("a", "b"), file_hash("b", "a"), file_hash("ab", ""), file_hash("", "ab")}) == 4
+
+
+def test_check_hashes_equal_paths_in_two_sources_pass() -> None:
+    check_hashes({"a": ["x", "y"], "b": ["x", "y"]})
+
+
+def test_check_hashes_one_hash_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="have the same 64-bit hash"):
+        check_hashes({"a": ["b\0c"], "a\0b": ["c"]})
+
+
+def test_group_splits_every_file_is_in_one_group_in_path_order() -> None:
+    files = _corpus(1000)
+    groups = group_splits(files, TARGET)
+    assert [split.file for group in groups for split in group] == [file for file, _ in files]
+    sizes = [sum(text_bytes(split.file) for split in group) for group in groups]
+    assert max(sizes) <= 4 * TARGET
+    assert 0.5 * TARGET < sum(sizes) / len(sizes) < 2 * TARGET
+
+
+def test_group_splits_large_files_are_cut_and_stand_alone() -> None:
+    small, large = _file("a.jsonl", 10), _file("b.jsonl", 3 * TARGET + 1)
+    groups = group_splits([(small, Jsonl()), (large, Jsonl()), (_file("c.jsonl", 10), Jsonl())], TARGET)
+    alone = [group for group in groups if group[0].file == large]
+    assert [len(group) for group in alone] == [1] * 4
+    assert [group[0].start for group in alone[1:]] == [group[0].stop for group in alone[:-1]]
+    assert alone[-1][0].stop == large.num_bytes
+
+
+def test_group_splits_large_archive_is_a_group_of_its_own() -> None:
+    packed = _file("a.jsonl.gz", TARGET // 4, "gzip")
+    assert group_splits([(packed, Jsonl())], TARGET) == [(Split(file=packed),)]
+    assert text_bytes(packed) == TARGET
+
+
+def test_group_splits_empty_files_count_for_the_work_of_opening_them() -> None:
+    files: list[tuple[InputFile, Reader]] = [(_file(f"{number:05d}.txt", 0), Text()) for number in range(10_000)]
+    groups = group_splits(files, TARGET)
+    assert len(groups) > 10
+    assert max(map(len, groups)) <= min(MAX_GROUP_FILES, 4 * TARGET // 4096)
+
+
+def test_group_splits_tiny_target_never_groups_past_the_cap_of_files() -> None:
+    files: list[tuple[InputFile, Reader]] = [(_file(f"{number:05d}.txt", 0), Text()) for number in range(9000)]
+    assert max(map(len, group_splits(files, 1 << 40))) == MAX_GROUP_FILES
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_group_splits_adding_or_removing_a_file_changes_few_groups(seed: int) -> None:
+    files = _corpus(5000)
+    rng = random.Random(seed)
+    at = rng.randrange(len(files))
+    before = set(group_splits(files, TARGET))
+    removed = set(group_splits(files[:at] + files[at + 1 :], TARGET))
+    added = set(group_splits([*files[:at], (_file(f"{at:05d}-new.txt", rng.randrange(60_000)), Text()), *files[at:]], TARGET))
+    assert len(removed - before) <= 2
+    assert len(added - before) <= 2
+
+
+def test_group_splits_changed_size_changes_few_groups() -> None:
+    files = _corpus(5000)
+    before = set(group_splits(files, TARGET))
+    grown = [*files[:2500], (_file(files[2500][0].path, 50_000), Text()), *files[2501:]]
+    assert 1 <= len(set(group_splits(grown, TARGET)) - before) <= 2

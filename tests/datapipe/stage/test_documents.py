@@ -1,0 +1,71 @@
+"""What a batch finds once, and whose time that is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.columns import make_keys
+from datapipe.stage.documents import DocumentBatch, segmentation
+
+
+def _batch() -> DocumentBatch:
+    texts = pa.array(["a b", "c\nd"], pa.large_string())
+    return DocumentBatch(
+        pa.record_batch([make_keys(1, np.arange(2, dtype=np.uint64)), texts, texts], names=["key", "id", "text"])
+    )
+
+
+def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
+    batch = _batch()
+    assert batch.found_s == {}
+    words = batch.words
+    assert set(batch.found_s) == {"words"}
+    batch.found_s.clear()
+    assert batch.words is words
+    assert batch.found_s == {}
+
+
+def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
+    batch = _batch()
+    lines = batch.lines
+    later = batch.with_columns({"score": pa.array([1.0, 2.0])})
+    assert later.lines is lines
+    assert later.found_s == {}
+    assert batch.with_columns({"text": batch.texts}).lines is not lines
+
+
+def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch):
+    class Deep(DocumentBatch):
+        @segmentation
+        def inner(self):
+            return 1
+
+        @segmentation
+        def outer(self):
+            return self.inner + 1
+
+    clock = iter([0.0, 10.0, 13.0, 15.0])  # outer begins, inner begins, inner ends, outer ends
+    monkeypatch.setattr("datapipe.stage.documents.perf_counter", lambda: next(clock))
+    batch = Deep(_batch().record)
+    assert batch.outer == 2
+    assert batch.found_s == {"inner": 3.0, "outer": 12.0}
+
+
+def _columns(found) -> list[list[int]]:
+    return [getattr(found, name).tolist() for name in found.__dataclass_fields__]
+
+
+@pytest.mark.parametrize("name", ["words", "lines", "english_words", "unicode_words", "raw_lines"])
+def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
+    texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
+    keys = make_keys(1, np.arange(4, dtype=np.uint64))
+    batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))
+    _ = batch.words, batch.lines, batch.english_words, batch.unicode_words
+    once = batch.filter(np.array([True, True, False, True]))
+    twice = once.filter(np.array([True, False, True]))  # before and after `once` was asked
+    for kept in (once, twice, once.filter(np.array([False, False, True])), once.filter(np.zeros(3, bool))):
+        assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
+    later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
+    assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))

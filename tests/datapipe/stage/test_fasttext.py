@@ -1,0 +1,198 @@
+"""Models of every kind answer as fasttext-predict does, and files that are no models are refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.stage import fasttext as fasttext_model
+from datapipe.stage.fasttext import CompiledModel, LibraryModel, open_model
+from datapipe.stage.fasttext_file import read_labels
+from stages.filter.language import bundled_model
+from tests.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
+
+_PIECES = (
+    " ",
+    "\n",
+    "\t\v\f\r",
+    "\0",
+    "</s>",
+    "__label__en",
+    "__label__",
+    "the",
+    "and",
+    "ça",
+    "der",
+    "<",
+    ">",
+    "x" * 20,
+    "日本",
+)
+
+RECIPES = {
+    "softmax": Recipe(),
+    "tree": Recipe(loss=TREE),
+    "tree of one": Recipe(loss=TREE, labels=("en",)),
+    "tree of many": Recipe(loss=TREE, labels=[f"l{number}" for number in range(40)], dim=17),
+    "negatives": Recipe(loss=NEGATIVES),
+    "one against all": Recipe(loss=ONE_VS_ALL, scale=4.0),
+    "wide": Recipe(dim=35, labels=[f"l{number}" for number in range(300)], scale=0.3),
+    "runs of words": Recipe(longest_run=3, loss=TREE),
+    "words alone": Recipe(chars=(0, 0), num_buckets=0),
+    "words and runs": Recipe(chars=(0, 0), longest_run=2),
+    "single characters": Recipe(chars=(1, 3)),
+    "any characters": Recipe(chars=(0, 12)),
+    "no end of line": Recipe(words=("the", "and")),
+    "no words": Recipe(words=()),
+    "equal words": Recipe(words=("</s>", "the", "and", "the")),
+    "quantised": Recipe(quantised=True, part=4, loss=TREE),
+    "quantised without norms": Recipe(quantised=True, has_norms=False),
+    "quantised in and out": Recipe(quantised=True, quantised_output=True, pruned=30),
+    "quantised tree": Recipe(quantised=True, quantised_output=True, pruned=30, loss=TREE, part=5),
+    "pruned": Recipe(quantised=True, pruned=60, longest_run=2),
+    "all pruned": Recipe(quantised=True, pruned=0, longest_run=2),
+    "version 11": Recipe(version=11),
+}
+
+
+def _texts(seed: int, number: int) -> list[bytes]:
+    """Words the models know between white space and marks, characters of every length, and bytes that are no text."""
+    rng = random.Random(seed)
+    picks = [
+        lambda: rng.choice(_PIECES).encode(),
+        lambda: "".join(rng.choices("theandrßéж日", k=rng.randint(1, 9))).encode() + b" ",
+        lambda: rng.randbytes(rng.randint(0, 6)),
+    ]
+    return [b"".join(rng.choice(picks)() for _ in range(rng.randint(0, 25))) for _ in range(number)]
+
+
+def _best(model: CompiledModel | LibraryModel, texts: Sequence[bytes], k: int) -> tuple[np.ndarray, np.ndarray]:
+    stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
+    starts = stops - list(map(len, texts))
+    return model.best(starts, stops, np.frombuffer(b"".join(texts) + b"#", np.uint8), k)
+
+
+def _assert_alike(path: Path, texts: Sequence[bytes], k: int) -> None:
+    """The kernels answer as the library, but for the order of equal scores, which is the library's own."""
+    model = open_model(path)
+    assert isinstance(model, CompiledModel)
+    labels, scores = _best(model, texts, k)
+    expected_labels, expected = _best(LibraryModel(path, model.labels, "as the oracle"), texts, k)
+    np.testing.assert_array_equal(scores, expected)
+    apart = np.diff(scores, axis=1, append=-1.0) != 0
+    apart[:, 1:] &= apart[:, :-1]
+    np.testing.assert_array_equal(labels[apart], expected_labels[apart])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_model_of_any_kind_answers_as_the_library(name: str, k: int, tmp_path: Path) -> None:
+    for seed in range(3):
+        path = replace(RECIPES[name], seed=seed).write(tmp_path / f"{seed}.bin")
+        _assert_alike(path, _texts(seed, 150), k)
+
+
+def test_model_quantised_too_large_to_be_dense_answers_as_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fasttext_model, "MAX_DENSE_BYTES", 0)
+    for name in ("quantised", "quantised without norms", "quantised tree", "pruned"):
+        _assert_alike(RECIPES[name].write(tmp_path / "lid.ftz"), _texts(7, 150), 2)
+
+
+def test_model_bundled_answers_as_the_library() -> None:
+    _assert_alike(bundled_model(), [*_texts(1, 400), *[text.replace(b"\n", b" ") * 9 for text in _texts(2, 50)]], 3)
+
+
+def test_model_texts_without_words_have_no_label(tmp_path: Path) -> None:
+    for path in (Recipe().write(tmp_path / "lid.bin"), bundled_model()):
+        labels, scores = _best(open_model(path), [b"", b" \n\t\r\v\f\0 ", b"</s>", b" </s>\n</s> "], 2)
+        assert (labels == -1).all()
+        assert (scores == 0).all()
+
+
+def test_model_unusual_falls_back_to_the_library_and_says_so(tmp_path: Path) -> None:
+    usual, unusual = Recipe(chars=(2, 60)), Recipe(chars=(2, 200))
+    texts = [text for text in _texts(3, 80) if len(text) < 60]
+    compiled = open_model(usual.write(tmp_path / "usual.bin"))
+    model = open_model(unusual.write(tmp_path / "unusual.bin"))
+    assert isinstance(model, LibraryModel)
+    assert (compiled.unusual, model.unusual) == ("", "n-grams of 2 to 200 characters")
+    for found, expected in zip(_best(model, texts, 2), _best(compiled, texts, 2), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_are_read_without_the_matrices(tmp_path: Path) -> None:
+    path = tmp_path / "lid.bin"
+    content = Recipe().content()
+    path.write_bytes(content[: len(content) // 2])
+    assert read_labels(path) == ("en", "de", "fr", "zh", "ga")
+    assert len(read_labels(bundled_model())) == 176
+    with pytest.raises(UserError, match=r"lid\.bin is no fastText model \(its [\d,]+ bytes end early\)"):
+        open_model(path)
+
+
+def test_labels_are_read_again_when_the_file_changed(tmp_path: Path) -> None:
+    path = Recipe().write(tmp_path / "lid.bin")
+    assert "ga" in read_labels(path)
+    Recipe(labels=("en", "de")).write(path)
+    assert read_labels(path) == ("en", "de")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"no model", "it begins otherwise"),
+        (Recipe(version=13).content(), "version 13 of the format, expected 11 or 12"),
+        (Recipe(kind=1).content(), "it holds vectors of words and tells no labels"),
+        (Recipe(labels=()).content(), "6 words and 0 labels in 6 entries"),
+        (Recipe().content()[:100], "it ends within its dictionary"),
+        (Recipe(pruned=30).content(), "its dictionary is pruned and its matrix is dense"),
+        (Recipe(num_buckets=0).content(), "6 dimensions and 0 buckets"),
+        (
+            Recipe(chars=(0, 0)).content().replace(Recipe(chars=(0, 0))._options(), Recipe(dim=7)._options()),
+            "an output of 5 x 6",
+        ),
+    ],
+)
+def test_model_that_cannot_be_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "lid.bin"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        open_model(path)
+    assert f"{path} is no fastText model ({reason})" in str(caught.value)
+
+
+def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    content = bytearray(Recipe(num_buckets=1).content())
+    rows = content.index(struct.pack("<2q", 7, 6)) + 16
+    content[rows : rows + 7 * 6 * 4] = np.full(7 * 6, np.nan, "<f4").tobytes()
+    path = tmp_path / "lid.bin"
+    path.write_bytes(content)
+    model = open_model(path)
+    with pytest.raises(UserError, match=r"lid\.bin holds values that are no numbers"):
+        _best(model, [b"the"], 1)
+    with pytest.raises(UserError, match="an output of values that are no numbers"):
+        open_model(Recipe(scale=float("nan")).write(path))
+
+
+def test_model_that_is_absent_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.bin", tmp_path):
+        for read in (open_model, read_labels):
+            with pytest.raises(UserError, match="is no fastText model"):
+                read(path)
+
+
+@pytest.mark.parametrize("cut", range(0, 1000, 37))
+def test_model_cut_anywhere_is_refused(cut: int, tmp_path: Path) -> None:
+    content = Recipe(quantised=True, quantised_output=True, pruned=20).content()
+    path = tmp_path / "lid.ftz"
+    path.write_bytes(content[: len(content) * cut // 1000])
+    with pytest.raises(UserError, match="is no fastText model"):
+        open_model(path)

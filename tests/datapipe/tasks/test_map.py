@@ -1,0 +1,60 @@
+"""What a map task does around its stages: filters that edit, filters that tag, and the limit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from datapipe.errors import DatapipeError
+from datapipe.inspect.documents import Looker, Wanted
+from tests import runs
+
+WORDS = "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
+TEXTS = [f"{WORDS * 3}Please write to jane{n}.doe@mail.org today or never.\nno end mark here\n" for n in range(12)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    lines = [json.dumps({"text": f"{n} {text}", "url": "https://a.org" if n else None}) for n, text in enumerate(TEXTS)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return f"  web:\n    path: {tmp_path}/a.jsonl\n    keep: [url]\n"
+
+
+def _run(folder, source, stages, name, **options):
+    tail = runs.TAIL.replace("validation: 5%", "max_quarantined: 100%")
+    path = runs.write_mixture(folder, source, f"stages:\n{stages}", tail, name=f"{name}.yaml")
+    return runs.run_mixture(path, output=folder / name, make_engine=runs.InProcess, **options)
+
+
+def test_filter_that_edits_changes_what_is_kept_and_counts_it(tmp_path, source):
+    done = _run(tmp_path, source, "  - filter.c4_quality: {min_sentences: 1}\n  - redact.pii\n", "edited")
+    report = done.report["sources"]["web"]
+    assert report["documents"]["kept"] == 12
+    assert report["tallies"]["filter.c4_quality:lines_without_end_mark"] == 12
+    assert report["tallies"]["redact.pii:email"] == 12
+    for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=3)):
+        assert seen.text is not None
+        assert "<EMAIL>" in seen.text
+        assert "no end mark" not in seen.text
+
+
+def test_filter_that_tags_counts_apart_and_leaves_the_text(tmp_path, source):
+    done = _run(tmp_path, source, "  - redact.pii: {mode: tag, max_hits: 0}\n", "tagged")
+    tallies = done.report["sources"]["web"]["tallies"]
+    assert tallies["redact.pii (tag):email"] == 12
+    assert "redact.pii:email" not in tallies
+    texts = [seen.text or "" for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=12))]
+    assert all("@mail.org" in text for text in texts)
+
+
+def test_url_filter_reports_documents_without_a_url(tmp_path, source):
+    done = _run(tmp_path, source, "  - filter.url: {domains: [b.org]}\n", "urls")
+    assert done.report["sources"]["web"]["tallies"]["filter.url:without_url"] == 1
+
+
+def test_limit_counts_what_cannot_be_read(tmp_path, source):
+    stages = "  - filter.length: {min_chars: 1}\n"
+    with pytest.raises(DatapipeError, match="nothing to train on"):
+        _run(tmp_path, source.replace("keep: [url]", "text: txt"), stages, "limited", limit=3)
+    assert len(Looker(str(tmp_path / "limited")).look(Wanted(outcome="quarantined", count=100))) == 3

@@ -1,0 +1,91 @@
+"""What a task of a global stage holds does not grow with the corpus: the peaks of real tasks, each in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.columns import make_keys
+from datapipe.exchange.files import ExchangeWriter
+from datapipe.plan.work import HASH_SPACE, BoundStage, MergeTask, OutputRef
+from datapipe.storage import Root
+from stages.dedup.exact import Exact
+from tests import scale_corpus
+from tests.fresh_tasks import FreshTasks, run_to_verdicts
+
+pytestmark = pytest.mark.slow
+
+_EXECUTION = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
+_NUM_DOCS, _TIMES = 4_000, 10
+_ROOM_BYTES, _WRITTEN_ROOM_BYTES = 24 << 20, 64 << 20
+"""What allocators keep, and where the rows of a task are not bounded by its bucket: of verdicts, those on the documents of one
+file come together, and rows wait until `exchange.RUN_BYTES` of them are there."""
+
+
+def _peaks(
+    tasks: FreshTasks, folder: Path, num_docs: int, stage: str, options: dict[str, object]
+) -> tuple[dict[str, int], int]:
+    """The greatest peak of each kind of task, and the bytes of all rows that were exchanged."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=_NUM_DOCS)
+    mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _EXECUTION)
+    peaks: dict[str, int] = {}
+    exchanged = 0
+    for one in run_to_verdicts(mixture, tasks):
+        peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
+        outputs = (output for kind, files in one.record.outputs.items() if kind != "documents" for output in files)
+        exchanged += sum(output.weight for output in outputs)
+    return peaks, exchanged
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "kinds"),
+    [
+        ("dedup.minhash", {"components_bytes": 0}, {"bands", "first", "second", "components", "gather"}),
+        ("dedup.lines", {}, {"meet"}),
+        ("dedup.substring", {"length": 20}, {"meet", "look", "verify"}),
+    ],
+)
+def test_task_memory_does_not_grow_with_the_corpus(
+    tasks: FreshTasks, tmp_path: Path, stage: str, options: dict[str, object], kinds: set[str]
+) -> None:
+    small, _ = _peaks(tasks, tmp_path / "small", _NUM_DOCS, stage, options)
+    large, exchanged = _peaks(tasks, tmp_path / "large", _NUM_DOCS * _TIMES, stage, options)
+    assert set(large) == kinds | {"clean-0", "verdicts", "clean-1"}
+    rooms = {kind: _ROOM_BYTES if kind in kinds else _WRITTEN_ROOM_BYTES for kind in large}
+    assert exchanged > 16 << 20  # sixteen buckets and more
+    # Allocators give back by the clock, so a peak counts that comes twice.
+    if any(large[kind] > small[kind] + rooms[kind] for kind in large):
+        again, _ = _peaks(tasks, tmp_path / "again", _NUM_DOCS * _TIMES, stage, options)
+        large = {kind: min(peak, again[kind]) for kind, peak in large.items()}
+    assert all(large[kind] <= small[kind] + rooms[kind] for kind in large), f"small: {small}, large: {large}"
+
+
+def test_merge_memory_does_not_grow_with_what_is_in_its_range(tasks: FreshTasks, tmp_path: Path) -> None:
+    """As where all rows of a table are about a few files: 64 MB in one range, held against a hundredth of them."""
+    root, stage = Root(str(tmp_path)), Exact()
+    ((table, schema),) = stage.emits().items()
+    files: list[OutputRef] = []
+    for number in range(4):
+        rng = np.random.default_rng(number)
+        keys = make_keys(number, np.arange(400_000, dtype=np.uint64))
+        rows = [keys if one.type == keys.type else pa.array(rng.integers(0, 1 << 64, len(keys), np.uint64)) for one in schema]
+        writer = ExchangeWriter(root, f"{number}.exchange", schema, 4 << 20)
+        writer.add(pa.RecordBatch.from_arrays(rows, schema=schema))
+        files.append(writer.finish())
+    peaks: list[int] = []
+    for stop in (HASH_SPACE // 100, HASH_SPACE):
+        bound = BoundStage(name="dedup.exact", stage=stage, digest="digest")
+        task = MergeTask(
+            step="merge", fingerprint=f"{stop}", seed=1, stage=bound, table=table, files=tuple(files), start=0, stop=stop,
+            limit_bytes=1 << 20,
+        )  # fmt: skip
+        measured = tasks.run(task, str(tmp_path))
+        peaks.append(measured.peak_bytes)
+    (merged,) = measured.record.of(table)
+    assert merged.rows == 1_600_000
+    mapped = merged.bytes + files[0].bytes  # local files are mapped, and what is mapped is counted with what is held
+    assert merged.weight >= 64_000_000  # three times that, if all were sorted at once
+    assert peaks[1] < peaks[0] + mapped + 3 * _ROOM_BYTES, f"peaks: {peaks}"

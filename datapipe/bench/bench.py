@@ -49,8 +49,9 @@ from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError, suggest
 from datapipe.metrics import rate_mb_per_s
-from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import source_books
+from datapipe.plan.request import Request
 from datapipe.plan.work import MapTask, Record, Task
 from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global

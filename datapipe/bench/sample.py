@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from datapipe.columns import text_lengths
-from datapipe.plan.compile import PlannedSource
+from datapipe.plan.request import PlannedSource
 from datapipe.rng import seed_for
 from datapipe.stage.base import FieldNames, ReadBatch, Split
 from datapipe.storage import open_input

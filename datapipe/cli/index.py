@@ -1,4 +1,4 @@
-"""The commands about indexes: what later runs are held against. `cli/main.py` puts them beside the others."""
+"""`datapipe index` and `datapipe takedown`: what later runs compare their documents with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that looks into an output. `cli/main.py` puts it beside the others."""
+"""`datapipe inspect`: look at documents, at clusters of duplicates, and at what other thresholds would keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from datapipe.cli.loader import OutputFolder
+from datapipe.cli.options import OutputFolder
 from datapipe.errors import UserError
 
 

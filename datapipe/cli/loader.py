@@ -1,4 +1,4 @@
-"""The commands about streaming a finished output. `cli/main.py` puts them beside the others."""
+"""`datapipe trace` and `datapipe loader-bench`: the commands about streaming a finished output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from datapipe.cli.options import OutputFolder
 from datapipe.errors import UserError
-
-OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
 
 
 def trace(

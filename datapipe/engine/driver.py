@@ -19,8 +19,9 @@ from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
-from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import excesses, over_quarantined, source_books
+from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0

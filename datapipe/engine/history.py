@@ -21,7 +21,8 @@ from datapipe.config import Mixture, load_mixture
 from datapipe.engine.publish import MIXTURE
 from datapipe.errors import UserError
 from datapipe.ledger.ledger import Ledger
-from datapipe.plan.compile import Plan, Request, Step
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.stage.base import InputFile, Reader
 from datapipe.storage import Root

@@ -17,7 +17,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.engine.inputs import discover
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_settled
-from datapipe.plan.compile import PlannedSource, Request
+from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import InputFile, Reader, Stage

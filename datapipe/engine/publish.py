@@ -23,7 +23,8 @@ from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.plan import weighting
-from datapipe.plan.compile import Plan, Request
+from datapipe.plan.compile import Plan
+from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import OutputRef, PackTask
 from datapipe.shards.checksum import bytes_checksum, file_checksum

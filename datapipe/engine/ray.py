@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.protocol import Attempt, Failure, failure_of
 from datapipe.errors import UserError
-from datapipe.plan.compile import Request
+from datapipe.plan.request import Request
 from datapipe.plan.work import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
 from datapipe.storage import Root, open_input
 

@@ -20,7 +20,8 @@ from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
-from datapipe.plan.compile import Plan, Request, compile_plan
+from datapipe.plan.compile import Plan, compile_plan
+from datapipe.plan.request import Request
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.plan.compile import Plan, Request
+from datapipe.plan.compile import Plan
+from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import OutputRef
 from datapipe.shards.checksum import bytes_checksum

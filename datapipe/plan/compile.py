@@ -11,16 +11,15 @@ runs they lie in (`runs.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand, runs
+from datapipe.plan.request import Request
 from datapipe.plan.steps import Meeting, Pipeline, lay_out
-from datapipe.plan.work import BoundStage, OutputRef, Record, Tables, Task, Verdicts, train_rows
-from datapipe.stage.base import InputFile, Reader, Split
+from datapipe.plan.work import OutputRef, Record, Task, Verdicts, train_rows
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
@@ -29,50 +28,6 @@ EXCHANGES = ("meet", "merge", "gather")
 
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedSource:
-    """One source as planning sees it.
-
-    Attributes:
-        groups: what each map task reads.
-        readers: by input path.
-        reader_digests: by input path, code and options of its reader.
-        stages: bound, in order.
-    """
-
-    groups: tuple[tuple[Split, ...], ...]
-    readers: Mapping[str, Reader]
-    reader_digests: Mapping[str, str]
-    stages: tuple[BoundStage, ...]
-
-    @property
-    def splits(self) -> tuple[Split, ...]:
-        """What all tasks read."""
-        return tuple(split for group in self.groups for split in group)
-
-    @property
-    def files(self) -> dict[str, InputFile]:
-        """Every input file by its path, each once however it is cut."""
-        return {split.file.path: split.file for split in self.splits}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """Everything a plan is a function of, records apart.
-
-    Attributes:
-        tokenizer_content: the user's tokenizer.json; empty where one is trained.
-        limit: read at most so many documents of each source.
-        settled: rows of earlier runs that a global stage is held against, by its name and digest.
-    """
-
-    mixture: Mixture
-    sources: Mapping[str, PlannedSource]
-    tokenizer_content: bytes = b""
-    limit: int | None = None
-    settled: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import xxhash
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.fingerprint import fingerprint
+from datapipe.plan.request import PlannedSource
 from datapipe.plan.sampling import sample_fractions
 from datapipe.plan.splits import file_hash
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
@@ -40,9 +41,6 @@ from datapipe.plan.work import (
 from datapipe.stage.base import FieldNames, Split
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import Exchange
-
-if TYPE_CHECKING:
-    from datapipe.plan.compile import PlannedSource
 
 Part = tuple[Literal["train", "validation"], int | None]
 """Split and stratum: rows that are packed together."""

@@ -20,8 +20,8 @@ _RUNNERS = {
     "meet": "datapipe.tasks.reduce",
     "merge": "datapipe.tasks.reduce",
     "gather": "datapipe.tasks.reduce",
-    "sample": "datapipe.tasks.tokenize",
-    "train": "datapipe.tasks.tokenize",
+    "sample": "datapipe.tasks.sample",
+    "train": "datapipe.tasks.train",
     "tokenize": "datapipe.tasks.tokenize",
     "pack": "datapipe.tasks.pack",
 }

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
-from datapipe.plan.compile import Plan, Request, Step
+from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceBooks, source_books
 from datapipe.plan.fingerprint import short
+from datapipe.plan.request import Request
 from datapipe.plan.steps import Meeting
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.funnel import size

@@ -32,7 +32,9 @@ from datapipe.storage import Root
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.reduce import run_gather, run_meet, run_merge
-from datapipe.tasks.tokenize import run_sample, run_tokenize, run_train
+from datapipe.tasks.sample import run_sample
+from datapipe.tasks.tokenize import run_tokenize
+from datapipe.tasks.train import run_train
 
 Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]]
 

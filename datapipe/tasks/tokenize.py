@@ -1,12 +1,11 @@
-"""From cleaned text to token rows: sample, train, tokenize.
+"""From cleaned text to token rows.
 
-    documents ─▶ sample ─▶ train ─▶ tokenizer.json
     documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own,
                                               │   and training documents of each stratum, where the source has any
                                               └▶ tokens and words by language, and which ids were used at all
 
 The hash of a row is a keyed hash of the document's key: its place in the global shuffle of its source. Which documents are
-sampled or held out are thresholds on keyed hashes too, so neither depends on how the input was cut.
+held out is a threshold on a keyed hash too, so it does not depend on how the input was cut.
 """
 
 from __future__ import annotations
@@ -21,72 +20,20 @@ from numpy.typing import NDArray
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.exchange.partitions import TableWriter, committed_bytes, read_documents, read_table
+from datapipe.exchange.partitions import committed_bytes, read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import OutputRef, SampleTask, TokenizeTask, TrainTask, train_rows
-from datapipe.rng import below_fraction, keyed_hash, seed_for, shuffle_hash
+from datapipe.plan.work import OutputRef, TokenizeTask, train_rows
+from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
+from datapipe.tasks.sample import is_validation
 from datapipe.tasks.strata import strata_of
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
-from datapipe.tokens.training import train_tokenizer
 
 Outputs = dict[str, tuple[OutputRef, ...]]
-
-_SAMPLE = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
-
-
-def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool_]:
-    """Which documents are held out: (num_docs,) bool."""
-    return below_fraction(keyed_hash(key_halves(keys), seed_for(seed, "validation")), fraction)
-
-
-def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Writes the text of a keyed sample of the training documents; `plan/sampling.py` says how much of it."""
-    metrics = TaskMetrics()
-    writer = TableWriter(root, f"{folder}/sample.arrow", _SAMPLE)
-    seed = seed_for(task.seed, "tokenizer", "sample")
-    for batch in read_documents(root, task.documents, metrics):
-        started = perf_counter()
-        chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), task.fraction)
-        chosen &= ~is_validation(batch.keys, task.seed, task.validation)
-        sampled = batch.filter(chosen)
-        writer.add(pa.record_batch([sampled.texts], schema=_SAMPLE))
-        metrics.spent("sample", perf_counter() - started, sampled.text_bytes, sampled.num_docs)
-    written = writer.finish()
-    return {"sample": (written,)}, metrics
-
-
-def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Trains a tokenizer, or writes the user's in its canonical form."""
-    metrics, started = TaskMetrics(), perf_counter()
-    if task.content:
-        encoder = Encoder(task.content, eos=task.eos)
-    else:
-        encoder = Encoder(_train(task, root), eos=task.eos)
-    path = f"{folder}/tokenizer.json"
-    with root.open_output(path) as stream:
-        stream.write(encoder.to_json())
-    checksum, size = file_checksum(root, path)
-    facts: dict[str, int | str] = {
-        "vocab_size": encoder.vocab_size,
-        "eos_id": encoder.eos_id,
-        "eos_token": encoder.eos_token,
-        "fingerprint": encoder.fingerprint,
-        "unusual": encoder.unusual,
-    }
-    output = OutputRef(path=path, rows=encoder.vocab_size, bytes=size, weight=size, checksum=checksum, facts=facts)
-    metrics.spent("train tokenizer", perf_counter() - started, sum(sample.weight for sample in task.samples))
-    return {"tokenizer": (output,)}, metrics
-
-
-def _train(task: TrainTask, root: Root) -> bytes:
-    texts = (batch.column("text") for output in task.samples for batch in read_table(root, output))
-    assert task.eos is not None
-    return train_tokenizer(texts, vocab_size=task.vocab_size, eos=task.eos, pattern=task.pattern)
 
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:

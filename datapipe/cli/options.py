@@ -1,0 +1,36 @@
+"""Arguments and options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from datapipe.errors import UserError
+
+OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
+MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the mixture: --set pack.sequence_length=512"),
+]
+Output = Annotated[str | None, typer.Option(metavar="URL", help="Where to write, instead of the mixture's output.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source: a quick look.")]
+
+
+def size_of(option: str, value: str) -> int:
+    """Bytes of a size such as "64MB". Raises UserError, which names the option."""
+
+    from datapipe.config.units import parse_size
+
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise UserError(f"{option} {value}: {error}") from None
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal handler: ends the command as Ctrl-C does."""
+    raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from datapipe.errors import DatapipeError
 
 
 @dataclass(slots=True)
-class Books:
+class DocumentCounts:
     """What happened to the documents that entered one step of one source.
 
     Attributes:
@@ -32,16 +32,16 @@ class Books:
     kept_bytes: int = 0
     quarantined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    tallies: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Books) -> None:
+    def add(self, other: DocumentCounts) -> None:
         self.read += other.read
         self.read_bytes += other.read_bytes
         self.kept += other.kept
         self.kept_bytes += other.kept_bytes
         self.quarantined += other.quarantined
         self.dropped.update(other.dropped)
-        self.tallies.update(other.tallies)
+        self.counts.update(other.counts)
 
     def check(self, where: str) -> None:
         """Raises DatapipeError unless every document that was read is accounted for."""
@@ -61,12 +61,12 @@ class Books:
             "kept_bytes": self.kept_bytes,
             "quarantined": self.quarantined,
             "dropped": dict(sorted(self.dropped.items())),
-            "tallies": dict(sorted(self.tallies.items())),
+            "counts": dict(sorted(self.counts.items())),
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Books:
-        return cls(**{**data, "dropped": Counter(data["dropped"]), "tallies": Counter(data["tallies"])})
+    def from_json(cls, data: Mapping[str, Any]) -> DocumentCounts:
+        return cls(**{**data, "dropped": Counter(data["dropped"]), "counts": Counter(data["counts"])})
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class TaskMetrics:
         peak_bytes: the worker's peak resident memory when the task ended.
     """
 
-    books: Books = field(default_factory=Books)
+    document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     work: dict[str, Work] = field(default_factory=dict)
     tokens: int = 0
     sequences: int = 0
@@ -217,7 +217,7 @@ class TaskMetrics:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "books": self.books.to_json(),
+            "document_counts": self.document_counts.to_json(),
             "work": {name: work.to_json() for name, work in self.work.items()},
             "tokens": self.tokens,
             "sequences": self.sequences,
@@ -232,13 +232,18 @@ class TaskMetrics:
         work = {name: Work(**one) for name, one in data["work"].items()}
         packing = {int(length): Packing(**one) for length, one in data.get("packing", {}).items()}
         fertility = Fertility.from_json(data["fertility"])
-        read = {"books": Books.from_json(data["books"]), "work": work, "packing": packing, "fertility": fertility}
+        read = {
+            "document_counts": DocumentCounts.from_json(data["document_counts"]),
+            "work": work,
+            "packing": packing,
+            "fertility": fertility,
+        }
         return cls(**{**data, **read})
 
 
-def total_books(parts: Iterable[Books]) -> Books:
+def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
     """The sum of books."""
-    total = Books()
+    total = DocumentCounts()
     for part in parts:
         total.add(part)
     return total

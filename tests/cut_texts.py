@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.global_steps import batch_of, exchanged, reduce_all
 
 from datapipe.stage import StageContext
-from datapipe.stage.cut_points import SEAMS, SEAMS_TYPE
+from datapipe.stage.cut_points import CUT_POINTS, SEAMS_TYPE
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS, as_settled
-from tests.meetings import batch_of, exchanged, meet_all
+from datapipe.stage.tables import FINAL_SCHEMAS, as_reference
 
 Spans = dict[bytes, list[tuple[int, int]]]
 
@@ -27,13 +27,13 @@ def seeds(quick: int, total: int) -> list[Any]:
 
 def spans_cut(stage: Global, batches: Sequence[DocumentBatch], **options: Any) -> Spans:
     """Spans that go, by key, united and in order; options as for `meet_all`."""
-    return _united(meet_all(stage, batches, **options)["cuts"])
+    return _united(reduce_all(stage, batches, **options)["cuts"])
 
 
 def spans_cut_against(stage: Global, old: Sequence[DocumentBatch], batches: Sequence[DocumentBatch], **options: Any) -> Spans:
     """Spans that go from documents that come after an earlier run; its rows are old, and of its verdicts there are none."""
     tables = {
-        name: [as_settled(rows) for batch in old for rows in [stage.emit(batch)[name]] if name not in FINAL_SCHEMAS]
+        name: [as_reference(rows) for batch in old for rows in [stage.emit(batch)[name]] if name not in FINAL_SCHEMAS]
         + [stage.emit(batch)[name] for batch in batches]
         for name in stage.emits()
     }
@@ -67,15 +67,15 @@ def bytes_cut(spans: Spans, keys: Sequence[bytes]) -> list[set[int]]:
     return [{at for start, stop in spans.get(key, []) for at in range(start, stop)} for key in keys]
 
 
-def with_seams(texts: Sequence[str], rng: random.Random) -> tuple[DocumentBatch, list[tuple[int, int, str]]]:
+def with_cut_points(texts: Sequence[str], rng: random.Random) -> tuple[DocumentBatch, list[tuple[int, int, str]]]:
     """Texts with seams here and there, and their parts: document, first byte, text."""
-    seams, parts = [], []
+    cut_points, parts = [], []
     for document, text in enumerate(texts):
         places = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(0, 3)))) if text else []
         begins = [len(text[:place].encode()) for place in [0, *places]]
         parts += [(document, *part) for part in zip(begins, (text[i:j] for i, j in pairwise([0, *places, len(text)])))]
-        seams.append(begins[1:])
-    return batch_of(texts, seams=pa.array(seams, SEAMS_TYPE)), parts
+        cut_points.append(begins[1:])
+    return batch_of(texts, cut_points=pa.array(cut_points, SEAMS_TYPE)), parts
 
 
 def of_documents(gone: Sequence[set[int]], parts: Sequence[tuple[int, int, str]]) -> list[set[int]]:
@@ -90,7 +90,7 @@ def cut_from(spans: Spans, batch: DocumentBatch) -> DocumentBatch:
     """The documents without the spans, with seams where they were; before, they had none."""
     texts = ["".join(parts) for parts in parts_kept(spans, batch)]
     ends = [list(accumulate(len(part.encode()) for part in parts))[:-1] for parts in parts_kept(spans, batch)]
-    return batch.with_columns({"text": pa.array(texts, pa.large_string()), SEAMS: pa.array(ends, SEAMS_TYPE)})
+    return batch.with_columns({"text": pa.array(texts, pa.large_string()), CUT_POINTS: pa.array(ends, SEAMS_TYPE)})
 
 
 def parts_kept(spans: Spans, batch: DocumentBatch) -> list[list[str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.plan.compile import compile_plan
-from datapipe.plan.work import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
+from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 from datapipe.storage import Root
 from datapipe.tasks.run_task import peak_bytes, run_task
 
@@ -100,20 +100,21 @@ def _answer(connection: Connection, content: bytes) -> None:
 
 def _warm_up() -> None:
     """Imports, compiles and loads what any task needs."""
+    from tests.global_steps import batch_of, opened, reduce_all
+
     import stages.read.parquet  # noqa: F401
     from stages.dedup.exact import Exact
     from stages.dedup.lines import Lines
     from stages.dedup.minhash import Minhash
     from stages.dedup.substring import Substring
-    from tests.meetings import batch_of, meet_all, opened
 
     page = " ".join(f"word{number}" for number in range(100))
     for stage in (Exact(), Lines(), Minhash(), Substring()):
         for at_once in (False, True):
-            meet_all(opened(stage), [batch_of([page, page, f"other {page} now\nand here", page])], at_once=at_once)
+            reduce_all(opened(stage), [batch_of([page, page, f"other {page} now\nand here", page])], at_once=at_once)
 
 
-def run_to_verdicts(mixture: Path, tasks: FreshTasks) -> list[Measured]:
+def run_to_decisions(mixture: Path, tasks: FreshTasks) -> list[Measured]:
     """Every task of a mixture up to the documents that are left by its last stage."""
     loaded = load_mixture(mixture)
     request = prepare(loaded)
@@ -127,4 +128,4 @@ def run_to_verdicts(mixture: Path, tasks: FreshTasks) -> list[Measured]:
 
 
 def _of_documents(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if isinstance(task, MapTask | MeetTask | MergeTask | GatherTask)]
+    return [task for task in tasks if isinstance(task, MapTask | ReduceTask | MergeTask | GatherTask)]

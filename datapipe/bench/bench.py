@@ -50,7 +50,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError, suggest
 from datapipe.metrics import rate_mb_per_s
 from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import source_books
+from datapipe.plan.counts import source_counts
 from datapipe.plan.request import Request
 from datapipe.plan.work import MapTask, Record, Task
 from datapipe.stage.base import FieldNames
@@ -182,7 +182,7 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
     scratch_bytes = 0
     with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:
         for name in names:
-            alone = replace(request, sources={name: request.sources[name]}, settled={})
+            alone = replace(request, sources={name: request.sources[name]}, reference_rows={})
             measuring = _Measuring(name, alone, Path(folder) / name, say)
             found[name] = measuring.measure(sample_bytes, seconds / len(names))
             scratch_bytes = max(scratch_bytes, measuring.scratch_bytes)
@@ -215,15 +215,15 @@ class _Measuring:
         uses = {use.alias: use.name for use in mixture.stages_of(self.name)}
         stages = self.request.sources[self.name].stages
         emitting = [bound.name for bound in stages if isinstance(bound.stage, Global)]
-        books = source_books(plans[0], self.name)
+        document_counts = source_counts(plans[0], self.name)
         files = self.request.sources[self.name].files.values()
         return SourceBench(
             sample=sample,
             rows=medians([pass_rows(plan, uses, emitting) for plan in plans]),
             passes=len(plans),
             cpu_share=cpu / wall,
-            tokens=books.tokens,
-            quarantined=books.books.quarantined,
+            tokens=document_counts.tokens,
+            quarantined=document_counts.document_counts.quarantined,
             compressions=tuple(sorted({file.compression or "" for file in files})),
         )
 

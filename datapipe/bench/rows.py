@@ -31,7 +31,7 @@ _KINDS = {
     "write shards": "shards",
     OTHER: "other",
 }
-_GLOBAL_KINDS = ("exchange", "by document", "verdicts")
+_GLOBAL_KINDS = ("exchange", "by document", "decisions")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,7 @@ def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     documents = {name: one.documents for name, one in found.items()}
     flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*judging, "write documents"])}
     if "read" in found:
-        flow["read"] = (sum(record.metrics.books.read for record in step.records), found["read"].documents)
+        flow["read"] = (sum(record.metrics.document_counts.read for record in step.records), found["read"].documents)
     return flow
 
 
@@ -158,9 +158,9 @@ _BY_KIND = {
     "stage": _ANY_STAGE,
     "emit": _ANY_STAGE,
     "exchange": "Rows are sorted, compressed and written: drop documents earlier, or give the output a faster disk.",
-    "meet": "It grows with the rows that meet: drop documents earlier, and copies by dedup.exact.",
+    "reduce": "It grows with the rows that meet: drop documents earlier, and copies by dedup.exact.",
     "by document": "It grows with the documents that were dropped or cut: drop documents earlier.",
-    "verdicts": "It grows with the documents and the verdicts: drop documents earlier.",
+    "decisions": "It grows with the documents and the verdicts: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, have fewer global stages.",
     "sample": "The tokenizer's sample is drawn from every document: give a tokenizer (tokenizer.path) to save it.",
     "tokenize": "It grows with the text that is kept: drop more before it, or add cores; every core encodes at this rate.",

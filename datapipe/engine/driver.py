@@ -20,7 +20,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import excesses, over_quarantined, source_books
+from datapipe.plan.counts import excesses, over_quarantined, source_counts
 from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
 
@@ -158,12 +158,12 @@ class Driver:
     def _check_quarantine(self) -> None:
         """Raises DatapipeError for a source with more in quarantine than the mixture allows, once all of it was read."""
         read = [name for name in self.request.sources if self.plan.of_kind("map", name)[0].is_committed]
-        books = {name: source_books(self.plan, name) for name in read}
+        document_counts = {name: source_counts(self.plan, name) for name in read}
         share = self.request.mixture.max_quarantined
-        source = over_quarantined(books, share)
+        source = over_quarantined(document_counts, share)
         if source is None:
             return
-        total = books[source].books
+        total = document_counts[source].document_counts
         raise DatapipeError(
             f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
             f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._example(source)} "

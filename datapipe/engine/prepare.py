@@ -16,7 +16,7 @@ from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.engine.inputs import discover
 from datapipe.errors import UserError, suggest
-from datapipe.index.reference_rows import find_settled
+from datapipe.index.reference_rows import find_reference_rows
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.work import BoundStage
@@ -36,9 +36,9 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
         _check_outside(mixture, name, [file.url for file, _ in found])
     check_hashes({name: [file.path for file, _ in found] for name, found in files.items()})
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
-    settled = find_settled(mixture, stages, {name: list(sources[name].files) for name in sources})
+    reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
-    return Request(mixture=mixture, sources=sources, tokenizer_content=content, limit=limit, settled=settled)
+    return Request(mixture=mixture, sources=sources, tokenizer_content=content, limit=limit, reference_rows=reference_rows)
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from datapipe.engine.protocol import Attempt, Failure, failure_of
 from datapipe.errors import UserError
 from datapipe.plan.request import Request
-from datapipe.plan.work import GatherTask, MapTask, MeetTask, MergeTask, Record, Task
+from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 from datapipe.storage import Root, open_input
 
 _PACKAGES = ("datapipe", "stages")
@@ -197,7 +197,7 @@ def user_modules(task: Task) -> dict[str, str]:
     if isinstance(task, MapTask):
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
     else:
-        stages = [task.stage.stage] if isinstance(task, MeetTask | MergeTask | GatherTask) else []
+        stages = [task.stage.stage] if isinstance(task, ReduceTask | MergeTask | GatherTask) else []
     found: dict[str, str] = {}
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]

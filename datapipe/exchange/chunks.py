@@ -50,7 +50,7 @@ def read_pieces(
         reached = min((where for _, where in portions.values()), default=end)
         if reached < end and reached[0] == at[0]:  # not one hash is complete
             after = (at[0] + 1,)
-            yield from _giant(root, tables, schemas, exchange, at, after, limits)
+            yield from _hot_key(root, tables, schemas, exchange, at, after, limits)
             at = after
             continue
         at = reached[:1]
@@ -60,7 +60,7 @@ def read_pieces(
             yield bucket
 
 
-def _giant(
+def _hot_key(
     root: Root,
     tables: Tables,
     schemas: Mapping[str, pa.Schema],

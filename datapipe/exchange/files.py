@@ -25,7 +25,7 @@ from datapipe.columns import KEY_TYPE, key_halves, numbers
 from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.work import OutputRef
 from datapipe.shards.checksum import file_checksum
-from datapipe.stage.tables import RANK, as_settled, new_bit
+from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage import Root, open_input
 
 RUN_BYTES = 64 << 20
@@ -261,7 +261,7 @@ def position(words: list[np.ndarray], bound: Bound) -> int:
 
 def open_rows(root: Root, output: OutputRef) -> pa.NativeFile:
     """A file of the run at hand, or of an earlier one. Raises UserError where that one is gone."""
-    if not output.is_settled:
+    if not output.is_reference:
         return root.open_input(output.path)
     try:
         return open_input(output.url)
@@ -304,7 +304,7 @@ def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: p
     if xxhash.xxh3_64_intdigest(content) != block.checksum:
         raise damaged(output, f"the block at byte {block.offset} is not what was written")
     rows = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
-    return as_settled(rows) if output.is_settled else rows
+    return as_reference(rows) if output.is_reference else rows
 
 
 def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], pa.Schema]:
@@ -329,12 +329,12 @@ def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], p
     if len(content) != num_blocks * entry_words * 8:
         raise damaged(output, "its end is not what was written")
     entries = np.frombuffer(content, np.uint64).reshape(num_blocks, entry_words)
-    if output.is_settled:
-        entries = _settled_entries(entries, schema, width)
+    if output.is_reference:
+        entries = _reference_entries(entries, schema, width)
     return [_block(one, width) for one in entries.tolist()], schema
 
 
-def _settled_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
+def _reference_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
     """The index of a file of rows of an earlier run: (num_blocks, …) uint64."""
     at = schema.get_field_index(RANK)
     if at < 0:
@@ -353,6 +353,6 @@ def _block(entry: list[int], width: int) -> Block:
 
 def damaged(output: OutputRef, what: str) -> CorruptionError:
     """The error for a committed file that is not what it was."""
-    if output.is_settled:
+    if output.is_reference:
         return CorruptionError(f"{output.url}: {what}. It is part of an index: make that anew with `datapipe index`.")
     return CorruptionError(f"{output.path}: {what}. Delete this file and run the same command again: it is made anew.")

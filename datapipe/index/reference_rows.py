@@ -22,7 +22,7 @@ Stages = Mapping[str, Sequence[BoundStage]]
 """By source its stages."""
 
 
-def find_settled(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Tables]:
+def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Tables]:
     """The rows of earlier runs that global stages are held against, by the stage's name and digest.
 
     Args:

@@ -110,10 +110,10 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     steps = {step.id: step for step in plan.steps}
     stages: list[IndexedStage] = []
     rows: list[IndexedRows] = []
-    for number, meeting in enumerate(plan.pipeline.meetings):
-        stage = cast(Global, meeting.stage.stage)
-        stages.append(IndexedStage(name=meeting.stage.name, identity=stage.row_identity(request.mixture.seed)))
-        for source, segment in meeting.sources:
+    for number, global_step in enumerate(plan.pipeline.global_steps):
+        stage = cast(Global, global_step.stage.stage)
+        stages.append(IndexedStage(name=global_step.stage.name, identity=stage.row_identity(request.mixture.seed)))
+        for source, segment in global_step.sources:
             for group, record in zip(groups[source], steps[f"{source}/clean-{segment}"].records, strict=True):
                 for table in stage.emits():
                     if table not in FINAL_SCHEMAS:  # verdicts are the earlier run's own affair

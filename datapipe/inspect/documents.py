@@ -92,7 +92,7 @@ class Looker:
 
     def _check_reason(self, reason: str, sources: list[str]) -> None:
         records = [record for name in sources for step in self.cleaning(name) for record in step.records]
-        known = sorted({one for record in records for one in record.metrics.books.dropped})
+        known = sorted({one for record in records for one in record.metrics.document_counts.dropped})
         if not any(is_asked(reason, one) for one in known):
             raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
 

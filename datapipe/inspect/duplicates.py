@@ -128,7 +128,7 @@ class _Drops:
 def _reasons(looker: Looker, sources: Iterable[str]) -> list[str]:
     """Every "stage:rule" that documents of these sources were dropped for."""
     records = (record for name in sources for step in looker.cleaning(name) for record in step.records)
-    return sorted({reason for record in records for reason in record.metrics.books.dropped})
+    return sorted({reason for record in records for reason in record.metrics.document_counts.dropped})
 
 
 def _batches(looker: Looker, record: Record) -> Iterator[pa.RecordBatch]:
@@ -141,7 +141,7 @@ def _drops(looker: Looker, sources: Iterable[str], reasons: Sequence[str]) -> It
     """What was dropped in favour of others, for these reasons."""
     for source in sources:
         for record in (record for step in looker.cleaning(source) for record in step.records):
-            if any(record.metrics.books.dropped.get(reason) for reason in reasons):
+            if any(record.metrics.document_counts.dropped.get(reason) for reason in reasons):
                 for batch in _batches(looker, record):
                     yield _for_others(source, batch, reasons)
 

@@ -144,7 +144,7 @@ class BatchBuilder:
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
         if course.lineage.skips.documents:
             self._columns |= {OFFSETS, LENGTHS, KEYS}
-        self._tokens = mesh.columns(course.supply.snapshot.sequence_length)
+        self._tokens = mesh.columns(course.inventory.snapshot.sequence_length)
 
     def on(self, course: Course) -> BatchBuilder:
         """The same builder for another course."""
@@ -171,7 +171,7 @@ class BatchBuilder:
             course=self.course,
             hidden=self._hide(steps, borders, read),
             columns=self._tokens,
-            sequence_length=self.course.supply.snapshot.sequence_length,
+            sequence_length=self.course.inventory.snapshot.sequence_length,
             dtype=self.dtype,
             pool=self._pool,
             labels=self.labels,
@@ -192,7 +192,7 @@ class BatchBuilder:
         if self.balance == "rows" or size == 1:
             return np.repeat(np.arange(size), np.diff(np.arange(size + 1) * len(samples) // size))
         _, read = self._read(samples, _PIECES)
-        length = self.course.supply.snapshot.sequence_length
+        length = self.course.inventory.snapshot.sequence_length
         return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
@@ -231,7 +231,7 @@ class BatchBuilder:
         if not self.course.lineage.skips.documents:
             return np.empty((0, 3), np.int64)
         found: list[tuple[int, int, int]] = []
-        eos_id = self.course.supply.snapshot.tokenizer.eos_id
+        eos_id = self.course.inventory.snapshot.tokenizer.eos_id
         for step, first_row, stop_row in zip(steps, borders, borders[1:]):
             left_out = self.course.left_out_documents(step)
             for row in range(first_row, stop_row):

@@ -27,7 +27,7 @@ from datapipe.loader.order.batch_order import Course
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import Override, recipe_of
-from datapipe.loader.order.sample_order import Supply
+from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.steps import merged
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
@@ -122,9 +122,9 @@ class Loader:
         self.snapshot: Snapshot = read_snapshot(root)
         self.mesh.check(self.snapshot.sequence_length)
         seed = self.snapshot.seed if seed is None else seed
-        supply = Supply(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
+        inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
-        self._fresh = course.begin(supply, recipe_of(self.snapshot, mixture), size, skips)
+        self._fresh = course.begin(inventory, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None
         self._cache = self._lookahead = None
@@ -132,9 +132,9 @@ class Loader:
             (0, Path()) if self._is_local else plan_budget(cache_bytes, None if cache_folder is None else Path(cache_folder))
         )
         if budget:
-            self._cache = ShardCache(root, supply.layout.shards, folder, budget)
+            self._cache = ShardCache(root, inventory.layout.shards, folder, budget)
         copies = None if self._cache is None else self._cache.found
-        self._reader = RowReader(root, self.snapshot, supply.layout, check=check, local_copy=copies)
+        self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
         if self._cache is not None:
             self._lookahead = Lookahead(self._cache, self._reader)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt, balance)
@@ -159,7 +159,7 @@ class Loader:
     @property
     def split(self) -> Split:
         """Training or validation."""
-        return self.course.supply.split
+        return self.course.inventory.split
 
     @property
     def global_batch_size(self) -> int:
@@ -268,13 +268,13 @@ class Loader:
         return self.num_steps is None or self._step < self.num_steps
 
     def _state(self) -> LoaderState:
-        supply = self.course.supply
+        inventory = self.course.inventory
         return LoaderState(
             step=self._step,
             global_batch_size=self.global_batch_size,
-            split=supply.split,
-            seed=supply.seed,
-            window_shards=supply.window_shards,
+            split=inventory.split,
+            seed=inventory.seed,
+            window_shards=inventory.window_shards,
             sequence_length=self.snapshot.sequence_length,
             tokenizer=self.snapshot.tokenizer.fingerprint,
             snapshot=self.snapshot.fingerprint,

@@ -100,10 +100,10 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
     """Raises ValueError where a record and its lineage tell of different runs."""
     if lineage.global_batch_size != state.global_batch_size:
         raise ValueError(f"batches of {lineage.global_batch_size} rows, and the state says {state.global_batch_size}")
-    for leg, later in zip(lineage.batches, lineage.batches[1:]):
-        due = leg.sample + (later.step - leg.step) * leg.size
+    for era, later in zip(lineage.batches, lineage.batches[1:]):
+        due = era.sample + (later.step - era.step) * era.size
         if later.sample > due or (later.sample < due and state.split == "train"):  # the last step of a validation is short
-            raise ValueError(f"batches of {leg.size} rows from step {leg.step} on do not lead to sample {later.sample}")
+            raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
     if Steps(lineage.batches, (), None, drop_last=True).samples(state.step)[1] >= 1 << 62:
         raise ValueError(f"step {state.step} begins beyond sample 2^62")
 

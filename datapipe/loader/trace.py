@@ -27,7 +27,7 @@ from datapipe.loader.order.batch_order import Course
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
-from datapipe.loader.order.sample_order import Supply
+from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
@@ -169,13 +169,15 @@ class _Run:
         self.snapshot: Snapshot = read_snapshot(self.root)
         if state is not None:
             saved, lineage = read_state(state)
-            supply = Supply(self.snapshot, "train" if saved.split == "train" else "validation", saved.seed, saved.window_shards)
-            course.check_rows(lineage, supply)
-            self.course = Course(supply, lineage)
+            inventory = Inventory(
+                self.snapshot, "train" if saved.split == "train" else "validation", saved.seed, saved.window_shards
+            )
+            course.check_rows(lineage, inventory)
+            self.course = Course(inventory, lineage)
         elif global_batch_size is not None and global_batch_size >= 1:
             own = self.snapshot.seed if seed is None else seed
-            supply = Supply(self.snapshot, split, own, self.snapshot.window_shards)
-            self.course = course.begin(supply, recipe_of(self.snapshot), global_batch_size, Skips())
+            inventory = Inventory(self.snapshot, split, own, self.snapshot.window_shards)
+            self.course = course.begin(inventory, recipe_of(self.snapshot), global_batch_size, Skips())
         else:
             raise UserError(
                 f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "

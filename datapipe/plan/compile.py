@@ -18,12 +18,12 @@ from typing import cast
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand, runs
 from datapipe.plan.request import Request
-from datapipe.plan.steps import Meeting, Pipeline, lay_out
-from datapipe.plan.work import OutputRef, Record, Task, Verdicts, train_rows
+from datapipe.plan.steps import GlobalStep, Pipeline, lay_out
+from datapipe.plan.work import Decisions, OutputRef, Record, Task, train_rows
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
-EXCHANGES = ("meet", "merge", "gather")
+EXCHANGES = ("reduce", "merge", "gather")
 """Kinds of steps that exchange rows: they have no documents to count."""
 
 LookUp = Callable[[str], Record | None]
@@ -132,8 +132,8 @@ class _Compilation:
         if step_id in self.known:
             return self.known[step_id]
         stages = self.plan.pipeline.segments[name][number]
-        meeting = self.plan.pipeline.after[name][number]
-        emit = meeting.stage if meeting else None
+        global_step = self.plan.pipeline.after[name][number]
+        emit = global_step.stage if global_step else None
         labels = [stage.name for stage in stages]
         if number == 0:
             planned = self.request.sources[name]
@@ -142,61 +142,61 @@ class _Compilation:
         before = self.segment(name, number - 1)
         ending = self.plan.pipeline.after[name][number - 1]
         assert ending is not None
-        verdicts = self.verdicts(ending)
+        decisions = self.decisions(ending)
         later = None
-        if before.is_committed and verdicts is not None:
+        if before.is_committed and decisions is not None:
             planned = self.request.sources[name]
-            later = self.expander.later_tasks(step_id, name, planned, before.records, verdicts, stages, emit)
+            later = self.expander.later_tasks(step_id, name, planned, before.records, decisions, stages, emit)
         return self.add(step_id, "map", " → ".join([f"apply {ending.id}", *labels]), name, later)
 
-    def verdicts(self, meeting: Meeting) -> Verdicts | None:
+    def decisions(self, global_step: GlobalStep) -> Decisions | None:
         """The verdicts of a global stage, or None while they are not committed."""
-        step_id = f"{meeting.id}/verdicts"
-        step = self.known.get(step_id) or self.gather(step_id, meeting)
+        step_id = f"{global_step.id}/verdicts"
+        step = self.known.get(step_id) or self.gather(step_id, global_step)
         if not step.is_committed:
             return None
-        stage = cast(Global, meeting.stage.stage)
+        stage = cast(Global, global_step.stage.stage)
         made = {*stage.emits(), *(name for one in stage.exchanges() for name in one.outputs)}
         names = made if stage.size_column is not None else made - {"sizes"}
-        return Verdicts(
-            name=meeting.id,
-            rule=meeting.rule,
+        return Decisions(
+            name=global_step.id,
+            rule=global_step.rule,
             tables={name: step.outputs(name) for name in FINAL_SCHEMAS if name in names},
             size_column=stage.size_column,
             cluster_column=stage.cluster_column,
             removed_share=stage.removed_share_limit(),
         )
 
-    def gather(self, step_id: str, meeting: Meeting) -> Step:
+    def gather(self, step_id: str, global_step: GlobalStep) -> Step:
         """The exchanges of a global stage one after the other, and its verdicts by document."""
-        stage = cast(Global, meeting.stage.stage)
-        emitting = [self.segment(name, number) for name, number in meeting.sources]
+        stage = cast(Global, global_step.stage.stage)
+        emitting = [self.segment(name, number) for name, number in global_step.sources]
         tables: _Tables | None = None
         if all(step.is_committed for step in emitting):
-            settled = self.request.settled.get((meeting.stage.name, meeting.stage.digest), {})
-            tables = {name: _files(emitting, f"emitted.{name}") + settled.get(name, ()) for name in stage.emits()}
+            reference_rows = self.request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {})
+            tables = {name: _files(emitting, f"emitted.{name}") + reference_rows.get(name, ()) for name in stage.emits()}
         for exchange in stage.exchanges():
-            tables = self.exchange(meeting, exchange, tables)
+            tables = self.exchange(global_step, exchange, tables)
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
         if final is not None and not self.expander.is_met_in_one_task(final):
-            final = self.merged(step_id, meeting, final)
-        gathers = None if final is None else self.expander.gather_tasks(step_id, meeting.stage, final)
-        return self.add(step_id, "gather", f"{meeting.id}: verdicts by document", "", gathers)
+            final = self.merged(step_id, global_step, final)
+        gathers = None if final is None else self.expander.gather_tasks(step_id, global_step.stage, final)
+        return self.add(step_id, "gather", f"{global_step.id}: verdicts by document", "", gathers)
 
-    def exchange(self, meeting: Meeting, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
+    def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
         """The tables there are after an exchange, or None while they are not known."""
-        name = f"{meeting.id}/{exchange.name}"
+        name = f"{global_step.id}/{exchange.name}"
         for number in range(1, exchange.rounds + 1):
             step_id = name if exchange.rounds == 1 else f"{name}-{number}"
             met = None
             own = None if tables is None else {one: tables.get(one, ()) for one in exchange.inputs}
             if own is not None and not self.expander.is_met_in_one_task(own, exchange):
-                own = self.merged(step_id, meeting, own)
+                own = self.merged(step_id, global_step, own)
             if tables is not None and own is not None:
                 tables = {**tables, **own}
-                met = self.expander.meet_tasks(step_id, meeting.stage, exchange, own)
-            label = f"{meeting.id}: {exchange.name}" + (f", round {number}" if exchange.rounds > 1 else "")
-            step = self.add(step_id, "meet", label, "", met)
+                met = self.expander.reduce_tasks(step_id, global_step.stage, exchange, own)
+            label = f"{global_step.id}: {exchange.name}" + (f", round {number}" if exchange.rounds > 1 else "")
+            step = self.add(step_id, "reduce", label, "", met)
             if tables is None or met is None or not step.is_committed:
                 return None
             written = {one: _files([step], one) for one in exchange.outputs}
@@ -211,7 +211,7 @@ class _Compilation:
             "each round must bring the end nearer."
         )
 
-    def merged(self, before: str, meeting: Meeting, tables: _Tables) -> _Tables | None:
+    def merged(self, before: str, global_step: GlobalStep, tables: _Tables) -> _Tables | None:
         """Tables of which no hash is in more sorted runs than a bucket should read, or None while they are not made."""
         found, level = {name: runs.placed(files) for name, files in tables.items()}, 1
         while wide := [name for name in tables if runs.fan_in([one.file for one in found[name]]) > runs.MOST_RUNS]:
@@ -221,10 +221,10 @@ class _Compilation:
             for name in wide:
                 groups, found[name] = runs.merge_groups(found[name])
                 for group in groups:
-                    merging = self.expander.merge_tasks(step_id, meeting.stage, name, group.files)
+                    merging = self.expander.merge_tasks(step_id, global_step.stage, name, group.files)
                     places |= {task.fingerprint: group.place for task in merging}
                     tasks += merging
-            step = self.add(step_id, "merge", f"{meeting.id}: merge files of {', '.join(wide)}", "", tasks)
+            step = self.add(step_id, "merge", f"{global_step.id}: merge files of {', '.join(wide)}", "", tasks)
             if not step.is_committed:
                 return None
             for record in step.records:
@@ -240,7 +240,7 @@ class _Compilation:
             loaded = self.add("tokenizer/load", "train", "take the tokenizer into the run", "", tasks)
             return next(iter(loaded.outputs("tokenizer")), None)
         ready = all(step.is_committed for step in cleaned)
-        kept = {step.source: sum(record.metrics.books.kept_bytes for record in step.records) for step in cleaned}
+        kept = {step.source: sum(record.metrics.document_counts.kept_bytes for record in step.records) for step in cleaned}
         fractions = self.expander.sample_fractions(kept)
         samples: list[Step] = []
         for step in cleaned:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
-from datapipe.metrics import Books, Packing, Work, total_books, total_packing, total_work
+from datapipe.metrics import DocumentCounts, Packing, Work, total_counts, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
 from datapipe.stage.tables import drops_for_others
 
 
 @dataclass(slots=True)
-class SourceBooks:
+class SourceCounts:
     """The totals of one source over the whole run, as far as it is committed.
 
     Attributes:
@@ -27,7 +27,7 @@ class SourceBooks:
         is_complete: whether every step of the source is committed.
     """
 
-    books: Books = field(default_factory=Books)
+    document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     tokens: int = 0
     sequences: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
@@ -35,25 +35,25 @@ class SourceBooks:
     is_complete: bool = False
 
 
-def source_books(plan: Plan, source: str) -> SourceBooks:
+def source_counts(plan: Plan, source: str) -> SourceCounts:
     """The books of a source. Raises DatapipeError where two committed steps disagree."""
     steps = plan.of_kind("map", source)
-    parts = [total_books(record.metrics.books for record in step.records) for step in steps]
+    parts = [total_counts(record.metrics.document_counts for record in step.records) for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
         if step.is_committed and before.kept != after.read:
             raise DatapipeError(
                 f"{step.id}: the books do not balance: the step before kept {before.kept} documents, this one read {after.read}"
             )
-    total = Books(read=parts[0].read, read_bytes=parts[0].read_bytes)
+    total = DocumentCounts(read=parts[0].read, read_bytes=parts[0].read_bytes)
     for step, part in zip(steps, parts):
         total.dropped.update(part.dropped)
-        total.tallies.update(part.tallies)
+        total.counts.update(part.counts)
         total.quarantined += part.quarantined
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, packed = plan.of_kind("tokenize", source), plan.of_kind("pack", source)
-    found = SourceBooks(
-        books=total,
+    found = SourceCounts(
+        document_counts=total,
         tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
         sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
         packing=total_packing(record.metrics.packing for step in packed for record in step.records),
@@ -65,11 +65,13 @@ def source_books(plan: Plan, source: str) -> SourceBooks:
     return found
 
 
-def _check(source: str, found: SourceBooks, tokenized: list[Step], packed: list[Step]) -> None:
-    found.books.check(source)
-    encoded = sum(record.metrics.books.read for step in tokenized for record in step.records)
-    if encoded != found.books.kept:
-        raise DatapipeError(f"{source}: the books do not balance: {found.books.kept} documents kept, {encoded} tokenized")
+def _check(source: str, found: SourceCounts, tokenized: list[Step], packed: list[Step]) -> None:
+    found.document_counts.check(source)
+    encoded = sum(record.metrics.document_counts.read for step in tokenized for record in step.records)
+    if encoded != found.document_counts.kept:
+        raise DatapipeError(
+            f"{source}: the books do not balance: {found.document_counts.kept} documents kept, {encoded} tokenized"
+        )
     for step in packed:
         total = total_packing(record.metrics.packing for record in step.records)
         in_shards, dropped = sum(one.tokens for one in total.values()), sum(one.dropped_tokens for one in total.values())
@@ -112,30 +114,36 @@ class Excess:
 def excesses(plan: Plan) -> list[Excess]:
     """What global stages dropped beyond `max_dropped`, of sources that were judged to the end."""
     found: list[Excess] = []
-    for source, judges in plan.pipeline.judges.items():
-        for stage, meeting, step in zip(judges, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False):
-            if stage.max_dropped is None or meeting is None or not step.is_committed:
+    for source, global_stages in plan.pipeline.global_stages.items():
+        for stage, global_step, step in zip(
+            global_stages, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False
+        ):
+            if stage.max_dropped is None or global_step is None or not step.is_committed:
                 continue
-            books = total_books(record.metrics.books for record in step.records)
-            dropped = sum(count for reason, count in books.dropped.items() if reason.startswith(f"{meeting.id}:"))
-            if _is_more(dropped, books.read, stage.max_dropped):
+            document_counts = total_counts(record.metrics.document_counts for record in step.records)
+            dropped = sum(count for reason, count in document_counts.dropped.items() if reason.startswith(f"{global_step.id}:"))
+            if _is_more(dropped, document_counts.read, stage.max_dropped):
                 found.append(
                     Excess(
                         source=source,
-                        stage=meeting.id,
+                        stage=global_step.id,
                         dropped=dropped,
-                        read=books.read,
+                        read=document_counts.read,
                         allowed=stage.max_dropped,
                         on_excess=stage.on_excess,
-                        inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {meeting.id}",
+                        inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {global_step.id}",
                     )
                 )
     return found
 
 
-def over_quarantined(books: Mapping[str, SourceBooks], share: float) -> str | None:
+def over_quarantined(document_counts: Mapping[str, SourceCounts], share: float) -> str | None:
     """The first source that has more than `share` of its documents in quarantine, or None."""
-    over = (name for name, found in books.items() if _is_more(found.books.quarantined, found.books.read, share))
+    over = (
+        name
+        for name, found in document_counts.items()
+        if _is_more(found.document_counts.quarantined, found.document_counts.read, share)
+    )
     return next(over, None)
 
 

@@ -24,19 +24,19 @@ from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.plan.work import (
     HASH_SPACE,
     BoundStage,
+    Decisions,
     GatherTask,
     MapTask,
-    MeetTask,
     MergeTask,
     OutputRef,
     PackTask,
     Record,
+    ReduceTask,
     SampleTask,
     Tables,
     Task,
     TokenizeTask,
     TrainTask,
-    Verdicts,
 )
 from datapipe.stage.base import FieldNames, Split
 from datapipe.stage.global_stage import Global
@@ -94,7 +94,7 @@ def _table_checksums(tables: Tables) -> dict[str, list[str]]:
 
 def _checksums(outputs: Iterable[OutputRef]) -> list[str]:
     """What identifies a set of exchanged files: reducers sort, so the order of the files is no part of it."""
-    return sorted(output.checksum + (" settled" if output.is_settled else "") for output in outputs)
+    return sorted(output.checksum + (" settled" if output.is_reference else "") for output in outputs)
 
 
 class Expander:
@@ -156,7 +156,7 @@ class Expander:
         name: str,
         planned: PlannedSource,
         before: Sequence[Record],
-        verdicts: Verdicts,
+        decisions: Decisions,
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
     ) -> Sequence[Task]:
@@ -167,7 +167,7 @@ class Expander:
         tasks: list[Task] = []
         for splits, record in zip(groups, before, strict=True):
             hashes = {file_hash(name, split.file.path) for split in splits}
-            own = replace(verdicts, tables=_of_files(verdicts.tables, hashes))
+            own = replace(decisions, tables=_of_files(decisions.tables, hashes))
             judged: dict[str, Any] = {
                 "name": own.name,
                 "rule": own.rule,
@@ -176,12 +176,12 @@ class Expander:
                 "cluster_column": own.cluster_column,
                 "removed_share": own.removed_share,
             }
-            options: dict[str, Any] = {"verdicts": judged} | _stage_parts(stages, emit) | placed
+            options: dict[str, Any] = {"decisions": judged} | _stage_parts(stages, emit) | placed
             tasks.append(
                 MapTask(
                     **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
                     documents=record.of("documents"),
-                    verdicts=own,
+                    decisions=own,
                     stages=stages,
                     emit=emit,
                     source_place=place,
@@ -197,7 +197,7 @@ class Expander:
         order = order or tuple(self.mixture.sources)
         return order.index(name) if name in order else len(order)
 
-    def meet_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> Sequence[Task]:
+    def reduce_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> Sequence[Task]:
         """One task per range of hashes of a round, or one for everything where that fits."""
         bucket_bytes = self.mixture.execution.bucket_bytes
         at_once = fits_one_task(tables, exchange.at_once_bytes, bucket_bytes)
@@ -206,8 +206,8 @@ class Expander:
         for start, stop, own in _by_range(tables, ranges):
             parts: dict[str, Any] = {"stage": stage.digest, "exchange": exchange.name, "tables": _table_checksums(own)}
             tasks.append(
-                MeetTask(
-                    **self.common(step, "", "meet", [stage.name], **parts, range=[start, stop], at_once=at_once),
+                ReduceTask(
+                    **self.common(step, "", "reduce", [stage.name], **parts, range=[start, stop], at_once=at_once),
                     stage=stage,
                     exchange=exchange.name,
                     tables=own,

@@ -17,7 +17,7 @@ from datapipe.source_code import digest_of
 
 _RUNNERS = {
     "map": "datapipe.tasks.map",
-    "meet": "datapipe.tasks.reduce",
+    "reduce": "datapipe.tasks.reduce",
     "merge": "datapipe.tasks.reduce",
     "gather": "datapipe.tasks.reduce",
     "sample": "datapipe.tasks.sample",

@@ -51,4 +51,4 @@ class Request:
     sources: Mapping[str, PlannedSource]
     tokenizer_content: bytes = b""
     limit: int | None = None
-    settled: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
+    reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from datapipe.stage.global_stage import Global
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class GlobalStep:
     """A global stage and the sources that meet in it.
 
     Attributes:
@@ -52,22 +52,22 @@ class Pipeline:
     """
 
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
-    meetings: tuple[Meeting, ...]
-    after: Mapping[str, tuple[Meeting | None, ...]]
-    judges: Mapping[str, tuple[Global, ...]]
+    global_steps: tuple[GlobalStep, ...]
+    after: Mapping[str, tuple[GlobalStep | None, ...]]
+    global_stages: Mapping[str, tuple[Global, ...]]
 
 
 def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
     """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting order."""
     segments = {source: _segments(listed) for source, listed in stages.items()}
     globals_of = {source: [one for one in listed if isinstance(one.stage, Global)] for source, listed in stages.items()}
-    meetings = {one.id: one for one in _meetings(globals_of)}
-    by_identity = {(one.stage.name, one.stage.digest): one for one in meetings.values()}
+    global_steps = {one.id: one for one in _global_steps(globals_of)}
+    by_identity = {(one.stage.name, one.stage.digest): one for one in global_steps.values()}
     orders = {source: [by_identity[g.name, g.digest].id for g in listed] for source, listed in globals_of.items()}
-    after = {source: (*(meetings[one] for one in order), None) for source, order in orders.items()}
-    ordered = tuple(meetings[one] for one in _order(orders))
-    judges = {source: tuple(cast(Global, one.stage) for one in listed) for source, listed in globals_of.items()}
-    return Pipeline(segments=segments, meetings=ordered, after=after, judges=judges)
+    after = {source: (*(global_steps[one] for one in order), None) for source, order in orders.items()}
+    ordered = tuple(global_steps[one] for one in _order(orders))
+    global_stages = {source: tuple(cast(Global, one.stage) for one in listed) for source, listed in globals_of.items()}
+    return Pipeline(segments=segments, global_steps=ordered, after=after, global_stages=global_stages)
 
 
 def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
@@ -80,7 +80,7 @@ def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...
     return tuple(tuple(segment) for segment in segments)
 
 
-def _meetings(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[Meeting]:
+def _global_steps(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[GlobalStep]:
     members: dict[tuple[str, str], list[tuple[str, int]]] = {}
     stages: dict[tuple[str, str], BoundStage] = {}
     for source, listed in globals_of.items():
@@ -89,7 +89,7 @@ def _meetings(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[Meeting]:
             stages[one.name, one.digest] = one
     names = [name for name, _ in members]
     return [
-        Meeting(
+        GlobalStep(
             id=name if names.count(name) == 1 else f"{name}@{digest[:8]}",
             stage=stages[name, digest],
             sources=tuple(sources),

@@ -52,7 +52,7 @@ class OutputRef:
     url: str = ""
 
     @property
-    def is_settled(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether its rows are about documents that an earlier run has judged."""
         return bool(self.url)
 
@@ -76,7 +76,7 @@ Tables = Mapping[str, tuple[OutputRef, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdicts:
+class Decisions:
     """The verdicts of a global stage on the documents of a task, and the reason they give.
 
     Attributes:
@@ -121,14 +121,14 @@ class MapTask(Task):
     fields: FieldNames = field(default_factory=FieldNames)
     limit: int | None = None
     documents: tuple[OutputRef, ...] = ()
-    verdicts: Verdicts | None = None
+    decisions: Decisions | None = None
     stages: tuple[BoundStage, ...] = ()
     emit: BoundStage | None = None
     source_place: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MeetTask(Task):
+class ReduceTask(Task):
     """Meets the rows of one hash range in one round of an exchange.
 
     Attributes:

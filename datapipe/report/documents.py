@@ -41,14 +41,14 @@ class Document(Protocol):
 def print_document(document: Document, console: Console, full: bool = False) -> None:
     """Prints a document under a line that says where it is from and why it was dropped."""
     console.print(Rule(f"{document.source}  {document.path}:{document.place}", align="left"))
-    verdict = f"{document.outcome} {document.reason}".strip() + _AS[document.outcome == "kept"]
+    decision = f"{document.outcome} {document.reason}".strip() + _AS[document.outcome == "kept"]
     if document.value is not None:
-        verdict += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
+        decision += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
     if document.threshold is not None:
-        verdict += f"  against {document.threshold:.4g}"
+        decision += f"  against {document.threshold:.4g}"
     if document.survivor:
-        verdict += f"  stands in for it: {document.survivor}"
-    console.print(Text(verdict, style="bold"), soft_wrap=True)
+        decision += f"  stands in for it: {document.survivor}"
+    console.print(Text(decision, style="bold"), soft_wrap=True)
     if document.error:
         console.print(Text(document.error.strip(), style="red"), soft_wrap=True)
     if document.text is None:

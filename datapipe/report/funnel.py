@@ -73,7 +73,7 @@ def _side_by_side(widths: Sequence[int], width: int) -> list[list[int]]:
 
 def _rows(report: Mapping[str, Any]) -> list[_Row]:
     columns = [*report["sources"].values(), report["total"]]
-    dropped, tallies = report["total"]["documents"]["dropped"], report["total"]["tallies"]
+    dropped, counts = report["total"]["documents"]["dropped"], report["total"]["counts"]
     return [
         _Row(label="read", cells=[_count(one["documents"]["read"]) for one in columns]),
         *(
@@ -91,8 +91,8 @@ def _rows(report: Mapping[str, Any]) -> list[_Row]:
             for row in _packing_rows(int(length), [one["packing"].get(length) for one in columns])
         ),
         *(
-            _Row(label=tally, cells=[_count(one["tallies"].get(tally, 0)) for one in columns])
-            for tally in _as_run([tally for tally, count in tallies.items() if count], report)
+            _Row(label=counted, cells=[_count(one["counts"].get(counted, 0)) for one in columns])
+            for counted in _as_run([counted for counted, count in counts.items() if count], report)
         ),
     ]
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from datapipe.loader.order.batch_order import begin
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
-from datapipe.loader.order.sample_order import Supply
+from datapipe.loader.order.sample_order import Inventory
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
 
@@ -51,8 +51,8 @@ def drawing(snapshot: Snapshot) -> dict[str, Any]:
 
 def _drawn_tokens(snapshot: Snapshot) -> dict[str, int] | None:
     """Tokens that the loader draws of each source until its end; None where it has none."""
-    supply = Supply(snapshot, "train", snapshot.seed, snapshot.window_shards)
-    order = begin(supply, recipe_of(snapshot), 1, Skips()).order
+    inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
+    order = begin(inventory, recipe_of(snapshot), 1, Skips()).order
     if order.num_samples is None:
         return None
     counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))

@@ -14,10 +14,10 @@ from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.counts import SourceBooks, source_books
+from datapipe.plan.counts import SourceCounts, source_counts
 from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request
-from datapipe.plan.steps import Meeting
+from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.funnel import size
 from datapipe.report.progress import committed_size
@@ -33,8 +33,8 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
     branches: dict[str, Tree] = {}
     notes = {
-        meeting.id: [*meeting.stage.stage.notes(), *_held(request, meeting), *_apart(plan, meeting)]
-        for meeting in plan.pipeline.meetings
+        global_step.id: [*global_step.stage.stage.notes(), *_held(request, global_step), *_apart(plan, global_step)]
+        for global_step in plan.pipeline.global_steps
     }
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
@@ -46,21 +46,25 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     return tree
 
 
-def _held(request: Request, meeting: Meeting) -> list[str]:
+def _held(request: Request, global_step: GlobalStep) -> list[str]:
     """What a global stage is held against, for people."""
-    files = [one for listed in request.settled.get((meeting.stage.name, meeting.stage.digest), {}).values() for one in listed]
+    files = [
+        one
+        for listed in request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {}).values()
+        for one in listed
+    ]
     if not files:
         return []
-    urls = ", ".join(cast(Global, meeting.stage.stage).against)
+    urls = ", ".join(cast(Global, global_step.stage.stage).against)
     return [f"against {urls}: {len(files):,} files, {size(sum(one.bytes for one in files))} of rows"]
 
 
-def _apart(plan: Plan, meeting: Meeting) -> list[str]:
+def _apart(plan: Plan, global_step: GlobalStep) -> list[str]:
     """Of a stage that sources name with different options: with whom they are not compared, and why."""
-    own = meeting.stage.stage.model_dump(mode="json")
+    own = global_step.stage.stage.model_dump(mode="json")
     found: list[str] = []
-    for other in plan.pipeline.meetings:
-        if other.stage.name == meeting.stage.name and other.id != meeting.id:
+    for other in plan.pipeline.global_steps:
+        if other.stage.name == global_step.stage.name and other.id != global_step.id:
             options = [name for name, value in other.stage.stage.model_dump(mode="json").items() if own.get(name) != value]
             sources = ", ".join(name for name, _ in other.sources)
             found.append(f"not compared with {sources}, where {', '.join(options)} differs ({other.id})")
@@ -88,17 +92,17 @@ def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:
     for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs", "at most"):
         table.add_column(name, justify="left" if name == "source" else "right")
     total = mixture.mixture.tokens
-    books = {name: source_books(plan, name) for name in mixture.sources}
-    shares, known_by = _shares(mixture, request, books)
+    document_counts = {name: source_counts(plan, name) for name in mixture.sources}
+    shares, known_by = _shares(mixture, request, document_counts)
     if known_by:
         table.caption, table.caption_justify = f"weights by {mixture.mixture.weighting} of {known_by}", "left"
-    for name, found in books.items():
+    for name, found in document_counts.items():
         share, at_most = shares[name], mixture.max_epochs_of(name)
         drawn = None if total is None else int(share * total)
         epochs = "" if not drawn or not found.is_complete or not found.tokens else f"{drawn / found.tokens:,.2f}"
         table.add_row(
             name,
-            f"{found.books.kept:,}" if found.books.kept else "?",
+            f"{found.document_counts.kept:,}" if found.document_counts.kept else "?",
             f"{found.tokens:,}" if found.is_complete else "?",
             f"{float(share):.2%}",
             "endless" if drawn is None else f"{drawn:,}",
@@ -108,12 +112,14 @@ def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:
     return table
 
 
-def _shares(mixture: Mixture, request: Request, books: Mapping[str, SourceBooks]) -> tuple[dict[str, Fraction], str]:
+def _shares(mixture: Mixture, request: Request, document_counts: Mapping[str, SourceCounts]) -> tuple[dict[str, Fraction], str]:
     """The part of the run that comes from each source; and what it was reckoned from, where weights are not given."""
     if mixture.mixture.weighting == "given":
         return mixture.average_shares(), ""
-    if all(found.is_complete for found in books.values()):
-        return shares_of(mixture, {name: found.tokens for name, found in books.items()}), "the tokens, held-out ones included"
+    if all(found.is_complete for found in document_counts.values()):
+        return shares_of(
+            mixture, {name: found.tokens for name, found in document_counts.items()}
+        ), "the tokens, held-out ones included"
     files = {name: sum(file.num_bytes for file in one.files.values()) for name, one in request.sources.items()}
     guessed = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in files.items()}
     return shares_of(mixture, guessed), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"

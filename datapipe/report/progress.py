@@ -77,7 +77,7 @@ class Progress:
         self._records.setdefault(record.step, []).append(record)
         pace = self._paces.setdefault(record.step, _Pace(began=time.monotonic()))
         pace.done += 1
-        pace.text_bytes += record.metrics.books.read_bytes
+        pace.text_bytes += record.metrics.document_counts.read_bytes
         step = next((one for one in self._plan.steps if one.id == record.step), None) if self._plan else None
         if self._live is None and step is not None and len(self._records[step.id]) == len(step.tasks or ()):
             self._plain(step)
@@ -102,7 +102,7 @@ class Progress:
         pace = self._paces.get(step.id)
         tasks = f"{len(records)}/{'?' if step.tasks is None else len(step.tasks)}"
         rate = pace.mb_per_s() if pace else None
-        kept = sum(record.metrics.books.kept for record in records)
+        kept = sum(record.metrics.document_counts.kept for record in records)
         done = f"{kept:,} kept" if kept else ""
         if step.kind in EXCHANGES:
             outputs = [output for record in records for files in record.outputs.values() for output in files]

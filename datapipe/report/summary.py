@@ -21,9 +21,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datapipe.metrics import Packing, Work, rate_mb_per_s, total_books, total_packing, total_work
+from datapipe.metrics import Packing, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.plan.counts import Excess, SourceBooks, excesses, shared_work, source_books
+from datapipe.plan.counts import Excess, SourceCounts, excesses, shared_work, source_counts
 from datapipe.report.mixture_shares import drawing
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
@@ -48,13 +48,13 @@ def summarize(
         tokenizer: what it made of the texts, once there is one.
         snapshot: of the first sequence length, once it is published.
     """
-    books = {source: source_books(plan, source) for source in sources}
-    total = SourceBooks(
-        books=total_books(one.books for one in books.values()),
-        tokens=sum(one.tokens for one in books.values()),
-        sequences=sum(one.sequences for one in books.values()),
-        packing=total_packing(one.packing for one in books.values()),
-        work=total_work([*(one.work for one in books.values()), shared_work(plan)]),
+    document_counts = {source: source_counts(plan, source) for source in sources}
+    total = SourceCounts(
+        document_counts=total_counts(one.document_counts for one in document_counts.values()),
+        tokens=sum(one.tokens for one in document_counts.values()),
+        sequences=sum(one.sequences for one in document_counts.values()),
+        packing=total_packing(one.packing for one in document_counts.values()),
+        work=total_work([*(one.work for one in document_counts.values()), shared_work(plan)]),
     )
     records = [record for step in plan.steps for record in step.records]
     return {
@@ -62,7 +62,7 @@ def summarize(
         "status": status,
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
-        "sources": {source: _entry(one) for source, one in books.items()},
+        "sources": {source: _entry(one) for source, one in document_counts.items()},
         "mixture": None if snapshot is None else drawing(snapshot),
         "tokenizer": tokenizer,
         "excesses": [_excess(one) for one in excesses(plan)],
@@ -98,21 +98,21 @@ def _exchanged(step: Step) -> dict[str, int | float]:
     }
 
 
-def _entry(found: SourceBooks) -> dict[str, Any]:
-    books = found.books
+def _entry(found: SourceCounts) -> dict[str, Any]:
+    document_counts = found.document_counts
     return {
         "documents": {
-            "read": books.read,
-            "kept": books.kept,
-            "dropped": dict(books.dropped.most_common()),
-            "quarantined": books.quarantined,
+            "read": document_counts.read,
+            "kept": document_counts.kept,
+            "dropped": dict(document_counts.dropped.most_common()),
+            "quarantined": document_counts.quarantined,
         },
-        "bytes": books.read_bytes,
-        "kept_bytes": books.kept_bytes,
+        "bytes": document_counts.read_bytes,
+        "kept_bytes": document_counts.kept_bytes,
         "tokens": found.tokens,
         "sequences": found.sequences,
         "packing": {str(length): _packing(packing) for length, packing in found.packing.items()},
-        "tallies": dict(sorted(books.tallies.items())),
+        "counts": dict(sorted(document_counts.counts.items())),
         "steps": {name: _step(work) for name, work in found.work.items()},
     }
 

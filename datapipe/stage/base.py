@@ -155,7 +155,7 @@ class Filter(Stage):
         "(the first rule failed), NAME.value and, for every rule, NAME.RULE: what it measured. See `datapipe inspect --sweep`.",
     )
 
-    tallies: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[tuple[str, ...]] = ()
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def rules(self) -> Sequence[Rule]:
@@ -180,7 +180,7 @@ class Filter(Stage):
 class Map(Stage):
     """Computes columns. Returning `text` replaces the text."""
 
-    tallies: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[tuple[str, ...]] = ()
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:

@@ -109,7 +109,7 @@ def components_exchange(at_once_bytes: int | None) -> Exchange:
     )
 
 
-def meet_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+def reduce_components(bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
     """One round: large-star of the edges in `wide`, or small-star of those in `narrow`; one of the two is empty."""
     wide, narrow = bucket[WIDE], bucket[NARROW]
     if wide.num_rows:

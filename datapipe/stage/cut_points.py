@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-SEAMS = "seams"
+CUT_POINTS = "cut_points"
 SEAMS_TYPE = pa.list_(pa.int64())
 
 
@@ -33,12 +33,12 @@ class Parts:
     documents: np.ndarray
 
 
-def no_seams(num_docs: int) -> pa.Array:
+def no_cut_points(num_docs: int) -> pa.Array:
     """The column where nothing was cut."""
     return _lists(np.zeros(num_docs, np.int64), np.zeros(0, np.int64))
 
 
-def parts_of(offsets: np.ndarray, seams: pa.Array | None) -> Parts:
+def parts_of(offsets: np.ndarray, cut_points: pa.Array | None) -> Parts:
     """The parts of texts.
 
     Args:
@@ -46,14 +46,14 @@ def parts_of(offsets: np.ndarray, seams: pa.Array | None) -> Parts:
         seams: (num_docs,) of `SEAMS_TYPE`, without nulls; None where nothing was ever cut.
     """
     documents = np.arange(len(offsets) - 1)
-    if seams is None:
+    if cut_points is None:
         return Parts(offsets=offsets, documents=documents)
-    counts, places = _places(offsets, seams)
+    counts, places = _places(offsets, cut_points)
     return Parts(offsets=np.sort(np.concatenate([offsets, places])), documents=np.repeat(documents, counts + 1))
 
 
-def seams_after(
-    offsets: np.ndarray, seams: pa.Array | None, starts: np.ndarray, stops: np.ndarray, out_offsets: np.ndarray
+def cut_points_after(
+    offsets: np.ndarray, cut_points: pa.Array | None, starts: np.ndarray, stops: np.ndarray, out_offsets: np.ndarray
 ) -> pa.Array:
     """The seams of texts out of which spans are cut: those that they had, moved, and one for each span.
 
@@ -63,7 +63,7 @@ def seams_after(
         starts, stops: (num_cuts,) int64, the bytes that go; ascending, without overlap, none empty.
         out_offsets: (num_docs + 1,) int64, of the texts after.
     """
-    places = np.zeros(0, np.int64) if seams is None else _places(offsets, seams)[1]
+    places = np.zeros(0, np.int64) if cut_points is None else _places(offsets, cut_points)[1]
     places = np.concatenate([starts, places])
     removed = np.concatenate([[0], np.cumsum(stops - starts)])
     before = np.searchsorted(starts, places)  # spans that begin before a place; the last of them may reach over it
@@ -76,16 +76,16 @@ def seams_after(
     return _lists(np.bincount(documents, minlength=len(offsets) - 1), moved - out_offsets[documents])
 
 
-def seams_where(kept: np.ndarray, seams: pa.Array) -> pa.Array:
+def cut_points_where(kept: np.ndarray, cut_points: pa.Array) -> pa.Array:
     """The seams of documents where `kept` (num_docs,) bool is true; the others have none."""
-    counts = np.diff(seams.offsets.to_numpy())
-    return _lists(np.where(kept, counts, 0), seams.flatten().to_numpy()[np.repeat(kept, counts)])
+    counts = np.diff(cut_points.offsets.to_numpy())
+    return _lists(np.where(kept, counts, 0), cut_points.flatten().to_numpy()[np.repeat(kept, counts)])
 
 
-def _places(offsets: np.ndarray, seams: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _places(offsets: np.ndarray, cut_points: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """How many seams each text has, (num_docs,) int64, and the byte of each, (num_seams,) int64."""
-    counts = np.diff(seams.offsets.to_numpy())
-    return counts, seams.flatten().to_numpy() + np.repeat(offsets[:-1], counts)
+    counts = np.diff(cut_points.offsets.to_numpy())
+    return counts, cut_points.flatten().to_numpy() + np.repeat(offsets[:-1], counts)
 
 
 def _lists(counts: np.ndarray, values: np.ndarray) -> pa.Array:

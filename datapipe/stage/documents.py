@@ -23,7 +23,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.errors import UserError, suggest
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.stage.cut_points import SEAMS, Parts, parts_of, seams_where
+from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
 if TYPE_CHECKING:
     from datapipe.kernels.text.raw_lines import RawLines
@@ -120,14 +120,14 @@ class DocumentBatch:
         return columns.text_buffers(self.texts)
 
     @property
-    def seams(self) -> pa.Array | None:
+    def cut_points(self) -> pa.Array | None:
         """(num_docs,) lists of byte offsets where the texts were cut, None where no stage cut. See `stage/cut_points.py`."""
-        return self.record.column(SEAMS) if SEAMS in self.record.schema.names else None
+        return self.record.column(CUT_POINTS) if CUT_POINTS in self.record.schema.names else None
 
     @property
     def parts(self) -> Parts:
         """The texts cut at their seams, for stages that compare what was written together."""
-        return parts_of(self.buffers[0], self.seams)
+        return parts_of(self.buffers[0], self.cut_points)
 
     @segmentation
     def words(self) -> Words:
@@ -195,10 +195,10 @@ class DocumentBatch:
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
         """A batch with columns added or replaced. Words and lines live on unless the text changed, seams where a document's own
         text did not."""
-        record, seams = self.record, self.seams
-        if "text" in new and seams is not None:
+        record, cut_points = self.record, self.cut_points
+        if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)
-            new = {SEAMS: seams_where(same, seams), **new}
+            new = {CUT_POINTS: cut_points_where(same, cut_points), **new}
         for name, column in new.items():
             field = pa.field(name, column.type, nullable=name not in OWN_COLUMNS)
             at = record.schema.get_field_index(name)

@@ -92,7 +92,7 @@ class Global(Stage):
     rows_version: ClassVar[int] = 1
     """To be raised when `emit` says something else of the same text: rows of another version are not compared."""
 
-    judge_options: ClassVar[tuple[str, ...]] = ()
+    apply_options: ClassVar[tuple[str, ...]] = ()
     """Options of the stage's own that `emit` does not look at: other values of them give other verdicts on the same rows, so no
     document is read again for them."""
 
@@ -116,7 +116,7 @@ class Global(Stage):
 
     def unseen_by_emit(self) -> set[str]:
         """Options that `emit` does not look at."""
-        return {"size_column", "cluster_column", *self.judge_options, *self.checks}
+        return {"size_column", "cluster_column", *self.apply_options, *self.checks}
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         """What the rows of two runs must have in common to meet, as JSON: all that `emit` looks at but `keep`, which ranks the
@@ -126,7 +126,7 @@ class Global(Stage):
             seed: of the mixture, for stages whose rows depend on it.
         """
         own = {name for name in type(self).model_fields if name not in Global.model_fields}
-        options = self.model_dump(mode="json", include={"scope", *own} - {"keep", *self.judge_options})
+        options = self.model_dump(mode="json", include={"scope", *own} - {"keep", *self.apply_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
 
     def emits(self) -> Mapping[str, pa.Schema]:
@@ -141,7 +141,7 @@ class Global(Stage):
         """A function of the options alone; it is asked for when the run is planned, before `open`."""
         raise NotImplementedError
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         """What comes of a meeting: rows in any order, for tables of the exchange's outputs; those left out get none.
 
         Args:
@@ -150,7 +150,7 @@ class Global(Stage):
         """
         raise NotImplementedError
 
-    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
         """What comes of a meeting of everything, for an exchange that has `at_once_bytes`.
 
         Args:

@@ -131,7 +131,7 @@ def is_new(rows: pa.RecordBatch) -> np.ndarray:
     return ranks >= new_bit(ranks.dtype)
 
 
-def as_settled(rows: pa.RecordBatch) -> pa.RecordBatch:
+def as_reference(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows of a table as those of an earlier run: all ranks changed alike, so what was sorted stays sorted."""
     at = rows.schema.get_field_index(RANK)
     if at < 0:

@@ -16,27 +16,27 @@ from datapipe.columns import hex_keys, keys_from, numbers, text_buffers, text_le
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.text import replace
-from datapipe.metrics import Books
-from datapipe.plan.work import Verdicts
+from datapipe.metrics import DocumentCounts
+from datapipe.plan.work import Decisions
 from datapipe.shards import schemas
-from datapipe.stage.cut_points import SEAMS, no_seams, seams_after
+from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
-from datapipe.tasks.decisions import CutReader, Cuts, SizeReader, VerdictReader
+from datapipe.tasks.decisions import CutReader, Cuts, DecisionReader, SizeReader
 
 TOO_MUCH_REMOVED = "too_much_removed"
 
 _CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx go on with a character
 
 
-class Judge:
+class DecisionApplier:
     """The verdicts of one task's documents."""
 
-    def __init__(self, root: Root, verdicts: Verdicts, books: Books, drops: TableWriter) -> None:
-        self.verdicts, self.books, self.drops = verdicts, books, drops
-        self._drops = VerdictReader(root, verdicts.tables.get("drops", ()))
-        self._sizes = SizeReader(root, verdicts.tables.get("sizes", ()))
-        self._cuts = CutReader(root, verdicts.tables["cuts"]) if "cuts" in verdicts.tables else None
+    def __init__(self, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter) -> None:
+        self.decisions, self.document_counts, self.drops = decisions, document_counts, drops
+        self._drops = DecisionReader(root, decisions.tables.get("drops", ()))
+        self._sizes = SizeReader(root, decisions.tables.get("sizes", ()))
+        self._cuts = CutReader(root, decisions.tables["cuts"]) if "cuts" in decisions.tables else None
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """What stays of a batch."""
@@ -44,7 +44,7 @@ class Judge:
         if found.dropped.any():
             rows = np.flatnonzero(found.dropped)
             survivors = keys_from(found.survivor[rows])
-            self._drop(batch, rows, self.verdicts.rule, found.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
+            self._drop(batch, rows, self.decisions.rule, found.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
             batch = batch.filter(~found.dropped)
         if self._cuts is not None and batch.num_docs:
             batch = self._cut(batch, self._cuts.of(batch.keys))
@@ -53,45 +53,45 @@ class Judge:
     def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents that stay with what is told of their clusters."""
         added: dict[str, pa.Array] = {}
-        if self.verdicts.size_column is not None:
-            added[self.verdicts.size_column] = pa.array(self._sizes.of(batch.keys))
-        if self.verdicts.cluster_column is not None:
-            added[self.verdicts.cluster_column] = hex_keys(batch.keys)
+        if self.decisions.size_column is not None:
+            added[self.decisions.size_column] = pa.array(self._sizes.of(batch.keys))
+        if self.decisions.cluster_column is not None:
+            added[self.decisions.cluster_column] = hex_keys(batch.keys)
         again = next((name for name in added if name in batch.record.schema.names), None)
         if again is not None:
-            raise UserError(f"{self.verdicts.name}: would write over column '{again}', which an earlier stage wrote")
+            raise UserError(f"{self.decisions.name}: would write over column '{again}', which an earlier stage wrote")
         return batch.with_columns(added) if added else batch
 
     def _drop(
         self, batch: DocumentBatch, rows: np.ndarray, rule: str, values: np.ndarray, limits: pa.Array, survivors: pa.Array
     ) -> None:
-        name = self.verdicts.name
-        self.books.dropped[f"{name}:{rule}"] += len(rows)
+        name = self.decisions.name
+        self.document_counts.dropped[f"{name}:{rule}"] += len(rows)
         keys, names, rules = batch.keys.take(pa.array(rows)), pa.array([name] * len(rows)), pa.array([rule] * len(rows))
         arrays = [keys, names, rules, pa.array(values), limits, survivors]
         self.drops.add(pa.record_batch(arrays, schema=schemas.DROPS))
 
     def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:
         if not len(cuts.documents):
-            return batch if batch.seams is not None else batch.with_columns({SEAMS: no_seams(batch.num_docs)})
+            return batch if batch.cut_points is not None else batch.with_columns({CUT_POINTS: no_cut_points(batch.num_docs)})
         offsets, data = batch.buffers
-        starts, stops = _parted(cuts, offsets, data, self.verdicts.name)
+        starts, stops = _parted(cuts, offsets, data, self.decisions.name)
         there = starts < stops  # not taken by the cuts before
         starts, stops, documents, rules = starts[there], stops[there], cuts.documents[there], cuts.rules[there]
         removed = np.bincount(documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
         share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
         texts = _without(offsets, data, starts, stops)
-        too_much = (share > self.verdicts.removed_share) | ((removed > 0) & _is_blank(texts))
+        too_much = (share > self.decisions.removed_share) | ((removed > 0) & _is_blank(texts))
         if too_much.any():
-            rows, limit = np.flatnonzero(too_much), self.verdicts.removed_share
+            rows, limit = np.flatnonzero(too_much), self.decisions.removed_share
             survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type)
             self._drop(batch, rows, TOO_MUCH_REMOVED, share[rows], pa.array(np.full(len(rows), limit)), survivors)
         stay = ~too_much[documents]
         counts = np.bincount(rules[stay], (stops - starts)[stay], len(cuts.names))
         for rule, count in zip(cuts.names, counts):
-            self.books.tallies[f"{self.verdicts.name}:{rule}_bytes"] += int(count)
-        seams = seams_after(offsets, batch.seams, starts, stops, text_buffers(texts)[0])
-        return batch.with_columns({"text": texts, SEAMS: seams}).filter(~too_much)
+            self.document_counts.counts[f"{self.decisions.name}:{rule}_bytes"] += int(count)
+        cut_points = cut_points_after(offsets, batch.cut_points, starts, stops, text_buffers(texts)[0])
+        return batch.with_columns({"text": texts, CUT_POINTS: cut_points}).filter(~too_much)
 
 
 def _is_blank(texts: pa.Array) -> np.ndarray:

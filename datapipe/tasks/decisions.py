@@ -88,7 +88,7 @@ class _ByKey:
         return rows
 
 
-class VerdictReader:
+class DecisionReader:
     """Drops by key."""
 
     def __init__(self, root: Root, files: Sequence[OutputRef]) -> None:

@@ -29,7 +29,7 @@ from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, 
 from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, open_input
-from datapipe.tasks.apply import Judge
+from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import Culprit, guarded
 from datapipe.tasks.results import checked_filter, checked_map
 
@@ -50,11 +50,11 @@ class _Mapper:
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root = task, root
         self.metrics = TaskMetrics()
-        self.books = self.metrics.books
+        self.document_counts = self.metrics.document_counts
         self.documents = documents_writer(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
-        self.judge = Judge(root, task.verdicts, self.books, self.drops) if task.verdicts else None
+        self.judge = DecisionApplier(root, task.decisions, self.document_counts, self.drops) if task.decisions else None
         self.emitted: TableWriters | None = None
         if task.emit is not None:
             stage = task.emit.stage
@@ -76,8 +76,8 @@ class _Mapper:
             yield batch
 
     def _count_read(self, batch: DocumentBatch) -> None:
-        self.books.read += batch.num_docs
-        self.books.read_bytes += batch.text_bytes
+        self.document_counts.read += batch.num_docs
+        self.document_counts.read_bytes += batch.text_bytes
 
     def _records(self) -> Iterator[pa.RecordBatch]:
         """What the readers yield, with keys; rejected input goes to quarantine on the way, up to the limit."""
@@ -101,8 +101,8 @@ class _Mapper:
         """Quarantines what a reader rejected: it counts as read and as quarantined."""
         if not rejected:
             return
-        self.books.read += len(rejected)
-        self.books.quarantined += len(rejected)
+        self.document_counts.read += len(rejected)
+        self.document_counts.quarantined += len(rejected)
         places = np.array([one.place for one in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(
@@ -121,10 +121,10 @@ class _Mapper:
     # ---------------------------------------------------------------------------------------------- through the stages
 
     def process(self, batch: DocumentBatch) -> None:
-        if self.judge is not None and self.task.verdicts is not None:
+        if self.judge is not None and self.task.decisions is not None:
             started = perf_counter()
             given, batch = batch, self.judge.apply(batch)
-            name = f"{self.task.verdicts.name}: verdicts"
+            name = f"{self.task.decisions.name}: verdicts"
             self.metrics.spent(name, perf_counter() - started, given.text_bytes, given.num_docs)
         for bound in self.task.stages:
             if batch.num_docs == 0:
@@ -137,8 +137,8 @@ class _Mapper:
         started = perf_counter()
         self.documents.add(batch.record)
         self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
-        self.books.kept += batch.num_docs
-        self.books.kept_bytes += batch.text_bytes
+        self.document_counts.kept += batch.num_docs
+        self.document_counts.kept_bytes += batch.text_bytes
 
     def _charge(self, name: str, given: DocumentBatch, seconds: float) -> None:
         """Charges a stage for its work on a batch, and apart from it what was found there for the stages behind it too."""
@@ -161,19 +161,19 @@ class _Mapper:
         for start, stop, result in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
             if stage.mode == "tag":
-                self._tally(f"{name} (tag)", stage.tallies, result.columns)
+                self._add_counts(f"{name} (tag)", stage.counts, result.columns)
                 kept.append(part.with_columns(_tags(name, stage, result)))
                 continue
-            self._tally(name, stage.tallies, result.columns)
+            self._add_counts(name, stage.counts, result.columns)
             self._drop(name, stage.rules(), part, result)
-            new = {one: array for one, array in result.columns.items() if one not in stage.tallies}
+            new = {one: array for one, array in result.columns.items() if one not in stage.counts}
             kept.append((part.with_columns(new) if new else part).filter(result.keep))
         self._isolate(name, batch, done.culprits)
         return _joined(kept, batch)
 
-    def _tally(self, name: str, tallies: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
-        for tally in tallies:
-            self.books.tallies[f"{name}:{tally}"] += int(columns[tally].sum().as_py() or 0)
+    def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
+        for counted in counts:
+            self.document_counts.counts[f"{name}:{counted}"] += int(columns[counted].sum().as_py() or 0)
 
     def _drop(self, name: str, rules: Sequence[Rule], part: DocumentBatch, result: FilterResult) -> None:
         rows = np.flatnonzero(~result.keep)
@@ -183,7 +183,7 @@ class _Mapper:
         names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(numbers))
         limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
         for number, count in zip(*np.unique(numbers, return_counts=True)):
-            self.books.dropped[f"{name}:{rules[number].name}"] += int(count)
+            self.document_counts.dropped[f"{name}:{rules[number].name}"] += int(count)
         self.drops.add(
             pa.record_batch(
                 [
@@ -203,8 +203,8 @@ class _Mapper:
         parts: list[DocumentBatch] = []
         for start, stop, columns in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            self._tally(name, stage.tallies, columns)
-            parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.tallies}))
+            self._add_counts(name, stage.counts, columns)
+            parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.counts}))
         self._isolate(name, batch, done.culprits)
         return _joined(parts, batch)
 
@@ -232,7 +232,7 @@ class _Mapper:
 
     def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
         """Quarantines documents that made a stage raise."""
-        self.books.quarantined += len(culprits)
+        self.document_counts.quarantined += len(culprits)
         for culprit in culprits:
             one = batch.slice(culprit.row, culprit.row + 1)
             place = int.from_bytes(one.keys[0].as_py()[8:], "big")
@@ -255,7 +255,7 @@ class _Mapper:
             started = perf_counter()
             outputs |= self.emitted.finish("emitted.")
             self.metrics.spent(f"{self.task.emit.name}: exchange", perf_counter() - started)
-        self.books.check(self.task.label)
+        self.document_counts.check(self.task.label)
         return outputs
 
 
@@ -264,7 +264,7 @@ def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]
     rules = stage.rules()
     failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
     measured = {f"{name}.{rule.name}": pa.array(one) for rule, one in zip(rules, result.measured, strict=True)}
-    labels = {one: column for one, column in result.columns.items() if one != "text" and one not in stage.tallies}
+    labels = {one: column for one, column in result.columns.items() if one != "text" and one not in stage.counts}
     return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
 
 

@@ -20,7 +20,7 @@ from datapipe.exchange.chunks import read_bucket, read_pieces
 from datapipe.exchange.files import read_portion, sort_words
 from datapipe.exchange.tables import TableWriters
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import GatherTask, MeetTask, MergeTask, OutputRef
+from datapipe.plan.work import GatherTask, MergeTask, OutputRef, ReduceTask
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA
 from datapipe.storage import Root
@@ -28,7 +28,7 @@ from datapipe.storage import Root
 _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
 
-def run_meet(task: MeetTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
     """One hash range of one round of an exchange."""
     stage, metrics = cast(Global, task.stage.stage), TaskMetrics()
     exchange = next(one for one in stage.exchanges() if one.name == task.exchange)
@@ -37,10 +37,10 @@ def run_meet(task: MeetTask, root: Root, folder: str) -> tuple[dict[str, tuple[O
     where = f"{task.stage.name}: {task.exchange}"
     if task.at_once:
         buckets = iter([read_bucket(root, task.tables, schemas, task.start, task.stop)])
-        meet = stage.meet_at_once
+        reduce = stage.reduce_at_once
     else:
         buckets = read_pieces(root, task.tables, schemas, exchange, task.start, task.stop, task.limit_bytes)
-        meet = stage.meet
+        reduce = stage.reduce
     while True:
         started = perf_counter()
         bucket = next(buckets, None)
@@ -49,7 +49,7 @@ def run_meet(task: MeetTask, root: Root, folder: str) -> tuple[dict[str, tuple[O
         if bucket is None:
             break
         started = perf_counter()
-        found = meet(task.exchange, bucket)
+        found = reduce(task.exchange, bucket)
         metrics.spent(where, perf_counter() - started, size)
         started = perf_counter()
         written = writers.add(found, where)

@@ -40,7 +40,7 @@ def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResu
         raise _broken(name, f"limit: expected shape ({batch.num_docs},), found {result.limit.shape}")
     if stage.mode == "tag" and len(result.measured) != num_rules:
         raise _broken(name, f"measured: expected an array for each of {num_rules} rules, found {len(result.measured)}")
-    return replace(result, columns=_checked_columns(name, result.columns, stage.tallies, batch))
+    return replace(result, columns=_checked_columns(name, result.columns, stage.counts, batch))
 
 
 def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
@@ -48,11 +48,11 @@ def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Arr
     columns = stage.process(batch)
     if not isinstance(columns, dict):
         raise _broken(name, f"expected a dict of Arrow arrays by column name, found {type(columns).__name__}")
-    return _checked_columns(name, columns, stage.tallies, batch)
+    return _checked_columns(name, columns, stage.counts, batch)
 
 
 def _checked_columns(
-    name: str, columns: Mapping[str, pa.Array], tallies: tuple[str, ...], batch: DocumentBatch
+    name: str, columns: Mapping[str, pa.Array], counts: tuple[str, ...], batch: DocumentBatch
 ) -> dict[str, pa.Array]:
     for column, array in columns.items():
         if column in _OWN:
@@ -63,7 +63,7 @@ def _checked_columns(
             raise _broken(name, f"column '{column}': expected {batch.num_docs} entries, one per document, found {len(array)}")
         if pa.types.is_null(array.type):
             raise _broken(name, f"column '{column}' has no type, only nulls; say which: pa.nulls(n, pa.string())")
-    missing = [tally for tally in tallies if tally not in columns]
+    missing = [counted for counted in counts if counted not in columns]
     if missing:
         raise _broken(name, f"the tally '{missing[0]}' is declared and was not returned")
     return {**columns, "text": _texts(name, columns["text"])} if "text" in columns else dict(columns)

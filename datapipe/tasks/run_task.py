@@ -17,11 +17,11 @@ from datapipe.plan.work import (
     BoundStage,
     GatherTask,
     MapTask,
-    MeetTask,
     MergeTask,
     OutputRef,
     PackTask,
     Record,
+    ReduceTask,
     SampleTask,
     Task,
     TokenizeTask,
@@ -31,7 +31,7 @@ from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
-from datapipe.tasks.reduce import run_gather, run_meet, run_merge
+from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
 from datapipe.tasks.sample import run_sample
 from datapipe.tasks.tokenize import run_tokenize
 from datapipe.tasks.train import run_train
@@ -40,7 +40,7 @@ Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], Task
 
 _RUNNERS: dict[type[Task], Runner] = {
     MapTask: run_map,
-    MeetTask: run_meet,
+    ReduceTask: run_reduce,
     MergeTask: run_merge,
     GatherTask: run_gather,
     SampleTask: run_sample,
@@ -78,7 +78,7 @@ def _with_open_stages(task: Task) -> Task:
         stages = tuple(_open(bound, task.seed) for bound in task.stages)
         emit = None if task.emit is None else _open(task.emit, task.seed, task.source_place)
         return replace(task, stages=stages, emit=emit)
-    if isinstance(task, MeetTask):
+    if isinstance(task, ReduceTask):
         return replace(task, stage=_open(task.stage, task.seed))
     return task
 

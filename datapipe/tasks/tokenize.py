@@ -47,8 +47,8 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     counts = dict.fromkeys(writers, 0)
     meter = Meter(encoder.vocab_size)
     for batch in read_documents(root, task.documents, metrics):
-        metrics.books.read += batch.num_docs
-        metrics.books.read_bytes += batch.text_bytes
+        metrics.document_counts.read += batch.num_docs
+        metrics.document_counts.read_bytes += batch.text_bytes
         started = perf_counter()
         ids, offsets = encoder.encode(batch.texts)
         rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
@@ -66,7 +66,10 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
             counts[name] += _num_tokens(part)
             writers[name].add(part)
         metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
-    metrics.books.kept, metrics.books.kept_bytes = metrics.books.read, metrics.books.read_bytes
+    metrics.document_counts.kept, metrics.document_counts.kept_bytes = (
+        metrics.document_counts.read,
+        metrics.document_counts.read_bytes,
+    )
     metrics.tokens, metrics.fertility = sum(counts.values()), meter.fertility
     width, started = id_type.bit_width // 8, perf_counter()
     outputs = {name: (writer.finish(weight=counts[name] * width),) for name, writer in writers.items()}

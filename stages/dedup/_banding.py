@@ -24,7 +24,7 @@ _BLANK = 0x5D2B7A90C1E64F38
 """Where documents without words meet, if they do."""
 
 
-def meeting_probability(similarity: float, bands: int, rows: int) -> float:
+def match_probability(similarity: float, bands: int, rows: int) -> float:
     """How likely two documents of a Jaccard similarity are to agree on a whole band."""
     return 1 - (1 - similarity**rows) ** bands
 
@@ -74,7 +74,7 @@ def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
         f"{similarity_met_by(0.5, bands, rows):.2f}, 5 % at {similarity_met_by(0.05, bands, rows):.2f}, "
         f"99 % at {similarity_met_by(0.99, bands, rows):.2f}",
         "similarity " + "".join(f"{similarity:>8.1f}" for similarity in SIMILARITIES),
-        "meet       " + "".join(f"{meeting_probability(similarity, bands, rows):>8.2%}" for similarity in SIMILARITIES),
+        "meet       " + "".join(f"{match_probability(similarity, bands, rows):>8.2%}" for similarity in SIMILARITIES),
     )
     if least is None:
         return lines

@@ -38,7 +38,7 @@ class Cutting(Global):
     max_removed_share: RemovedShare = 0.5
 
     rule = RULE
-    judge_options = ("max_removed_share",)
+    apply_options = ("max_removed_share",)
     _context: StageContext = PrivateAttr()
 
     def open(self, context: StageContext) -> None:

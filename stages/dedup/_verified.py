@@ -92,7 +92,7 @@ class VerifiedPairs:
         sizes = Exchange(name="count", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
         return [*found, sizes] if with_sizes else found
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         match exchange:
             case "bands":
                 return {"pairs": _pairs(bucket["bands"])}
@@ -101,7 +101,7 @@ class VerifiedPairs:
             case "second":
                 return self._second(bucket["halves"], bucket["signatures"])
             case "components":
-                return clusters.meet_components(bucket)
+                return clusters.reduce_components(bucket)
             case "gather":
                 return {"drops": self._gather(_judged(bucket[clusters.NARROW]), bucket["likeness"])}
             case _:

@@ -125,7 +125,7 @@ class Exact(Global):
         outputs = {"drops": DROP_SCHEMA, "sizes": SIZE_SCHEMA}
         return [Exchange(name="meet", inputs=("texts",), outputs=outputs, group=("hash", "digest"))]
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]
         firsts = first_of_group(columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest")))
         drops = star_drops(rows.column("key"), is_new(rows), firsts, 1.0)

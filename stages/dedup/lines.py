@@ -81,7 +81,7 @@ class Lines(Cutting):
     def exchanges(self) -> Sequence[Exchange]:
         return [Exchange(name="meet", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["units"]
         hashes, digests = columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest"))
         again = np.zeros(len(hashes) + 1, np.bool_)  # whether a row says what the one before it says

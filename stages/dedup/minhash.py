@@ -121,7 +121,7 @@ class Minhash(Global):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
-    judge_options = ("min_similarity", "components_bytes")
+    apply_options = ("min_similarity", "components_bytes")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()
 
@@ -195,8 +195,8 @@ class Minhash(Global):
     def exchanges(self) -> Sequence[Exchange]:
         return self._pairs.exchanges(self.size_column is not None)
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        return self._pairs.meet(exchange, bucket)
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+        return self._pairs.reduce(exchange, bucket)
 
-    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
         return join_at_once(tables)

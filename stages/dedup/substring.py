@@ -73,7 +73,7 @@ class Substring(Cutting):
     )
 
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
-    judge_options = ("max_removed_share", "memory_bytes")
+    apply_options = ("max_removed_share", "memory_bytes")
 
     def emits(self) -> Mapping[str, pa.Schema]:
         tables = {"anchors": ANCHORS, "passages": PASSAGES, "cuts": CUT_SCHEMA}
@@ -94,7 +94,7 @@ class Substring(Cutting):
             Exchange(name="verify", inputs=("windows",), outputs=cuts, group=("hash", "check")),
         ]
 
-    def meet(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         if exchange == "sort":
             raise UserError(
                 f"dedup.substring: the texts are more than memory_bytes, {self.memory_bytes}. Give it more, or "
@@ -107,7 +107,7 @@ class Substring(Cutting):
         anchors = bucket["anchors"]
         return {"cuts": cut_repeated(anchors, "span", self.keep), "candidates": candidates_of(anchors)}
 
-    def meet_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = tables["texts"]
         hashes = columns.numbers(rows.column("hash"))
         borders = [0, *np.flatnonzero(hashes[1:] != hashes[:-1]) + 1, len(hashes)]

@@ -104,7 +104,7 @@ class C4Quality(ProfiledFilter):
     min_long_lines: int = Field(default=0, ge=0, description="Least long lines of the page as it came. mC4: 3.")
     long_line_chars: int = Field(default=200, ge=0, le=2**31 - 1, description="Least characters of a long line.")
 
-    tallies: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
+    counts: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
     """Lines removed from the documents that are kept, by reason."""
 
     def rules(self) -> Sequence[Rule]:

@@ -91,7 +91,7 @@ class LineRules(ProfiledFilter):
         description="Remove lines of these ASCII signs and spaces alone; FineWeb-2: |. None when empty.",
     )
 
-    tallies: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
+    counts: ClassVar[tuple[str, ...]] = tuple(_TALLIES)
     """Lines removed from, or edited in, the documents that are kept, by reason."""
 
     def rules(self) -> Sequence[Rule]:

@@ -84,7 +84,7 @@ class Url(Filter):
     hard_word_files: tuple[Path, ...] = _files("hard_words")
     soft_words: tuple[str, ...] = _entries("Words of which a URL may have `max_soft_words` different ones.")
     soft_word_files: tuple[Path, ...] = _files("soft_words")
-    tallies: ClassVar[tuple[str, ...]] = ("without_url",)
+    counts: ClassVar[tuple[str, ...]] = ("without_url",)
     """Documents whose URL is null or empty: all of them, where the field has another name."""
 
     max_soft_words: int = Field(

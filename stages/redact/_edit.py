@@ -38,7 +38,7 @@ class Editor:
         seed: of the stand-ins.
         tags: what a tag is, by kind.
         stand_ins: which stand-in of `kernels/redact/stand_ins.py` a kind has, by kind.
-        tallies: the number of the tally that counts a kind, by kind.
+        count_columns: by kind, which column of the counts it is counted in.
     """
 
     find: Callable[[np.ndarray, np.ndarray], Found]
@@ -46,13 +46,13 @@ class Editor:
     seed: int
     tags: tuple[bytes, ...]
     stand_ins: tuple[int, ...]
-    tallies: tuple[int, ...]
+    count_columns: tuple[int, ...]
 
-    def judged(self, batch: DocumentBatch, tallies: tuple[str, ...], rules: list[Rule]) -> FilterResult:
-        """The texts without what was found, how often each tally was, and a drop where the sum is over the one rule's limit."""
-        texts, counts = self.edited(batch.texts, len(tallies))
-        hits = counts.sum(axis=1).astype(np.float64)
-        new = {name: pa.array(counts[:, at]) for at, name in enumerate(tallies)}
+    def judged(self, batch: DocumentBatch, counts: tuple[str, ...], rules: list[Rule]) -> FilterResult:
+        """The texts without what was found, what was found, and a drop where the sum is over the one rule's limit."""
+        texts, num_found = self.edited(batch.texts, len(counts))
+        hits = num_found.sum(axis=1).astype(np.float64)
+        new = {name: pa.array(num_found[:, at]) for at, name in enumerate(counts)}
         failed = rules[0].failed(hits) if rules else np.zeros(batch.num_docs, np.bool_)
         return FilterResult(
             keep=~failed,
@@ -62,9 +62,9 @@ class Editor:
             columns=new if texts is None else {**new, "text": texts},
         )
 
-    def edited(self, texts: pa.Array, num_tallies: int) -> tuple[pa.Array | None, np.ndarray]:
-        """The texts, None where nothing was found, and how often each tally was: (num_docs, num_tallies) int32."""
-        counts = np.zeros((len(texts), num_tallies), np.int32)
+    def edited(self, texts: pa.Array, num_counts: int) -> tuple[pa.Array | None, np.ndarray]:
+        """The texts, None where nothing was found, and what was found: (num_docs, num_counts) int32."""
+        counts = np.zeros((len(texts), num_counts), np.int32)
         rows, part, edited = np.arange(len(texts)), texts, None
         for _ in range(1 if self.replace == "delete" else _ROUNDS):
             offsets, data = columns.text_buffers(part)
@@ -72,7 +72,7 @@ class Editor:
             if not len(found.starts):
                 break
             documents = np.searchsorted(offsets[1:], found.starts, side="right")
-            np.add.at(counts, (rows[documents], np.array(self.tallies)[found.kinds]), 1)
+            np.add.at(counts, (rows[documents], np.array(self.count_columns)[found.kinds]), 1)
             part = self._replaced(offsets, data, found)
             edited = part if edited is None else pc.replace_with_mask(edited, np.isin(np.arange(len(texts)), rows), part)
             changed = np.unique(documents)

@@ -77,7 +77,7 @@ class Pii(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("phonenumbers",)
-    tallies: ClassVar[tuple[str, ...]] = _KINDS
+    counts: ClassVar[tuple[str, ...]] = _KINDS
     _seed: int = PrivateAttr(default=0)
 
     @field_validator("phone_regions")
@@ -101,9 +101,9 @@ class Pii(Filter):
             seed=self._seed,
             tags=_TAGS,
             stand_ins=tuple(range(len(_TAGS))),
-            tallies=tuple(_KINDS.index(kind) for kind in _SPAN_KINDS),
+            count_columns=tuple(_KINDS.index(kind) for kind in _SPAN_KINDS),
         )
-        return editor.judged(batch, self.tallies, self.rules())
+        return editor.judged(batch, self.counts, self.rules())
 
     def find(self, offsets: np.ndarray, data: np.ndarray) -> Found:
         """All spans of the wanted kinds, in the order of the text."""

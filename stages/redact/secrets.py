@@ -74,7 +74,7 @@ class Secrets(Filter):
     )
     max_hits: int | None = Field(default=None, ge=0, description="Drop documents with more hits than this; null: none.")
 
-    tallies: ClassVar[tuple[str, ...]] = _KINDS
+    counts: ClassVar[tuple[str, ...]] = _KINDS
     _seed: int = PrivateAttr(default=0)
 
     def open(self, context: StageContext) -> None:
@@ -91,6 +91,6 @@ class Secrets(Filter):
             seed=self._seed,
             tags=_TAGS,
             stand_ins=(SECRET,) * len(_TAGS),
-            tallies=tuple(range(len(_KINDS))),
+            count_columns=tuple(range(len(_KINDS))),
         )
-        return editor.judged(batch, self.tallies, self.rules())
+        return editor.judged(batch, self.counts, self.rules())

@@ -55,7 +55,7 @@ from typing import Any
 from datapipe.stage.global_stage import Global
 from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
-from tests import dedup_sets, meetings
+from tests import dedup_sets, global_steps
 
 STAGES: dict[str, tuple[type[Global], dict[str, Any]]] = {
     "exact": (Exact, {}),
@@ -76,7 +76,7 @@ _SEEDS = range(1, 6)
 
 def clusters(kind: type[Global], options: dict[str, Any], texts: Sequence[str], seed: int = 1) -> list[int]:
     """The number of each document's cluster: the place of its survivor."""
-    dropped = meetings.dropped(meetings.opened(kind.model_validate(options), "dedup", seed), texts)
+    dropped = global_steps.dropped(global_steps.opened(kind.model_validate(options), "dedup", seed), texts)
     return [dropped.get(place, place) for place in range(len(texts))]
 
 

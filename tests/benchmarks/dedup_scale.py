@@ -56,7 +56,7 @@ from datapipe.storage import Root
 from stages.dedup._verified import BANDS
 from tests import scale_corpus
 from tests.benchmarks.plots import draw
-from tests.fresh_tasks import Measured, fresh_tasks, run_to_verdicts
+from tests.fresh_tasks import Measured, fresh_tasks, run_to_decisions
 
 _SIZES = tuple(10**power for power in range(4, 10))
 _EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}
@@ -92,7 +92,7 @@ class Grown:
         exchanged = [file for kind, files in one.record.outputs.items() if _is_exchanged(one, kind) for file in files]
         self.rows_bytes[one.kind] += sum(file.weight for file in exchanged)
         self.stored_bytes[one.kind] += sum(file.bytes for file in exchanged)
-        self.dropped += sum(one.record.metrics.books.dropped.values())
+        self.dropped += sum(one.record.metrics.document_counts.dropped.values())
 
 
 def _is_exchanged(one: Measured, kind: str) -> bool:
@@ -105,7 +105,7 @@ def near_duplicates(folder: Path, num_docs: int) -> Grown:
     mixture = scale_corpus.write_mixture(folder, corpus, "dedup.minhash", {"components_bytes": 0}, _EXECUTION)
     grown = Grown(num_docs)
     with fresh_tasks() as tasks:
-        measured = run_to_verdicts(mixture, tasks)
+        measured = run_to_decisions(mixture, tasks)
     for one in measured:
         grown.add(one)
     grown.rounds = len({one.task.step for one in measured if one.kind == "components"})
@@ -134,7 +134,7 @@ def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
     exchange = stage.stage.exchanges()[0]
     expander = Expander(mixture)
     with fresh_tasks() as tasks:
-        for task in expander.meet_tasks("bands", stage, exchange, {"bands": tuple(files)}):
+        for task in expander.reduce_tasks("bands", stage, exchange, {"bands": tuple(files)}):
             grown.add(tasks.run(task, mixture.output))
         if runs.fan_in(files) > runs.MOST_RUNS:
             groups, left = runs.merge_groups(runs.placed(files))
@@ -144,7 +144,7 @@ def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
                 measured = tasks.run(task, mixture.output)
                 grown.add(measured)
                 merged += measured.record.of("bands")
-            for task in expander.meet_tasks("bands-of-merged", stage, exchange, {"bands": tuple(merged)}):
+            for task in expander.reduce_tasks("bands-of-merged", stage, exchange, {"bands": tuple(merged)}):
                 grown.add(tasks.run(task, mixture.output))
     shutil.rmtree(folder)
     return grown
@@ -175,7 +175,7 @@ def peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) -
     mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _SMALL_EXECUTION)
     found: dict[str, tuple[int, int, int]] = {}
     with fresh_tasks() as tasks:
-        for one in run_to_verdicts(mixture, tasks):
+        for one in run_to_decisions(mixture, tasks):
             peak, count, met = found.get(one.kind, (0, 0, 0))
             met += sum(work.bytes for name, work in one.record.metrics.work.items() if name.endswith(f": {one.kind}"))
             found[one.kind] = max(peak, one.peak_bytes), count + 1, met
@@ -203,7 +203,7 @@ def _table(grown: Sequence[Grown], steps: Sequence[str]) -> None:
         print("| dropped | " + " | ".join(f"{one.dropped / one.num_docs:.4f}" for one in grown) + " |")
 
 
-_STEPS = ("clean-0", "signatures", "bands", "first", "second", "components", "gather", "verdicts", "clean-1")
+_STEPS = ("clean-0", "signatures", "bands", "first", "second", "components", "gather", "decisions", "clean-1")
 
 
 def _tell_memory(folder: Path) -> None:

@@ -31,9 +31,9 @@ import pyarrow.json as pj
 
 from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
-from stages.dedup._banding import counting_probability, meeting_probability
+from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
-from tests import meetings, minhash_pairs
+from tests import global_steps, minhash_pairs
 from tests.benchmarks.datatrove import batches
 from tests.benchmarks.plots import draw
 
@@ -79,7 +79,7 @@ def _emit_s(stage: Minhash, corpus: Sequence[DocumentBatch]) -> float:
 
 def _whole_s(stage: Minhash, corpus: Sequence[DocumentBatch]) -> float:
     """All exchanges too, with the sorting between them, in memory."""
-    return _best_s(lambda: meetings.meet_all(stage, [DocumentBatch(batch.record) for batch in corpus]))
+    return _best_s(lambda: global_steps.reduce_all(stage, [DocumentBatch(batch.record) for batch in corpus]))
 
 
 def _peer_rate(python: str, texts: pa.Array) -> float:
@@ -116,11 +116,11 @@ def _curves(bands: int, rows: int) -> tuple[list[Point], list[Point]]:
     least = stage.least_similarity()
     for num_shared in range(_NUM_ALL // 10, _NUM_ALL + 1, _NUM_ALL // 10):
         similarity = num_shared / _NUM_ALL
-        batch = meetings.batch_of(minhash_pairs.pairs(num_shared, _NUM_ALL, _NUM_PAIRS, seed=num_shared, ngram=stage.ngram))
+        batch = global_steps.batch_of(minhash_pairs.pairs(num_shared, _NUM_ALL, _NUM_PAIRS, seed=num_shared, ngram=stage.ngram))
         share = minhash_pairs.share_met(stage.emit(batch)["bands"], _NUM_PAIRS)
-        met.append(Point(similarity=similarity, expected=meeting_probability(similarity, bands, rows), measured=share))
+        met.append(Point(similarity=similarity, expected=match_probability(similarity, bands, rows), measured=share))
         expected = counting_probability(similarity, bands, rows, least)
-        share = meetings.meet_all(stage, [batch])["drops"].num_rows / _NUM_PAIRS
+        share = global_steps.reduce_all(stage, [batch])["drops"].num_rows / _NUM_PAIRS
         counted.append(Point(similarity=similarity, expected=expected, measured=share))
     return met, counted
 
@@ -132,7 +132,7 @@ def _plot(path: Path, curves: dict[tuple[int, int], tuple[list[Point], list[Poin
         for (bands, rows), (met, _) in curves.items()
     }
     theory = {
-        name: [(s / 100, meeting_probability(s / 100, *banding)) for s in range(101)] for name, banding in zip(points, curves)
+        name: [(s / 100, match_probability(s / 100, *banding)) for s in range(101)] for name, banding in zip(points, curves)
     }
     draw(path, "Jaccard similarity", "share of pairs that meet", points, theory)
 

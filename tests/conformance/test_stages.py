@@ -20,7 +20,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import DROP_SCHEMA
 from datapipe.tasks.reduce import table_schemas
-from tests import meetings
+from tests import global_steps
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
@@ -119,7 +119,7 @@ def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
         result = stage.process(batch)
         judged = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
         for name, column in {"text": batch.texts, **result.columns}.items():  # of a document that is dropped nothing counts
-            kept = pa.array(result.keep) if name not in stage.tallies else pa.array([True] * batch.num_docs)
+            kept = pa.array(result.keep) if name not in stage.counts else pa.array([True] * batch.num_docs)
             judged = judged.append_column(name, pc.if_else(kept, column, pa.scalar(None, column.type)))
         return judged
     if isinstance(stage, Map):
@@ -226,9 +226,9 @@ def test_filter_columns_and_measures_are_of_the_batch(name: str) -> None:
     assert isinstance(stage, Filter)
     result = stage.process(batch)
     assert not {"key", "id", "rank"} & set(result.columns)
-    assert set(stage.tallies) <= set(result.columns)
+    assert set(stage.counts) <= set(result.columns)
     assert all(len(column) == batch.num_docs for column in result.columns.values())
-    assert all(pa.types.is_integer(result.columns[tally].type) for tally in stage.tallies)
+    assert all(pa.types.is_integer(result.columns[counted].type) for counted in stage.counts)
     text = result.columns.get("text", batch.texts)
     assert (text.type, text.null_count) == (pa.large_string(), 0)
     assert [len(one) for one in result.measured] == [batch.num_docs] * len(stage.rules())
@@ -242,9 +242,9 @@ def test_map_leaves_key_id_and_kept_columns_alone(name: str) -> None:
     assert isinstance(stage, Map)
     new = stage.process(batch)
     assert not {"key", "id", "rank"} & set(new)
-    assert set(stage.tallies) <= set(new)
+    assert set(stage.counts) <= set(new)
     assert all(len(column) == batch.num_docs for column in new.values())
-    assert all(pa.types.is_integer(new[tally].type) for tally in stage.tallies)
+    assert all(pa.types.is_integer(new[counted].type) for counted in stage.counts)
     assert "text" not in new or (new["text"].type == pa.large_string() and new["text"].null_count == 0)
 
 
@@ -270,7 +270,7 @@ def test_global_stage_judges_documents_by_schema_and_keeps_one_of_equal_ones(nam
     stage = _opened(name)
     assert isinstance(stage, Global)
     batch = _batch(SMALL)
-    final = meetings.meet_all(stage, [batch])
+    final = global_steps.reduce_all(stage, [batch])
     keys = set(batch.keys.to_pylist())
     drops = {row["key"]: row["survivor"] for row in final["drops"].to_pylist()} if "drops" in final else {}
     assert {*drops, *drops.values()} <= keys
@@ -286,14 +286,14 @@ def test_global_stage_judges_documents_by_schema_and_keeps_one_of_equal_ones(nam
 def test_global_stage_verdicts_do_not_depend_on_batches_or_buckets(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    whole = meetings.meet_all(stage, [_batch(SMALL)])
+    whole = global_steps.reduce_all(stage, [_batch(SMALL)])
     parts = [_batch(SMALL[at : at + 3]) for at in range(0, len(SMALL), 3)]
-    assert meetings.meet_all(stage, parts[::-1], num_buckets=7) == whole
-    assert meetings.meet_all(stage, parts, num_buckets=3, at_once=False) == whole
+    assert global_steps.reduce_all(stage, parts[::-1], num_buckets=7) == whole
+    assert global_steps.reduce_all(stage, parts, num_buckets=3, at_once=False) == whole
 
 
 @pytest.mark.parametrize("name", GLOBALS)
 def test_global_stage_nothing_meets_to_nothing(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    assert all(table.num_rows == 0 for table in meetings.meet_all(stage, [_batch([])]).values())
+    assert all(table.num_rows == 0 for table in global_steps.reduce_all(stage, [_batch([])]).values())

@@ -10,7 +10,7 @@ from datapipe.plan import fingerprint
 from datapipe.source_code import module_closure, neighbours_of
 
 
-@pytest.mark.parametrize("kind", ["map", "meet", "merge", "gather", "sample", "train", "tokenize", "pack"])
+@pytest.mark.parametrize("kind", ["map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack"])
 def test_closure_of_every_kind_of_task_holds_its_runner_and_what_writes_its_files(kind):
     closure = module_closure(fingerprint._RUNNERS[kind])
     assert fingerprint._RUNNERS[kind] in closure

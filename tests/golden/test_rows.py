@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import xxhash
+from tests.global_steps import batch_of, opened
 
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.exchange.files import sorted_rows
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
-from tests.meetings import batch_of, opened
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, and then it jumps over the lazy dog again.",
@@ -83,7 +83,7 @@ def test_rows_of_a_version_are_those_they_always_were(name: str, options: dict[s
 
 def _seen(stage: Global) -> set[str]:
     """Options that decide the rows of a stage."""
-    return set(type(stage).model_fields) - set(Global.model_fields) - {"keep", *stage.judge_options}
+    return set(type(stage).model_fields) - set(Global.model_fields) - {"keep", *stage.apply_options}
 
 
 def test_every_dedup_stage_has_its_rows_here() -> None:
@@ -108,7 +108,7 @@ def test_every_dedup_stage_has_its_rows_here() -> None:
 )
 def test_options_that_emit_does_not_look_at_change_no_row(name: str, options: dict[str, Any]) -> None:
     plain, other = _stage(name, {}), _stage(name, options)
-    assert set(plain.judge_options) <= set(options) <= other.unseen_by_emit()
+    assert set(plain.apply_options) <= set(options) <= other.unseen_by_emit()
     assert _digest(plain) == _digest(other) and plain.row_identity(1) == other.row_identity(1)
 
 

@@ -120,7 +120,7 @@ def _funnel(report: dict[str, Any]) -> str:
     total = report["total"]
     lines.append(_line("documents in", {step: f"{total['steps'][step]['documents']:,}" for step in STEPS}))
     lines.append(_line("MB in", {step: f"{total['steps'][step]['bytes'] / 1e6:.2f}" for step in STEPS}))
-    cut = {name.partition(":")[0]: f"{num_bytes / 1e6:.2f}" for name, num_bytes in total["tallies"].items()}
+    cut = {name.partition(":")[0]: f"{num_bytes / 1e6:.2f}" for name, num_bytes in total["counts"].items()}
     lines.append(_line("MB cut out", cut))
     return "\n".join(lines)
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from datapipe.errors import SnapshotError, UserError, suggest
-from datapipe.loader.order.lineage import Lineage, MixtureLeg, Skips
+from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
-from datapipe.loader.order.sample_order import SampleOrder, Supply, places_at
-from datapipe.loader.order.steps import BatchLeg, Steps
+from datapipe.loader.order.sample_order import Inventory, SampleOrder, places_at
+from datapipe.loader.order.steps import BatchEra, Steps
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -27,11 +27,11 @@ class Course:
         order, steps: samples to addresses, and steps to samples.
     """
 
-    def __init__(self, supply: Supply, lineage: Lineage) -> None:
-        self.supply, self.lineage, self.layout = supply, lineage, supply.layout
-        self.order = SampleOrder(supply, lineage.mixtures)
+    def __init__(self, inventory: Inventory, lineage: Lineage) -> None:
+        self.inventory, self.lineage, self.layout = inventory, lineage, inventory.layout
+        self.order = SampleOrder(inventory, lineage.mixtures)
         skips = lineage.skips
-        self.steps = Steps(lineage.batches, skips.steps, self.order.num_samples, drop_last=supply.split == "train")
+        self.steps = Steps(lineage.batches, skips.steps, self.order.num_samples, drop_last=inventory.split == "train")
         since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
         shards = self.layout.shards if since else ()
         self._left_out = {number: since[shard.path] for number, shard in enumerate(shards) if shard.path in since}
@@ -60,7 +60,7 @@ class Course:
             num_epochs: of its source; None for all of a run that has an end, and one of an endless run.
         """
         end = self.order.num_samples
-        if num_epochs is None and end is not None and self.supply.split == "train":
+        if num_epochs is None and end is not None and self.inventory.split == "train":
             num_epochs = self.order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), end)
         return self.order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
@@ -75,24 +75,24 @@ class Course:
             raise UserError(f"there is no step {step}: this run's steps count from 0, {end}.")
 
 
-def leg_at(supply: Supply, recipe: Recipe, step: int, sample: int) -> MixtureLeg:
+def era_at(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> MixtureEra:
     """A recipe that holds from a step on, no source having given anything before."""
-    return MixtureLeg(
+    return MixtureEra(
         step=step,
         sample=sample,
         recipe=recipe,
         places={},
-        data=supply.data,
-        sizes=supply.sizes,
-        snapshot=supply.snapshot.fingerprint,
+        data=inventory.data,
+        sizes=inventory.sizes,
+        snapshot=inventory.snapshot.fingerprint,
     )
 
 
-def begin(supply: Supply, recipe: Recipe, global_batch_size: int, skips: Skips) -> Course:
+def begin(inventory: Inventory, recipe: Recipe, global_batch_size: int, skips: Skips) -> Course:
     """A run from its first step. Raises UserError for documents and shards to leave out that cannot be."""
-    _check_skips(supply, skips)
-    batches = (BatchLeg(step=0, sample=0, size=global_batch_size),)
-    return Course(supply, Lineage(batches=batches, mixtures=(leg_at(supply, recipe, 0, 0),), skips=skips))
+    _check_skips(inventory, skips)
+    batches = (BatchEra(step=0, sample=0, size=global_batch_size),)
+    return Course(inventory, Lineage(batches=batches, mixtures=(era_at(inventory, recipe, 0, 0),), skips=skips))
 
 
 def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: frozenset[str]) -> Course:
@@ -105,11 +105,11 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
 
     Raises SnapshotError, with what differs, where something changed and may not.
     """
-    supply, wanted = here.supply, here.lineage.mixtures[-1].recipe
-    sample = _next_sample(saved, step, supply)
+    inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
+    sample = _next_sample(saved, step, inventory)
     lineage = saved
     held = saved.mixture_at(sample)
-    changes = _changes(saved.mixtures[-1], wanted, supply)
+    changes = _changes(saved.mixtures[-1], wanted, inventory)
     if changes:
         if not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
@@ -118,9 +118,9 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
                 f"was saved with; or give the loader `migrate=True` to go on with these from step {step}, each source from its "
                 f"place{_restart_advice(changes)}."
             )
-        lineage = saved.with_mixture(_migrated(held, step, sample, supply, wanted, restart))
+        lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
-    return Course(supply, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
+    return Course(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
 
 
 def _restart_advice(changes: list[str]) -> str:
@@ -128,37 +128,39 @@ def _restart_advice(changes: list[str]) -> str:
     return f", and `restart={other}` to begin again those that hold other rows" if other else ""
 
 
-def _next_sample(saved: Lineage, step: int, supply: Supply) -> int:
+def _next_sample(saved: Lineage, step: int, inventory: Inventory) -> int:
     sample = Steps(saved.batches, (), None, drop_last=True).samples(step)[0]
-    return min(sample, supply.layout.num_sequences) if supply.split == "validation" else sample
+    return min(sample, inventory.layout.num_sequences) if inventory.split == "validation" else sample
 
 
-def check_rows(saved: Lineage, supply: Supply) -> None:
+def check_rows(saved: Lineage, inventory: Inventory) -> None:
     """Raises SnapshotError where a run that was saved draws from other rows than there are here."""
-    leg = saved.mixtures[-1]
-    changes = _changes(leg, leg.recipe, supply)
+    era = saved.mixtures[-1]
+    changes = _changes(era, era.recipe, inventory)
     if changes:
         raise SnapshotError(
-            f"the loader state is of another snapshot: {'; '.join(changes)}. Open the output of snapshot {leg.snapshot}."
+            f"the loader state is of another snapshot: {'; '.join(changes)}. Open the output of snapshot {era.snapshot}."
         )
 
 
-def _changes(leg: MixtureLeg, wanted: Recipe, supply: Supply) -> list[str]:
+def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]:
     """What a leg and the loader's own recipe and data disagree about, in words."""
-    if supply.split == "validation":
-        return [] if leg.data == supply.data else ["sources of the validation split hold other rows"]
-    rows = [f"source '{name}' is gone" for name in sorted(leg.recipe.drawn - set(supply.data))] + [
-        f"source '{name}' {'holds other rows' if name in leg.data else 'is new'}"
+    if inventory.split == "validation":
+        return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
+    rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))] + [
+        f"source '{name}' {'holds other rows' if name in era.data else 'is new'}"
         for name in sorted(wanted.drawn)
-        if leg.data.get(name) != supply.data.get(name)
+        if era.data.get(name) != inventory.data.get(name)
     ]
-    return differences(leg.recipe, wanted) + rows
+    return differences(era.recipe, wanted) + rows
 
 
-def _migrated(leg: MixtureLeg, step: int, sample: int, supply: Supply, wanted: Recipe, restart: frozenset[str]) -> MixtureLeg:
+def _migrated(
+    era: MixtureEra, step: int, sample: int, inventory: Inventory, wanted: Recipe, restart: frozenset[str]
+) -> MixtureEra:
     """The leg that follows `leg`: every source that still holds the same rows goes on from its place."""
-    places = places_at(leg, sample)
-    changed = {name for name, data in supply.data.items() if places.get(name) and leg.data.get(name) != data}
+    places = places_at(era, sample)
+    changed = {name for name, data in inventory.data.items() if places.get(name) and era.data.get(name) != data}
     refused = sorted(changed - restart)
     if refused:
         raise SnapshotError(
@@ -168,17 +170,17 @@ def _migrated(leg: MixtureLeg, step: int, sample: int, supply: Supply, wanted: R
         )
     kept = {name: count for name, count in places.items() if count and name not in changed}
     return replace(
-        leg_at(supply, wanted, step, sample),
+        era_at(inventory, wanted, step, sample),
         places=kept,
-        data={**leg.data, **supply.data},
-        sizes={**leg.sizes, **supply.sizes},
+        data={**era.data, **inventory.data},
+        sizes={**era.sizes, **inventory.sizes},
     )
 
 
-def _check_skips(supply: Supply, skips: Skips) -> None:
+def _check_skips(inventory: Inventory, skips: Skips) -> None:
     """Raises UserError for a document or a shard that cannot be left out because there is none such."""
-    paths = {shard.path for shard in supply.snapshot.shards} if skips.shards else set()
-    if skips.shards and supply.split == "validation":
+    paths = {shard.path for shard in inventory.snapshot.shards} if skips.shards else set()
+    if skips.shards and inventory.split == "validation":
         raise UserError("skip_shards: rows are replaced in training alone; the validation split has each of its rows once.")
     for path in skips.shards:
         if path not in paths:

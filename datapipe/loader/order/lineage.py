@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe, read_recipe
-from datapipe.loader.order.steps import MOST_STEPS, BatchLeg, merged
+from datapipe.loader.order.steps import MOST_STEPS, BatchEra, merged
 from datapipe.shards.manifest import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureLeg:
+class MixtureEra:
     """From `step` on, which begins at `sample`, sources are drawn by `recipe`.
 
     Attributes:
@@ -77,51 +77,51 @@ def _earlier(known: Mapping[str, int], added: Mapping[str, int], step: int) -> d
 class Lineage:
     """The history of a run and what is decided of its future; see the head of this file."""
 
-    batches: tuple[BatchLeg, ...]
-    mixtures: tuple[MixtureLeg, ...]
+    batches: tuple[BatchEra, ...]
+    mixtures: tuple[MixtureEra, ...]
     skips: Skips = field(default_factory=Skips)
 
     @property
     def global_batch_size(self) -> int:
         return self.batches[-1].size
 
-    def mixture_at(self, sample: int) -> MixtureLeg:
+    def mixture_at(self, sample: int) -> MixtureEra:
         """The one that holds at `sample`, where the last one may not have begun: a run may be taken up where it has been."""
-        return self.mixtures[bisect_right(self.mixtures, sample, key=lambda leg: leg.sample) - 1]
+        return self.mixtures[bisect_right(self.mixtures, sample, key=lambda era: era.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
         """The same with batches of `size` rows from `step` on, whatever was to hold later."""
-        kept = tuple(leg for leg in self.batches if leg.step < step)
+        kept = tuple(era for era in self.batches if era.step < step)
         if not kept or kept[-1].size != size:
-            kept = (*kept, BatchLeg(step=step, sample=sample, size=size))
+            kept = (*kept, BatchEra(step=step, sample=sample, size=size))
         # mixtures that are still to come hold from their samples on, which are in other steps now
         later = [
-            replace(leg, step=step - (sample - leg.sample) // size) if leg.sample > sample else leg for leg in self.mixtures
+            replace(era, step=step - (sample - era.sample) // size) if era.sample > sample else era for era in self.mixtures
         ]
         return replace(self, batches=kept, mixtures=tuple(later))
 
-    def with_mixture(self, leg: MixtureLeg) -> Lineage:
+    def with_mixture(self, era: MixtureEra) -> Lineage:
         """The same with another mixture from `leg.step` on."""
-        kept = tuple(one for one in self.mixtures if one.sample < leg.sample)
-        return replace(self, mixtures=(*kept, leg))
+        kept = tuple(one for one in self.mixtures if one.sample < era.sample)
+        return replace(self, mixtures=(*kept, era))
 
     def with_skips(self, skips: Skips) -> Lineage:
         return replace(self, skips=skips)
 
     def to_json(self) -> str:
         content = {
-            "batches": [[leg.step, leg.sample, leg.size] for leg in self.batches],
+            "batches": [[era.step, era.sample, era.size] for era in self.batches],
             "mixtures": [
                 {
-                    "step": leg.step,
-                    "sample": leg.sample,
-                    "recipe": leg.recipe.as_dict(),
-                    "places": dict(leg.places),
-                    "data": dict(leg.data),
-                    "sizes": dict(leg.sizes),
-                    "snapshot": leg.snapshot,
+                    "step": era.step,
+                    "sample": era.sample,
+                    "recipe": era.recipe.as_dict(),
+                    "places": dict(era.places),
+                    "data": dict(era.data),
+                    "sizes": dict(era.sizes),
+                    "snapshot": era.snapshot,
                 }
-                for leg in self.mixtures
+                for era in self.mixtures
             ],
             "skip": {
                 "steps": [list(one) for one in self.skips.steps],
@@ -139,12 +139,12 @@ def read_lineage(text: str) -> Lineage:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}") from None
-    batches = tuple(BatchLeg(step=step, sample=sample, size=size) for step, sample, size in saved.batches)
+    batches = tuple(BatchEra(step=step, sample=sample, size=size) for step, sample, size in saved.batches)
     if any(start >= stop for start, stop in saved.skip.steps):
         raise ValueError(f"skipped steps {saved.skip.steps}")
     skips = Skips(steps=saved.skip.steps, documents=saved.skip.documents, shards=saved.skip.shards)
     _check_order(batches, saved.mixtures)
-    return Lineage(batches=batches, mixtures=tuple(leg.read() for leg in saved.mixtures), skips=skips)
+    return Lineage(batches=batches, mixtures=tuple(era.read() for era in saved.mixtures), skips=skips)
 
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -173,9 +173,9 @@ class _SavedMixture(_Record):
     sizes: dict[str, _Count]
     snapshot: str
 
-    def read(self) -> MixtureLeg:
+    def read(self) -> MixtureEra:
         fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return MixtureLeg(**{**fields, "recipe": read_recipe(self.recipe.model_dump())})
+        return MixtureEra(**{**fields, "recipe": read_recipe(self.recipe.model_dump())})
 
 
 class _SavedSkips(_Record):
@@ -192,14 +192,14 @@ class _Saved(_Record):
     skip: _SavedSkips
 
 
-def _check_order(batches: Sequence[BatchLeg], mixtures: Sequence[_SavedMixture]) -> None:
+def _check_order(batches: Sequence[BatchEra], mixtures: Sequence[_SavedMixture]) -> None:
     """Raises ValueError for legs that do not follow each other, or begin with more samples than there were."""
-    for what, legs in (("batches", batches), ("mixtures", mixtures)):
-        if (legs[0].step, legs[0].sample) != (0, 0) or any(
-            later.step < leg.step or later.sample < leg.sample for leg, later in zip(legs, legs[1:])
+    for what, eras in (("batches", batches), ("mixtures", mixtures)):
+        if (eras[0].step, eras[0].sample) != (0, 0) or any(
+            later.step < era.step or later.sample < era.sample for era, later in zip(eras, eras[1:])
         ):
             raise ValueError(f"its {what} do not rise from step 0, sample 0")
-    if len({leg.step for leg in batches}) < len(batches) or len({leg.recipe.sequence_length for leg in mixtures}) > 1:
+    if len({era.step for era in batches}) < len(batches) or len({era.recipe.sequence_length for era in mixtures}) > 1:
         raise ValueError("two sizes of batches at one step, or two lengths of rows")
     for mixture in mixtures:
         if sum(mixture.places.values()) > mixture.sample:

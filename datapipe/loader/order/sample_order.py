@@ -17,13 +17,13 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.layout import Layout, Split, plan_layout
-from datapipe.loader.order.lineage import MixtureLeg, data_of
+from datapipe.loader.order.lineage import MixtureEra, data_of
 from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_WALKS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
 
-class Supply:
+class Inventory:
     """What there is to draw from in one split of a snapshot, and the order of each source; the same whatever the mixture.
 
     Args:
@@ -59,10 +59,10 @@ class SampleOrder:
         legs: the mixtures of the run, the first from sample 0, rising. Only the last has to fit the supply.
     """
 
-    def __init__(self, supply: Supply, legs: Sequence[MixtureLeg]) -> None:
-        self.supply, self.layout, self.split = supply, supply.layout, supply.split
-        self._legs = tuple(legs)
-        self._starts = [leg.sample for leg in legs]
+    def __init__(self, inventory: Inventory, eras: Sequence[MixtureEra]) -> None:
+        self.inventory, self.layout, self.split = inventory, inventory.layout, inventory.split
+        self._eras = tuple(eras)
+        self._starts = [era.sample for era in eras]
         self._mixtures: dict[int, Mixture] = {}
         self._check_split()
 
@@ -75,7 +75,7 @@ class SampleOrder:
         """
         if self.split == "validation":
             return samples.astype(np.int64)
-        if len(self._legs) == 1:
+        if len(self._eras) == 1:
             return self._locate_in(0, samples, attempt)
         number_of = np.searchsorted(self._starts, samples, side="right") - 1
         out = np.empty(len(samples), np.int64)
@@ -118,7 +118,7 @@ class SampleOrder:
         if self.split == "validation":
             return [(0, address)]
         source = int(self.layout.source_of(np.array([address]))[0])
-        row, order = address - int(self.layout.source_starts[source]), self.supply.orders[source]
+        row, order = address - int(self.layout.source_starts[source]), self.inventory.orders[source]
         found = {
             (epoch, sample)
             for epoch in range(num_epochs)
@@ -132,7 +132,7 @@ class SampleOrder:
 
     def epochs_until(self, source: int, stop: int) -> int:
         """Epochs of a source that are begun before sample `stop`, whichever mixture drew them."""
-        size = max(1, self.supply.orders[source].size)
+        size = max(1, self.inventory.orders[source].size)
         ends = [min(stop, later) for later in [*self._starts[1:], stop]]
         return max(
             -(-self._mixture(number).counts(max(end, start))[source] // size)
@@ -142,9 +142,9 @@ class SampleOrder:
     def drawn_elsewhere(self) -> list[tuple[int, int, str, str]]:
         """What earlier legs drew of rows that are not here: first step, the one after the last, source, snapshot."""
         found: list[tuple[int, int, str, str]] = []
-        for leg, later in zip(self._legs, self._legs[1:]):
-            gone = [name for name in sorted(leg.recipe.drawn) if leg.data.get(name) != self.supply.data.get(name)]
-            found += [(leg.step, later.step, name, leg.snapshot) for name in gone]
+        for era, later in zip(self._eras, self._eras[1:]):
+            gone = [name for name in sorted(era.recipe.drawn) if era.data.get(name) != self.inventory.data.get(name)]
+            found += [(era.step, later.step, name, era.snapshot) for name in gone]
         return found
 
     def windows_ahead(self, sample: int, per_source: int = 2) -> list[int]:
@@ -155,7 +155,7 @@ class SampleOrder:
         for source, place in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
             if not mixture.is_drawn(source):
                 continue
-            for _, (first, shards) in zip(range(per_source), self.supply.orders[source].windows_from(place)):
+            for _, (first, shards) in zip(range(per_source), self.inventory.orders[source].windows_from(place)):
                 at = sample if first <= place else mixture.sample_of(source, first)
                 if at is not None:
                     found += [(at, number, int(self.layout.source_shards[source]) + number) for number in shards]
@@ -164,14 +164,14 @@ class SampleOrder:
     @property
     def mixture(self) -> Mixture:
         """The one that holds last."""
-        return self._mixture(len(self._legs) - 1)
+        return self._mixture(len(self._eras) - 1)
 
     @cached_property
     def num_samples(self) -> int | None:
         """How many samples there are before batches are cut; None if there is no end."""
         if self.split == "validation":
             return self.layout.num_sequences
-        ends = [end for end in (self._legs[-1].recipe.num_samples, self.mixture.end) if end is not None]
+        ends = [end for end in (self._eras[-1].recipe.num_samples, self.mixture.end) if end is not None]
         return min(ends, default=None)
 
     def _locate_in(self, number: int, samples: np.ndarray, attempt: int) -> np.ndarray:
@@ -179,13 +179,13 @@ class SampleOrder:
         sources, ordinals = mixture.assign(samples)
         first = int(sources[0]) if len(sources) else 0
         if (sources == first).all():
-            self._check_leg(number, first)
-            return self.layout.source_starts[first] + self.supply.orders[first].locate(ordinals, attempt)
+            self._check_era(number, first)
+            return self.layout.source_starts[first] + self.inventory.orders[first].locate(ordinals, attempt)
         out = np.empty(len(samples), np.int64)
         for source in set(sources.tolist()):
-            self._check_leg(number, source)
+            self._check_era(number, source)
             here = sources == source
-            out[here] = self.layout.source_starts[source] + self.supply.orders[source].locate(ordinals[here], attempt)
+            out[here] = self.layout.source_starts[source] + self.inventory.orders[source].locate(ordinals[here], attempt)
         return out
 
     def _samples_of_ordinal(self, source: int, ordinal: int) -> Iterator[int]:
@@ -197,20 +197,20 @@ class SampleOrder:
 
     def _mixture(self, number: int) -> Mixture:
         if number not in self._mixtures:
-            self._mixtures[number] = mixture_of(self._legs[number], self.layout.sources)
+            self._mixtures[number] = mixture_of(self._eras[number], self.layout.sources)
         return self._mixtures[number]
 
     def _fits(self, number: int, source: int) -> bool:
         """Whether a leg drew from a source as it is in this snapshot."""
         name = self._mixture(number).sources[source]
-        return name in self.supply.data and self._legs[number].data.get(name) == self.supply.data[name]
+        return name in self.inventory.data and self._eras[number].data.get(name) == self.inventory.data[name]
 
-    def _check_leg(self, number: int, source: int) -> None:
-        if number + 1 < len(self._legs) and not self._fits(number, source):
-            leg, name = self._legs[number], self._mixture(number).sources[source]
+    def _check_era(self, number: int, source: int) -> None:
+        if number + 1 < len(self._eras) and not self._fits(number, source):
+            era, name = self._eras[number], self._mixture(number).sources[source]
             raise SnapshotError(
-                f"source '{name}' was other data, or none of this snapshot's, before step {self._legs[number + 1].step} of "
-                f"this run. Open the output that held it then, of snapshot {leg.snapshot}, to see those batches."
+                f"source '{name}' was other data, or none of this snapshot's, before step {self._eras[number + 1].step} of "
+                f"this run. Open the output that held it then, of snapshot {era.snapshot}, to see those batches."
             )
 
     def _check_split(self) -> None:
@@ -222,7 +222,7 @@ class SampleOrder:
                 )
             return
         for source, name in enumerate(self.layout.sources):
-            if self.supply.sizes[name] == 0 and self.mixture.is_drawn(source):
+            if self.inventory.sizes[name] == 0 and self.mixture.is_drawn(source):
                 held = "an epoch of nothing, since every stratum with a row in it is repeated 0 times"
                 raise SnapshotError(
                     f"source '{name}' has weight in the mixture and "
@@ -231,15 +231,15 @@ class SampleOrder:
                 )
 
 
-def mixture_of(leg: MixtureLeg, first: tuple[str, ...] = ()) -> Mixture:
+def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     """The mixture of a leg over the sources `first` and, behind them, its others."""
-    drawn = {name for phase in leg.recipe.phases for name in phase.weights}
+    drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
-    sizes = [leg.sizes.get(name, 0) for name in sources]
-    return Mixture(leg.recipe, sources, sizes, leg.sample, [leg.places.get(name, 0) for name in sources])
+    sizes = [era.sizes.get(name, 0) for name in sources]
+    return Mixture(era.recipe, sources, sizes, era.sample, [era.places.get(name, 0) for name in sources])
 
 
-def places_at(leg: MixtureLeg, sample: int) -> dict[str, int]:
+def places_at(era: MixtureEra, sample: int) -> dict[str, int]:
     """How many samples before `sample`, which `leg` holds or just held, came from each source in the whole run: by name."""
-    mixture = mixture_of(leg)
-    return {**leg.places, **dict(zip(mixture.sources, mixture.counts(sample)))}
+    mixture = mixture_of(era)
+    return {**era.places, **dict(zip(mixture.sources, mixture.counts(sample)))}

@@ -20,7 +20,7 @@ MOST_STEPS = 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchLeg:
+class BatchEra:
     """From `step` on, which begins at `sample`, global batches have `size` rows."""
 
     step: int
@@ -39,24 +39,24 @@ class Steps:
     """
 
     def __init__(
-        self, legs: Sequence[BatchLeg], skip: Sequence[tuple[int, int]], num_samples: int | None, drop_last: bool
+        self, eras: Sequence[BatchEra], skip: Sequence[tuple[int, int]], num_samples: int | None, drop_last: bool
     ) -> None:
-        self._legs = tuple(legs)
+        self._eras = tuple(eras)
         self._skip = merged(skip)
         self._num_samples = num_samples
         self.num_steps = None if num_samples is None else self._count(num_samples, drop_last)
 
     def samples(self, step: int) -> tuple[int, int]:
         """The first sample of a step, and the one after its last."""
-        leg = self._legs[bisect_right(self._legs, step, key=lambda leg: leg.step) - 1]
-        start = leg.sample + (step - leg.step) * leg.size
-        stop = start + leg.size
+        era = self._eras[bisect_right(self._eras, step, key=lambda era: era.step) - 1]
+        start = era.sample + (step - era.step) * era.size
+        stop = start + era.size
         return start, stop if self._num_samples is None else max(start, min(stop, self._num_samples))
 
     def step_of(self, sample: int) -> int | None:
         """The step that holds a sample; None if it is past the end."""
-        leg = self._legs[bisect_right(self._legs, sample, key=lambda leg: leg.sample) - 1]
-        step = leg.step + (sample - leg.sample) // leg.size
+        era = self._eras[bisect_right(self._eras, sample, key=lambda era: era.sample) - 1]
+        step = era.step + (sample - era.sample) // era.size
         return step if self.num_steps is None or step < self.num_steps else None
 
     def is_skipped(self, step: int) -> bool:
@@ -78,9 +78,9 @@ class Steps:
         return at + count
 
     def _count(self, num_samples: int, drop_last: bool) -> int:
-        leg = self._legs[-1]
-        rows = max(0, num_samples - leg.sample)
-        return leg.step + (rows // leg.size if drop_last else -(-rows // leg.size))
+        era = self._eras[-1]
+        rows = max(0, num_samples - era.sample)
+        return era.step + (rows // era.size if drop_last else -(-rows // era.size))
 
 
 def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

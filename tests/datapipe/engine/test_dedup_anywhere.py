@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.plan.runs import fan_in
-from datapipe.plan.work import GatherTask, MeetTask
+from datapipe.plan.work import GatherTask, ReduceTask
 from tests import dedup_runs, runs
 from tests.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
 
@@ -42,7 +42,7 @@ def test_dedup_reference_has_work_for_every_stage(reference: runs.Finished, expe
     least = {"dedup.exact:duplicate": 5, "dedup.minhash:duplicate": 20, "dedup.lines:too_much_removed": 3}
     assert all(by_rule.count(name) >= count for name, count in least.items())
     assert max(size for _, size in expected.kept.values()) > 8
-    num_cuts = {step.id: sum(output.rows for output in step.outputs("cuts")) for step in reference.plan.of_kind("meet")}
+    num_cuts = {step.id: sum(output.rows for output in step.outputs("cuts")) for step in reference.plan.of_kind("reduce")}
     assert all(num_cuts[name] > 3 for name in ("dedup.lines/meet", "dedup.substring/meet", "dedup.substring/verify"))
 
 
@@ -89,7 +89,7 @@ def test_dedup_outcome_is_that_of_files_merged_before_they_meet(
     steps = {"exact/meet", "minhash/bands", "minhash/first", "minhash/components-1", "lines/meet", "lines/verdicts"}
     assert {f"dedup.{step}.merge-1" for step in steps} <= merged
     assert "dedup.lines/meet.merge-2" in merged
-    exchanged = [step.tasks for kind in ("meet", "gather") for step in done.plan.of_kind(kind) if step.tasks]
-    read = [task.tables for tasks in exchanged if len(tasks) > 1 for task in tasks if isinstance(task, MeetTask | GatherTask)]
+    exchanged = [step.tasks for kind in ("reduce", "gather") for step in done.plan.of_kind(kind) if step.tasks]
+    read = [task.tables for tasks in exchanged if len(tasks) > 1 for task in tasks if isinstance(task, ReduceTask | GatherTask)]
     assert len(read) > 30
     assert all(fan_in(files) <= most_runs for one in read for files in one.values())

@@ -115,20 +115,20 @@ def test_global_stages_give_a_map_task_the_verdicts_on_its_own_files(tmp_path, f
     done = _run(folder, tmp_path / "run", "execution.bucket_bytes=1KiB")
     root = Root(done.mixture.output)
     step = next(one for one in done.plan.steps if one.id == "web/clean-2")
-    verdicts = next(one for one in done.plan.steps if one.id == "dedup.minhash/verdicts").outputs("drops")
+    decisions = next(one for one in done.plan.steps if one.id == "dedup.minhash/verdicts").outputs("drops")
     given = set()
     for task in step.tasks or ():
         assert isinstance(task, MapTask)
-        assert task.verdicts is not None
+        assert task.decisions is not None
         batches = [batch for output in task.documents for batch in read_table(root, output)]
         own = {one for batch in batches for one in key_halves(batch.column("key"))[0].tolist()}
-        for output in task.verdicts.tables["drops"]:
+        for output in task.decisions.tables["drops"]:
             assert output.facts is not None
             assert any(int(output.facts["first"]) <= one <= int(output.facts["last"]) for one in own)
             given.add(output.path)
-    assert given == {output.path for output in verdicts}
-    assert len(verdicts) > 1
-    assert any(len(task.verdicts.tables["drops"]) < len(verdicts) for task in step.tasks or ())  # type: ignore[union-attr]
+    assert given == {output.path for output in decisions}
+    assert len(decisions) > 1
+    assert any(len(task.decisions.tables["drops"]) < len(decisions) for task in step.tasks or ())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("scope", ["run", "source"])

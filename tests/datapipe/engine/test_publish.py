@@ -100,9 +100,9 @@ def test_unimax_takes_no_source_more_often_than_it_may_be(published):
     shares = done.snapshot.phases[0].weights
     drawn = {name: Fraction(weight, sum(shares.values())) * tokens for name, weight in shares.items()}
     assert drawn["books"] == 3 * sizes["books"] - 2 * 64
-    books = done.report["mixture"]["sources"]["books"]
-    assert (books["epochs"], books["max_epochs"]) == (pytest.approx(3, abs=0.1), 3)
-    assert books["epochs"] < 3
+    document_counts = done.report["mixture"]["sources"]["books"]
+    assert (document_counts["epochs"], document_counts["max_epochs"]) == (pytest.approx(3, abs=0.1), 3)
+    assert document_counts["epochs"] < 3
 
 
 def test_refuse_says_which_source_is_exhausted_and_leaves_the_snapshot_alone(published):

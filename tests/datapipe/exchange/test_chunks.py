@@ -51,7 +51,7 @@ def _write(root: Root, path: str, rows: pa.RecordBatch) -> OutputRef:
 
 
 def _read(root: Root, tables: dict[str, tuple[OutputRef, ...]], **options) -> list[dict[str, pa.RecordBatch]]:
-    exchange = Exchange(name="meet", inputs=tuple(tables), outputs={}, **options)
+    exchange = Exchange(name="reduce", inputs=tuple(tables), outputs={}, **options)
     schemas = dict.fromkeys(tables, SCHEMA)
     return [dict(one) for one in read_pieces(root, tables, schemas, exchange, 0, HASH_SPACE, LIMIT)]
 
@@ -84,11 +84,11 @@ def test_pieces_of_a_giant_group_begin_with_its_first_row_and_the_last_before(tm
     first = read_range(root, [output], 5, 6).slice(0, 1).to_pylist()[0]
     for neighbours in (False, True):
         found = [bucket["rows"].to_pylist() for bucket in _read(root, {"rows": (output,)}, neighbours=neighbours)]
-        giant = found[:-1]
-        assert len(giant) > 3
-        assert [piece[0] for piece in giant] == [first] * len(giant)
+        hot_key = found[:-1]
+        assert len(hot_key) > 3
+        assert [piece[0] for piece in hot_key] == [first] * len(hot_key)
         if neighbours:
-            assert [piece[1] for piece in giant[1:]] == [piece[-1] for piece in giant[:-1]]
+            assert [piece[1] for piece in hot_key[1:]] == [piece[-1] for piece in hot_key[:-1]]
         assert [row["hash"] for row in found[-1]] == [9, 9, 9]
 
 
@@ -111,9 +111,9 @@ def test_pieces_of_a_giant_hash_have_all_rows_of_the_smaller_table(tmp_path):
     root = Root(str(tmp_path))
     large, small = _write(root, "a", _rows([3] + [5] * 600 + [8])), _write(root, "b", _rows([5, 5, 8], start=5000))
     found = _read(root, {"small": (small,), "large": (large,)})
-    giant = [bucket for bucket in found if 5 in numbers(bucket["large"].column("hash"))]
-    assert len(giant) > 3
-    assert {tuple(numbers(bucket["small"].column("hash")).tolist()) for bucket in giant} == {(5, 5)}
+    hot_key = [bucket for bucket in found if 5 in numbers(bucket["large"].column("hash"))]
+    assert len(hot_key) > 3
+    assert {tuple(numbers(bucket["small"].column("hash")).tolist()) for bucket in hot_key} == {(5, 5)}
     others = [(numbers(one["large"].column("hash")).tolist(), numbers(one["small"].column("hash")).tolist()) for one in found]
     assert ([3], []) in others
     assert ([8], [8]) in others

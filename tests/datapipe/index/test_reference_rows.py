@@ -133,7 +133,7 @@ def test_verdicts_are_the_same_where_rows_of_both_runs_are_merged_before_they_me
     small = ["execution.bucket_bytes=2KiB"]
     merged = _run(folder, "of-new-merged", "new", against=f"{folder}/of-old/out", overrides=small)
     files = [one for step in merged.plan.of_kind("merge") for task in step.tasks or () for one in cast(MergeTask, task).files]
-    assert {one.is_settled for one in files} == {True, False}
+    assert {one.is_reference for one in files} == {True, False}
     assert _drops(merged, "new") == _drops(new, "new")
     assert _kept(merged, "new") == _kept(new, "new")
 
@@ -332,7 +332,7 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
         for outputs in index.of_stage(number).values():
             assert not texts & _keys(index.root, outputs)
     later = _drops(_run(folder, "of-new-forgot", "new", against=made), "new")
-    assert later == {key: verdict for key, verdict in _drops(new, "new").items() if key != newcomer}
+    assert later == {key: decision for key, decision in _drops(new, "new").items() if key != newcomer}
     assert take_down(made, named).unknown == tuple(named)
 
 

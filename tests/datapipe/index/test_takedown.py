@@ -49,7 +49,7 @@ def _num_dropped(folder: Path, against: str, name: str = "exact") -> int:
     """Documents of `all` that are dropped when they are held against an index."""
     held = _run(folder, f"of-all-{name}", {"all": f"[dedup.exact: {{as: {name}, against: {against}}}]"})
     records = [record for step in held.plan.of_kind("map", "all") for record in step.records]
-    return sum(sum(record.metrics.books.dropped.values()) for record in records)
+    return sum(sum(record.metrics.document_counts.dropped.values()) for record in records)
 
 
 def test_index_of_outputs_with_other_names_for_a_stage_holds_all_of_them(folder: Path, left: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.ledger.ledger import ATTEMPTS, FOLDER, Ledger, record_from_bytes, record_to_bytes
-from datapipe.metrics import Books, TaskMetrics
+from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.work import OutputRef, Record
 from datapipe.storage import Root
 
@@ -19,7 +19,7 @@ def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> 
     path = f"{ATTEMPTS}/step/{name}/out.bin"
     root.write_atomic(path, name.encode())
     output = OutputRef(path=path, rows=1, bytes=len(name), weight=3, checksum="x", facts={"eos_id": 0, "eos_token": "é"})
-    metrics = TaskMetrics(books=Books(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
     metrics.spent("read", 1.5, 100, 3)
     return Record(step="web/clean-0", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
 

@@ -18,7 +18,7 @@ class Clean(Map):
         return {}
 
 
-class Meet(Global):
+class Reduce(Global):
     """Finds nothing."""
 
 
@@ -27,13 +27,13 @@ def _map(name: str) -> BoundStage:
 
 
 def _global(name: str, digest: str = "") -> BoundStage:
-    return BoundStage(name=name, stage=Meet(), digest=digest or name)
+    return BoundStage(name=name, stage=Reduce(), digest=digest or name)
 
 
 def test_lay_out_cuts_segments_at_global_stages():
     pipeline = lay_out({"web": [_map("a"), _map("b"), _global("g"), _global("h"), _map("c")]})
     assert [[stage.name for stage in segment] for segment in pipeline.segments["web"]] == [["a", "b"], [], ["c"]]
-    assert [meeting and meeting.id for meeting in pipeline.after["web"]] == ["g", "h", None]
+    assert [global_step and global_step.id for global_step in pipeline.after["web"]] == ["g", "h", None]
 
 
 def test_lay_out_source_without_stages_has_one_empty_segment():
@@ -44,14 +44,16 @@ def test_lay_out_source_without_stages_has_one_empty_segment():
 
 def test_lay_out_equal_global_stages_are_one_meeting_of_all_sources():
     pipeline = lay_out({"web": [_map("a"), _global("g")], "code": [_global("x"), _global("g")]})
-    meetings = {meeting.id: meeting.sources for meeting in pipeline.meetings}
-    assert meetings == {"g": (("web", 0), ("code", 1)), "x": (("code", 0),)}
-    assert [meeting.id for meeting in pipeline.meetings].index("x") < [m.id for m in pipeline.meetings].index("g")
+    global_steps = {global_step.id: global_step.sources for global_step in pipeline.global_steps}
+    assert global_steps == {"g": (("web", 0), ("code", 1)), "x": (("code", 0),)}
+    assert [global_step.id for global_step in pipeline.global_steps].index("x") < [m.id for m in pipeline.global_steps].index(
+        "g"
+    )
 
 
 def test_lay_out_same_name_with_other_options_is_another_meeting():
     pipeline = lay_out({"web": [_global("g", "one" * 4)], "code": [_global("g", "two" * 4)]})
-    assert sorted(meeting.id for meeting in pipeline.meetings) == ["g@oneoneon", "g@twotwotw"]
+    assert sorted(global_step.id for global_step in pipeline.global_steps) == ["g@oneoneon", "g@twotwotw"]
 
 
 def test_lay_out_conflicting_orders_are_refused():

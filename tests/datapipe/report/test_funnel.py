@@ -20,7 +20,7 @@ def _entry(steps: list[str]) -> dict[str, Any]:
         "kept_bytes": 10**11,
         "tokens": 23_456_789_012,
         "packing": {},
-        "tallies": {"filter.length:seen": 5},
+        "counts": {"filter.length:seen": 5},
         "steps": {step: {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0} for step in steps},
     }
 

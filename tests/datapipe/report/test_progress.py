@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from datapipe.metrics import Books, TaskMetrics
+from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
 from datapipe.plan.work import MapTask, Record
@@ -14,7 +14,7 @@ from datapipe.report.progress import Progress
 
 
 def _record(number: int) -> Record:
-    metrics = TaskMetrics(books=Books(read=10, read_bytes=1000, kept=7))
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
     return Record(step="web/clean-0", fingerprint=str(number), outputs={}, metrics=metrics)
 
 

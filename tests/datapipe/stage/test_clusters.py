@@ -19,7 +19,7 @@ from datapipe.stage.clusters import (
     components_exchange,
     first_of_group,
     join_at_once,
-    meet_components,
+    reduce_components,
     size_rows,
     star_drops,
 )
@@ -55,7 +55,7 @@ def _in_rounds(wide: pa.RecordBatch, num_buckets: int = 1) -> tuple[dict[int, in
     for number in range(1, components_exchange(0).rounds + 1):
         found: dict[str, list[pa.RecordBatch]] = {WIDE: [], NARROW: [], OPEN: []}
         for bucket in _buckets(tables, num_buckets):
-            for name, rows in meet_components(bucket).items():
+            for name, rows in reduce_components(bucket).items():
                 found[name].append(rows)
         tables = {name: _sorted(*found[name]) for name in (WIDE, NARROW)}
         if not sum(rows.num_rows for rows in found[OPEN]):
@@ -123,8 +123,8 @@ def test_components_round_in_pieces_of_a_giant_group_is_the_same() -> None:
     start = int(np.flatnonzero(columns.key_halves(wide.column("key"))[1] == 500)[0])
     group = wide.slice(start, 999)
     pieces = [group.slice(0, 400), pa.concat_batches([group.slice(0, 1), group.slice(400)])]
-    whole = meet_components({WIDE: group, NARROW: group.slice(0, 0)})
-    parts = [meet_components({WIDE: piece, NARROW: piece.slice(0, 0)}) for piece in pieces]
+    whole = reduce_components({WIDE: group, NARROW: group.slice(0, 0)})
+    parts = [reduce_components({WIDE: piece, NARROW: piece.slice(0, 0)}) for piece in pieces]
     assert _survivors(_sorted(*(part[NARROW] for part in parts))) == _survivors(whole[NARROW])
     assert whole[OPEN].num_rows == 1
     assert [part[OPEN].num_rows for part in parts] == [1, 1]

@@ -7,21 +7,21 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.global_steps import batch_of
 
 from datapipe.columns import text_buffers
-from datapipe.stage.cut_points import SEAMS, SEAMS_TYPE, no_seams, parts_of, seams_after
+from datapipe.stage.cut_points import CUT_POINTS, SEAMS_TYPE, cut_points_after, no_cut_points, parts_of
 from datapipe.stage.documents import DocumentBatch
-from tests.meetings import batch_of
 
 
-def _seamed(texts: list[str], seams: list[list[int]]) -> DocumentBatch:
-    return batch_of(texts, seams=pa.array(seams, SEAMS_TYPE))
+def _with_cut_points(texts: list[str], cut_points: list[list[int]]) -> DocumentBatch:
+    return batch_of(texts, cut_points=pa.array(cut_points, SEAMS_TYPE))
 
 
-def _cut(sizes: list[int], seams: list[list[int]], cuts: list[list[tuple[int, int]]]) -> list[list[int]]:
+def _cut(sizes: list[int], cut_points: list[list[int]], cuts: list[list[tuple[int, int]]]) -> list[list[int]]:
     """The seams after bytes were cut: of each text that is left, the places before which something went or a seam was."""
     left = []
-    for size, marks, spans in zip(sizes, seams, cuts):
+    for size, marks, spans in zip(sizes, cut_points, cuts):
         gone = {at for start, stop in spans for at in range(start, stop)}
         kept, found, marked = 0, set(), False
         for at in range(size):
@@ -48,29 +48,29 @@ def test_seams_after_cuts_equal_those_of_a_model(seed: int) -> None:
     starts, stops = spans.reshape(-1, 2).T
     left = [size - sum(stop - start for start, stop in part) for size, part in zip(sizes, cuts)]
     column = rng.choice([pa.array(before, SEAMS_TYPE), None])
-    found = seams_after(offsets, column, starts, stops, np.cumsum([0, *left]))
+    found = cut_points_after(offsets, column, starts, stops, np.cumsum([0, *left]))
     found.validate(full=True)
     assert found.type == SEAMS_TYPE
     assert found.to_pylist() == _cut(sizes, before if column is not None else [[]] * len(sizes), cuts)
 
 
 def test_parts_are_those_of_a_slice_and_of_texts_without_seams() -> None:
-    batch = _seamed(["abcdef", "", "ghi", "jk"], [[2, 5], [], [1], []])
+    batch = _with_cut_points(["abcdef", "", "ghi", "jk"], [[2, 5], [], [1], []])
     for part, expected in ((batch, ["ab", "cde", "f", "", "g", "hi", "jk"]), (batch.slice(1, 3), ["", "g", "hi"])):
         data, parts = part.buffers[1], part.parts
         said = [bytes(data[start:stop]).decode() for start, stop in zip(parts.offsets[:-1], parts.offsets[1:])]
         assert said == expected
     assert batch.parts.documents.tolist() == [0, 0, 0, 1, 2, 2, 3]
     offsets = text_buffers(batch.texts)[0]
-    for none in (None, no_seams(4)):
+    for none in (None, no_cut_points(4)):
         assert parts_of(offsets, none).offsets.tolist() == offsets.tolist()
         assert parts_of(offsets, none).documents.tolist() == [0, 1, 2, 3]
 
 
 def test_seams_go_where_the_text_of_their_own_document_changes() -> None:
-    batch = _seamed(["one two", "three", "four five", ""], [[4], [], [5], []]).slice(0, 3)
-    assert batch.with_columns({"score": pa.array([1, 2, 3])}).record.column(SEAMS).to_pylist() == [[4], [], [5]]
+    batch = _with_cut_points(["one two", "three", "four five", ""], [[4], [], [5], []]).slice(0, 3)
+    assert batch.with_columns({"score": pa.array([1, 2, 3])}).record.column(CUT_POINTS).to_pylist() == [[4], [], [5]]
     changed = batch.with_columns({"text": pa.array(["one two", "3", "4 five"], pa.large_string())})
     assert changed.record.schema.types == batch.record.schema.types
-    assert changed.record.column(SEAMS).to_pylist() == [[4], [], []]
-    assert batch_of(["a"]).with_columns({"text": pa.array(["b"], pa.large_string())}).seams is None
+    assert changed.record.column(CUT_POINTS).to_pylist() == [[4], [], []]
+    assert batch_of(["a"]).with_columns({"text": pa.array(["b"], pa.large_string())}).cut_points is None

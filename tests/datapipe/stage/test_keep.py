@@ -14,7 +14,7 @@ from datapipe.errors import UserError
 from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.keep import Keep, source_order, survivor_ranks
-from datapipe.stage.tables import RANK, as_settled, is_new, new_bit
+from datapipe.stage.tables import RANK, as_reference, is_new, new_bit
 
 KEEP: TypeAdapter[Any] = TypeAdapter(Keep)
 CONTEXT = StageContext(name="dedup.exact", seed=1, source_place=2)
@@ -155,11 +155,11 @@ def test_ranks_of_earlier_runs_come_before_all_others_in_the_order_they_had(keep
     numbers = np.random.default_rng(1).normal(size=200)
     ranks = survivor_ranks(KEEP.validate_python(keep), _batch(["x" * n for n in range(200)], n=pa.array(numbers)), CONTEXT)
     rows = pa.record_batch({RANK: ranks})
-    old = as_settled(rows)
+    old = as_reference(rows)
     assert is_new(rows).all() and not is_new(old).any()
-    settled = old.column(RANK).to_numpy()
-    assert settled.max() < ranks.min()
-    assert np.array_equal(np.argsort(settled, kind="stable"), np.argsort(ranks, kind="stable"))
+    reference_rows = old.column(RANK).to_numpy()
+    assert reference_rows.max() < ranks.min()
+    assert np.array_equal(np.argsort(reference_rows, kind="stable"), np.argsort(ranks, kind="stable"))
 
 
 @pytest.mark.parametrize("keep", [{"latest": "when"}, {"highest": "when"}])

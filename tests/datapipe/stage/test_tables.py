@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.stage.tables import as_settled, is_new, new_bit, source_rank
+from datapipe.stage.tables import as_reference, is_new, new_bit, source_rank
 
 
 def test_source_rank_is_of_this_run_and_ascends_with_the_place() -> None:
@@ -23,6 +23,6 @@ def test_as_settled_clears_the_bit_that_is_new_asks_for(kind: type) -> None:
     ranks = np.array([0, 3, new_bit(kind), new_bit(kind) + kind(3)], kind)
     rows = pa.record_batch({"hash": np.zeros(4, np.uint64), "rank": ranks})
     assert is_new(rows).tolist() == [False, False, True, True]
-    old = as_settled(rows)
+    old = as_reference(rows)
     assert old.schema == rows.schema
     assert old.column("rank").to_pylist() == [0, 3, 0, 3]

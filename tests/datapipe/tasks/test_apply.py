@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.global_steps import batch_of
 
 from datapipe import columns
 from datapipe.errors import DatapipeError
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.partitions import TableWriter, read_table
-from datapipe.metrics import Books
-from datapipe.plan.work import OutputRef, Verdicts
+from datapipe.metrics import DocumentCounts
+from datapipe.plan.work import Decisions, OutputRef
 from datapipe.shards import schemas
-from datapipe.stage.cut_points import SEAMS
+from datapipe.stage.cut_points import CUT_POINTS
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
-from datapipe.tasks.apply import Judge
-from tests.meetings import batch_of
+from datapipe.tasks.apply import DecisionApplier
 
 
 def _key(source: int, place: int) -> bytes:
@@ -38,10 +38,10 @@ def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str =
 
 class _Judging:
     def __init__(self, folder, tables: dict[str, tuple[OutputRef, ...]], **options: object) -> None:
-        self.root, self.books = Root(str(folder)), Books()
+        self.root, self.document_counts = Root(str(folder)), DocumentCounts()
         self.drops = TableWriter(self.root, "dropped", schemas.DROPS)
-        verdicts = Verdicts(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
-        self.judge = Judge(self.root, verdicts, self.books, self.drops)
+        decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
+        self.judge = DecisionApplier(self.root, decisions, self.document_counts, self.drops)
 
     def dropped(self) -> list[dict]:
         return [row for batch in read_table(self.root, self.drops.finish()) for row in batch.to_pylist()]
@@ -67,7 +67,7 @@ def test_judge_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, m
         assert stays.record.column("cluster").to_pylist() == [_key(*one).hex() for one in expected]
         assert stays.record.column("copies").to_pylist() == [4 if one in kept[::2] else 1 for one in expected]
     assert found.judge.apply(batch_of(["other"], source=6)).num_docs == 1
-    assert found.books.dropped == {"dedup:duplicate": 500 - len(kept)}
+    assert found.document_counts.dropped == {"dedup:duplicate": 500 - len(kept)}
     assert {row["survivor"] for row in found.dropped()} == {_key(1, 7)}
 
 
@@ -77,7 +77,7 @@ def test_judge_cuts_spans_once_and_counts_their_bytes_by_rule(tmp_path):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, place), *rest) for place, *rest in rows]),)
     found = _Judging(tmp_path, {"cuts": cuts})
     assert found.judge.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched"]
-    assert found.books.tallies == {"dedup:a_bytes": 3 + 1, "dedup:b_bytes": 2 + 6}
+    assert found.document_counts.counts == {"dedup:a_bytes": 3 + 1, "dedup:b_bytes": 2 + 6}
     assert [(row["key"], row["rule"], row["value"]) for row in found.dropped()] == [(_key(1, 3), "too_much_removed", 1.0)]
 
 
@@ -87,15 +87,15 @@ def test_judge_leaves_no_document_of_white_space_alone(tmp_path, rest):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 5, "a")]),)
     found = _Judging(tmp_path, {"cuts": cuts}, removed_share=1.0)
     assert found.judge.apply(batch_of(["words" + rest, " ", ""])).texts.to_pylist() == [" ", ""]
-    assert found.books.dropped == {"dedup:too_much_removed": 1} and not sum(found.books.tallies.values())
+    assert found.document_counts.dropped == {"dedup:too_much_removed": 1} and not sum(found.document_counts.counts.values())
 
 
 def test_judge_drops_a_document_of_which_too_much_is_cut(tmp_path):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 6, "span"), (_key(1, 1), 0, 5, "span")]),)
     found = _Judging(tmp_path, {"cuts": cuts}, removed_share=0.5)
     assert found.judge.apply(batch_of(["0123456789", "0123456789"])).texts.to_pylist() == ["56789"]
-    assert found.books.dropped == {"dedup:too_much_removed": 1}
-    assert found.books.tallies == {"dedup:span_bytes": 5}
+    assert found.document_counts.dropped == {"dedup:too_much_removed": 1}
+    assert found.document_counts.counts == {"dedup:span_bytes": 5}
     (row,) = found.dropped()
     assert (row["key"], row["rule"], row["value"], row["threshold"], row["survivor"]) == (
         _key(1, 0),
@@ -124,10 +124,10 @@ def test_judge_moves_the_seams_that_earlier_cuts_left_and_adds_its_own(tmp_path)
     first = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 2), 0, 3, "a")], "first"),)
     later = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 1, "a"), (_key(1, 0), 4, 5, "a")], "later"),)
     batch = _Judging(tmp_path, {"cuts": first}).judge.apply(batch_of(["01234567", "same", "01234567"]))
-    assert batch.record.column(SEAMS).to_pylist() == [[2], [], []]
+    assert batch.record.column(CUT_POINTS).to_pylist() == [[2], [], []]
     batch = _Judging(tmp_path, {"cuts": later}).judge.apply(batch)
     assert batch.texts.to_pylist() == ["1457", "same", "34567"]
-    assert batch.record.column(SEAMS).to_pylist() == [[1, 3], [], []]
+    assert batch.record.column(CUT_POINTS).to_pylist() == [[1, 3], [], []]
 
 
 def test_judge_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tmp_path):
@@ -138,7 +138,7 @@ def test_judge_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tm
     cut, untouched = judge.apply(some), judge.apply(other)
     without_files = _Judging(tmp_path, {"cuts": ()}).judge.apply(other)
     assert cut.record.schema == untouched.record.schema == without_files.record.schema
-    assert [batch.record.column(SEAMS).to_pylist() for batch in (cut, untouched)] == [[[2]], [[]]]
+    assert [batch.record.column(CUT_POINTS).to_pylist() for batch in (cut, untouched)] == [[[2]], [[]]]
 
 
 def test_judge_documents_without_verdicts_are_left_alone(tmp_path):

@@ -18,7 +18,7 @@ from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.storage import Root
 from tests import scale_corpus
-from tests.fresh_tasks import FreshTasks, run_to_verdicts
+from tests.fresh_tasks import FreshTasks, run_to_decisions
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def _left(
     mixture = scale_corpus.write_mixture(folder, folder / "corpus", stage, _STAGES[stage] | options, _EXECUTION)
     peaks: dict[str, int] = {}
     left: list[str] = []
-    for one in run_to_verdicts(mixture, tasks):
+    for one in run_to_decisions(mixture, tasks):
         peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
         if one.kind == "clean-1":
             for batch in read_documents(Root(str(folder / "out")), one.record.of("documents"), TaskMetrics()):

@@ -31,8 +31,8 @@ def test_filter_that_edits_changes_what_is_kept_and_counts_it(tmp_path, source):
     done = _run(tmp_path, source, "  - filter.c4_quality: {min_sentences: 1}\n  - redact.pii\n", "edited")
     report = done.report["sources"]["web"]
     assert report["documents"]["kept"] == 12
-    assert report["tallies"]["filter.c4_quality:lines_without_end_mark"] == 12
-    assert report["tallies"]["redact.pii:email"] == 12
+    assert report["counts"]["filter.c4_quality:lines_without_end_mark"] == 12
+    assert report["counts"]["redact.pii:email"] == 12
     for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=3)):
         assert seen.text is not None
         assert "<EMAIL>" in seen.text
@@ -41,16 +41,16 @@ def test_filter_that_edits_changes_what_is_kept_and_counts_it(tmp_path, source):
 
 def test_filter_that_tags_counts_apart_and_leaves_the_text(tmp_path, source):
     done = _run(tmp_path, source, "  - redact.pii: {mode: tag, max_hits: 0}\n", "tagged")
-    tallies = done.report["sources"]["web"]["tallies"]
-    assert tallies["redact.pii (tag):email"] == 12
-    assert "redact.pii:email" not in tallies
+    counts = done.report["sources"]["web"]["counts"]
+    assert counts["redact.pii (tag):email"] == 12
+    assert "redact.pii:email" not in counts
     texts = [seen.text or "" for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=12))]
     assert all("@mail.org" in text for text in texts)
 
 
 def test_url_filter_reports_documents_without_a_url(tmp_path, source):
     done = _run(tmp_path, source, "  - filter.url: {domains: [b.org]}\n", "urls")
-    assert done.report["sources"]["web"]["tallies"]["filter.url:without_url"] == 1
+    assert done.report["sources"]["web"]["counts"]["filter.url:without_url"] == 1
 
 
 def test_limit_counts_what_cannot_be_read(tmp_path, source):

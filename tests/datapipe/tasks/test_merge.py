@@ -97,7 +97,7 @@ def test_merge_of_earlier_and_new_rows_clears_the_ranks_of_the_earlier_ones_alon
     cleared = pa.array(old.column(at).to_numpy() & ~_NEW)
     known = old.set_column(at, old.schema.field(at), cleared)
     found = _merged(root, expander, files)
-    assert not any(one.is_settled for one in found)
+    assert not any(one.is_reference for one in found)
     expected = sorted_rows(pa.Table.from_batches([known, new]))
     assert read_range(root, found, 0, HASH_SPACE) == expected
     assert read_range(root, _merged(root, expander, found), 0, HASH_SPACE) == expected

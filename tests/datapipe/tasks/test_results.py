@@ -19,7 +19,7 @@ from datapipe.tasks.results import checked_filter, checked_map
 class Returns(Map):
     """Returns what it is told to."""
 
-    tallies = ()
+    counts = ()
     _columns: Any = PrivateAttr()
 
     def process(self, batch):
@@ -29,7 +29,7 @@ class Returns(Map):
 class Counts(Returns):
     """Declares a tally."""
 
-    tallies = ("found",)
+    counts = ("found",)
 
 
 class Judges(Filter):
@@ -65,7 +65,7 @@ def _invalid_utf8() -> pa.Array:
         ({"x": pa.nulls(2)}, "column 'x' has no type"),
         ({"key": make_keys(1, np.arange(2, dtype=np.uint64))}, "the column 'key' belongs to the engine"),
         ({"id": pa.array(["a", None])}, "the column 'id' belongs to the engine"),
-        ({"seams": pa.array([[1], []])}, "the column 'seams' belongs to the engine"),
+        ({"cut_points": pa.array([[1], []])}, "the column 'cut_points' belongs to the engine"),
         ({"text": pa.array([1, 2])}, "column 'text': expected strings, found int64"),
         ({"text": pa.array(["a", None])}, "column 'text' holds nulls"),
         ({"text": _invalid_utf8()}, "column 'text' is not valid UTF-8"),

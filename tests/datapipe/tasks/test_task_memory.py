@@ -14,7 +14,7 @@ from datapipe.plan.work import HASH_SPACE, BoundStage, MergeTask, OutputRef
 from datapipe.storage import Root
 from stages.dedup.exact import Exact
 from tests import scale_corpus
-from tests.fresh_tasks import FreshTasks, run_to_verdicts
+from tests.fresh_tasks import FreshTasks, run_to_decisions
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def _peaks(
     mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _EXECUTION)
     peaks: dict[str, int] = {}
     exchanged = 0
-    for one in run_to_verdicts(mixture, tasks):
+    for one in run_to_decisions(mixture, tasks):
         peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
         outputs = (output for kind, files in one.record.outputs.items() if kind != "documents" for output in files)
         exchanged += sum(output.weight for output in outputs)
@@ -53,7 +53,7 @@ def test_task_memory_does_not_grow_with_the_corpus(
 ) -> None:
     small, _ = _peaks(tasks, tmp_path / "small", _NUM_DOCS, stage, options)
     large, exchanged = _peaks(tasks, tmp_path / "large", _NUM_DOCS * _TIMES, stage, options)
-    assert set(large) == kinds | {"clean-0", "verdicts", "clean-1"}
+    assert set(large) == kinds | {"clean-0", "decisions", "clean-1"}
     rooms = {kind: _ROOM_BYTES if kind in kinds else _WRITTEN_ROOM_BYTES for kind in large}
     assert exchanged > 16 << 20  # sixteen buckets and more
     # Allocators give back by the clock, so a peak counts that comes twice.

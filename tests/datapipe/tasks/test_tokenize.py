@@ -107,9 +107,11 @@ def test_pattern_beside_a_tokenizer_json_is_refused(tmp_path, sources, reference
 def test_report_counts_tokens_words_and_bytes_of_each_source(reference):
     found = report_of(reference)
     for name, entry in found["sources"].items():
-        books = reference.report["sources"][name]
-        assert entry["bytes"] == books["kept_bytes"]
-        assert entry["tokens"] == books["tokens"] - books["documents"]["kept"]  # but for the ends of documents
+        document_counts = reference.report["sources"][name]
+        assert entry["bytes"] == document_counts["kept_bytes"]
+        assert (
+            entry["tokens"] == document_counts["tokens"] - document_counts["documents"]["kept"]
+        )  # but for the ends of documents
         texts = texts_of(reference, name)
         assert entry["words"] == sum(len(text.split()) for text in texts)
         assert entry["tokens_per_word"] == pytest.approx(entry["tokens"] / entry["words"], abs=1e-4)

@@ -92,8 +92,8 @@ def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts
     assert _documents(finished, "clean-1") == expected
     assert 30 < len(expected) < len(texts)
     assert _documents(finished, "clean-2") == expected
-    books = [record.metrics.books for record in finished.watcher.records]
-    assert any(one.dropped[f"{name}:too_much_removed"] for one in books)
-    assert not any(tally.startswith("again:") and count for one in books for tally, count in one.tallies.items())
+    document_counts = [record.metrics.document_counts for record in finished.watcher.records]
+    assert any(one.dropped[f"{name}:too_much_removed"] for one in document_counts)
+    assert not any(counted.startswith("again:") and count for one in document_counts for counted, count in one.counts.items())
     if "substring" in name:
         assert any(_gone(expected, name)), "without its seams the second pass would find something"

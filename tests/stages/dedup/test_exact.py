@@ -7,12 +7,12 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.global_steps import batch_of, exchanged, opened, place, reduce_all
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.exact import TEXTS as SCHEMA
 from stages.dedup.exact import Exact
-from tests.meetings import batch_of, exchanged, meet_all, opened, place
 
 
 def _opened(**options: object) -> Exact:
@@ -21,7 +21,7 @@ def _opened(**options: object) -> Exact:
 
 def _dropped(stage: Exact, texts: list[str], **more: pa.Array) -> dict[int, int]:
     """Place of each dropped document -> place of its survivor."""
-    drops = meet_all(stage, [batch_of(texts, **more)])["drops"]
+    drops = reduce_all(stage, [batch_of(texts, **more)])["drops"]
     assert set(drops.column("value").to_pylist()) <= {1.0}
     return {place(row["key"]): place(row["survivor"]) for row in drops.to_pylist()}
 
@@ -129,9 +129,9 @@ def test_exact_half_a_hash_in_common_is_not_equal() -> None:
 
 
 def test_exact_sizes_count_what_was_dropped_where_a_column_is_asked_for() -> None:
-    sizes = meet_all(_opened(size_column="copies"), [batch_of(TEXTS)])["sizes"].to_pylist()
+    sizes = reduce_all(_opened(size_column="copies"), [batch_of(TEXTS)])["sizes"].to_pylist()
     assert sorted((place(row["key"]), row["size"]) for row in sizes) == [(0, 1), (3, 1), (4, 1)]
-    assert meet_all(_opened(), [batch_of(TEXTS)])["sizes"].num_rows == 0
+    assert reduce_all(_opened(), [batch_of(TEXTS)])["sizes"].num_rows == 0
 
 
 @pytest.mark.parametrize("normalize", ["none", "whitespace_case", "url"])

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import pytest
 import zstandard
+from tests.global_steps import batch_of, opened
 
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.lines import Lines
@@ -20,9 +21,8 @@ from tests.cut_texts import (
     spans_cut,
     spans_cut_against,
     spans_cut_by_source,
-    with_seams,
+    with_cut_points,
 )
-from tests.meetings import batch_of, opened
 from tests.oracles import text_units as oracle
 
 
@@ -102,7 +102,7 @@ def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit
 @pytest.mark.parametrize("seed", seeds(5, 20))
 def test_lines_a_seam_is_the_end_of_a_document(unit: str, seed: int) -> None:
     rng = random.Random(seed)
-    batch, parts = with_seams(_corpus(seed) + _corpus(seed + 100), rng)
+    batch, parts = with_cut_points(_corpus(seed) + _corpus(seed + 100), rng)
     found = spans_cut(_opened(unit=unit), [batch.slice(1, batch.num_docs), batch.slice(0, 1)], num_buckets=3)
     expected = _by_force([text for *_, text in parts], unit, "ccnet", 1, "first")
     assert bytes_cut(found, batch.keys.to_pylist()) == of_documents(expected, parts)

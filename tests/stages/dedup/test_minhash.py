@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 import zstandard
 from pydantic import ValidationError
+from tests.global_steps import batch_of, dropped, opened, place, reduce_all
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
-from stages.dedup._banding import counting_probability, meeting_probability
+from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
 from tests import minhash_pairs
-from tests.meetings import batch_of, dropped, meet_all, opened, place
 from tests.oracles import minhash as oracle
 
 
@@ -131,7 +131,7 @@ def test_minhash_pairs_meet_as_often_as_the_curve_says(bands: int, rows: int, sh
     for shared in (24, 48, 72, 96, 108, 120):
         batch = batch_of(minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, shingle=shingle))
         met = minhash_pairs.share_met(stage.emit(batch)["bands"], num_pairs)
-        expected = meeting_probability(shared / 120, bands, rows)
+        expected = match_probability(shared / 120, bands, rows)
         assert abs(met - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
 
 
@@ -191,7 +191,7 @@ def test_minhash_pickled_stage_emits_the_same() -> None:
 
 
 def test_minhash_unverified_drops_carry_no_measure() -> None:
-    drops = meet_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
+    drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
     assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
     with pytest.raises(ValidationError, match="min_similarity has no effect with verify: none"):
         Minhash(verify="none", min_similarity=0.8)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
+from tests.global_steps import batch_of, exchanged, opened, reduce_all
 
 from datapipe.errors import UserError
 from stages.dedup._passages import Grams
@@ -22,9 +23,8 @@ from tests.cut_texts import (
     spans_cut,
     spans_cut_against,
     spans_cut_by_source,
-    with_seams,
+    with_cut_points,
 )
-from tests.meetings import batch_of, exchanged, meet_all, opened
 from tests.oracles import substring as oracle
 
 METHODS = ["exchange", "suffix_array"]
@@ -102,7 +102,7 @@ def test_substring_of_a_document_that_was_in_the_earlier_run_goes(method: str, s
 @pytest.mark.parametrize("seed", seeds(5, 20))
 def test_substring_a_seam_is_the_end_of_a_document(seed: int, unit: str, small_pieces: None) -> None:
     rng = random.Random(seed)
-    batch, parts = with_seams(_corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng)
+    batch, parts = with_cut_points(_corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng)
     expected = oracle.repeated([text.encode() for *_, text in parts], unit == "byte", 8, "first")
     for method in METHODS:
         batches = [batch.slice(1, batch.num_docs), batch.slice(0, 1)]
@@ -232,7 +232,7 @@ def test_substring_hundred_thousand_copies_meet_once() -> None:
     page = " ".join(f"word{number}" for number in range(120))
     batch = batch_of([page] * 100_000)
     anchors = _opened().emit(batch.slice(0, 1))["anchors"].num_rows
-    cuts = meet_all(_opened(), [batch])["cuts"]
+    cuts = reduce_all(_opened(), [batch])["cuts"]
     assert cuts.num_rows == 99_999 * anchors  # so no window was looked at
     assert len(set(cuts.column("key").to_pylist())) == 99_999
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.global_steps import batch_of, dropped, exchanged, opened, place, reduce_all
 
 from datapipe import columns
 from stages.dedup._banding import counting_probability
 from stages.dedup._verified import BANDS
 from stages.dedup.minhash import Minhash
-from tests.meetings import batch_of, dropped, exchanged, meet_all, opened, place
 from tests.oracles import components as oracle
 
 
@@ -98,7 +98,7 @@ def test_verified_value_is_the_greatest_similarity_measured() -> None:
     stage, texts = _opened(), _families(8, 1, 3, 0)
     batch = batch_of(texts)
     signed = _signatures(stage, dict(stage.emit(batch)))
-    drops = meet_all(stage, [batch])["drops"].to_pylist()
+    drops = reduce_all(stage, [batch])["drops"].to_pylist()
     assert len(drops) == 2
     for row in drops:
         one = place(row["key"])
@@ -110,10 +110,10 @@ def test_verified_value_is_the_greatest_similarity_measured() -> None:
 @pytest.mark.parametrize("keep", ["first", "longest", "random"])
 def test_verified_survivors_do_not_depend_on_buckets_or_the_way_of_joining(keep: str) -> None:
     stage, texts = _opened(keep=keep, size_column="copies"), _families(9, 6, 8, 100, 0.5)
-    whole = meet_all(stage, [batch_of(texts)])
+    whole = reduce_all(stage, [batch_of(texts)])
     parts = [batch_of(texts[at : at + 7], first=at) for at in range(0, len(texts), 7)]
     for num_buckets in (1, 4, 13):
-        found = meet_all(stage, parts[::-1], num_buckets=num_buckets, at_once=False)
+        found = reduce_all(stage, parts[::-1], num_buckets=num_buckets, at_once=False)
         assert found["drops"].equals(whole["drops"])
         assert _sizes(found) == _sizes(whole)
     assert sum(_sizes(whole).values()) == whole["drops"].num_rows
@@ -130,7 +130,7 @@ def test_verified_pairs_of_a_giant_bucket_are_two_a_document() -> None:
     count = 50_000
     keys = columns.make_keys(1, np.arange(count, dtype=np.uint64))
     bands = pa.RecordBatch.from_arrays([pa.array(np.full(count, 7, np.uint64)), keys], schema=BANDS)
-    assert _opened().meet("bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
+    assert _opened().reduce("bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
 
 
 def test_verified_documents_of_fewer_words_than_a_shingle_are_alike_when_equal() -> None:

@@ -190,7 +190,7 @@ def test_c4_tallies_count_the_lines_removed_from_what_is_kept() -> None:
     text = f"Kept it is.\nno mark\nGo.\nUse cookies now.\nJavascript it is.\n{'x' * 1001} a b."
     stage = C4Quality.model_validate(LONE | {"min_words_per_line": 3})
     result = stage.process(_batch(text, f"{text}\nA {{ too many."))
-    assert {name: result.columns[name].to_pylist() for name in stage.tallies} == {
+    assert {name: result.columns[name].to_pylist() for name in stage.counts} == {
         "long_word_lines": [1, 0],
         "lines_without_end_mark": [1, 0],
         "short_lines": [1, 0],

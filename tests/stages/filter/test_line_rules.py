@@ -183,7 +183,7 @@ def test_line_rules_tallies_count_what_is_removed_from_kept_documents() -> None:
     stage = LineRules(symbol_lines="|")
     result = stage.process(_batch(text, "\n".join(lines)))
     assert result.keep.tolist() == [True, False]
-    assert {name: result.columns[name].to_pylist() for name in stage.tallies} == {
+    assert {name: result.columns[name].to_pylist() for name in stage.counts} == {
         "symbol_lines_removed": [1, 0],
         "uppercase_lines": [1, 0],
         "numeric_lines": [1, 0],

@@ -61,11 +61,11 @@ def test_pii_tag_replaces_each_kind_by_its_name() -> None:
 
 def test_pii_tallies_count_each_kind_per_document() -> None:
     out = _opened(kinds=["email", "ip", "phone", "card", "iban", "ssn"]).process(_batch([*TEXTS, OF_EACH])).columns
-    assert set(Pii.tallies) == set(out) - {"text"}
+    assert set(Pii.counts) == set(out) - {"text"}
     assert out["email"].to_pylist() == [2, 0, 0, 1, 2]  # hunter2@h.net, where the URL stays
     assert out["ip"].to_pylist() == [1, 0, 0, 1, 2]
     assert [out[name][4].as_py() for name in ("phone", "card", "iban", "ssn", "url_credentials")] == [2, 1, 1, 1, 0]
-    assert {out[name].type for name in Pii.tallies} == {pa.int32()}
+    assert {out[name].type for name in Pii.counts} == {pa.int32()}
 
 
 def test_pii_delete_writes_nothing() -> None:
@@ -189,7 +189,7 @@ def test_pii_redacting_random_scraps_twice_changes_nothing(replace: str) -> None
     texts = ["".join(scraps[at] for at in generator.integers(0, len(scraps), 12)) for _ in range(3000)]
     stage = _opened(replace=replace, phone_regions=["US", "CH"])
     out = stage.process(_batch(texts)).columns
-    assert min(pa.compute.sum(out[name]).as_py() for name in Pii.tallies) > 100
+    assert min(pa.compute.sum(out[name]).as_py() for name in Pii.counts) > 100
     assert "text" not in stage.process(_batch(out["text"].to_pylist())).columns
 
 

@@ -46,8 +46,8 @@ ONE_OF_EACH = [*(f"é x = '{secret}'\n" for _, secret in DRAWN), *(f"AccountKey=
 def test_secrets_tag_replaces_and_counts_each_kind() -> None:
     result = _process([*ONE_OF_EACH, f"password = '{PASSWORD}'", "clean"])
     kinds = [kind for kind, _ in DRAWN + drawn_keys(3)] + ["assignment"]
-    assert set(kinds) == set(Secrets.tallies) == set(kernels.KINDS)
-    for name in Secrets.tallies:
+    assert set(kinds) == set(Secrets.counts) == set(kernels.KINDS)
+    for name in Secrets.counts:
         assert result.columns[name].to_pylist() == [*(int(kind == name) for kind in kinds), 0]
     tags = ["<PRIVATE_KEY>" if kind == "private_key" else "<SECRET>" for kind, _ in DRAWN]
     texts = [
@@ -61,13 +61,13 @@ def test_secrets_tag_replaces_and_counts_each_kind() -> None:
 
 
 def test_secrets_kinds_are_in_the_order_of_the_kernel() -> None:
-    assert Secrets.tallies == kernels.KINDS
+    assert Secrets.counts == kernels.KINDS
 
 
 @pytest.mark.parametrize("kind", kernels.KINDS)
 def test_secrets_one_kind_alone_leaves_the_others(kind: str) -> None:
     result = _process([*ONE_OF_EACH, f"password = '{PASSWORD}'"], kinds=[kind])
-    for name in Secrets.tallies:
+    for name in Secrets.counts:
         assert (sum(result.columns[name].to_pylist()) > 0) == (name == kind)
 
 
@@ -128,7 +128,7 @@ def test_secrets_code_and_prose_without_any_hold_none(real_data: Path) -> None:
     texts = [text for path in files for text in _all_texts(path)]
     assert sum(map(len, texts)) > 45_000_000
     result = _process(texts)
-    assert {name: sum(result.columns[name].to_pylist()) for name in Secrets.tallies} == dict.fromkeys(Secrets.tallies, 0)
+    assert {name: sum(result.columns[name].to_pylist()) for name in Secrets.counts} == dict.fromkeys(Secrets.counts, 0)
 
 
 @pytest.mark.parametrize("around", ["secret = 'https://h/{}'", "password='x.{}'", "token='{}'"])

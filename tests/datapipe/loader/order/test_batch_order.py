@@ -66,7 +66,7 @@ def test_new_weights_keep_the_place_of_every_source(output: Path, step: int) -> 
     for number, batch in enumerate(batches):  # the lineage knows every step of the past
         np.testing.assert_array_equal(again.batch(number)["input_ids"], batch["input_ids"])
     lineage = json.loads(again.state_dict()["lineage"])
-    assert [leg["step"] for leg in lineage["mixtures"]] == sorted({0, step, step + 40})
+    assert [era["step"] for era in lineage["mixtures"]] == sorted({0, step, step + 40})
 
 
 def test_other_weights_without_migrate_are_refused_with_what_differs(output: Path) -> None:

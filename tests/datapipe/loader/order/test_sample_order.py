@@ -13,7 +13,7 @@ from datapipe.loader.order.batch_order import Course
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
-from datapipe.loader.order.sample_order import SampleOrder, Supply
+from datapipe.loader.order.sample_order import Inventory, SampleOrder
 from datapipe.shards.manifest import SNAPSHOT, Strata, read_snapshot
 from datapipe.storage import Root
 from tests.snapshots import make_snapshot
@@ -21,7 +21,7 @@ from tests.snapshots import make_snapshot
 
 def open_course(folder: Path, split: Split = "train", seed: int = 17, window: int = 0, batch_size: int = 1) -> Course:
     snapshot = read_snapshot(Root(str(folder)))
-    return course.begin(Supply(snapshot, split, seed, window), recipe_of(snapshot), batch_size, Skips())
+    return course.begin(Inventory(snapshot, split, seed, window), recipe_of(snapshot), batch_size, Skips())
 
 
 def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOrder:

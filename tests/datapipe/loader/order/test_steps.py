@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.errors import UserError
-from datapipe.loader.order.steps import BatchLeg, Steps, merged
+from datapipe.loader.order.steps import BatchEra, Steps, merged
 
-FIRST = BatchLeg(step=0, sample=0, size=3)
+FIRST = BatchEra(step=0, sample=0, size=3)
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda one: (one[0], one[0] + one[1])), max_size=5)
 
 
 def test_samples_follow_the_batch_size_of_each_leg() -> None:
-    steps = Steps([FIRST, BatchLeg(step=4, sample=12, size=5)], (), 40, drop_last=True)
+    steps = Steps([FIRST, BatchEra(step=4, sample=12, size=5)], (), 40, drop_last=True)
     assert [steps.samples(step) for step in (0, 3, 4, 5)] == [(0, 3), (9, 12), (12, 17), (17, 22)]
     assert steps.num_steps == 4 + 5
     assert [steps.step_of(sample) for sample in (0, 11, 12, 16, 17, 36, 37)] == [0, 3, 4, 4, 5, 8, None]

@@ -33,7 +33,7 @@ def opened(stage: Global, name: str = "stage", seed: int = 1) -> Any:
     return stage
 
 
-def meet_all(
+def reduce_all(
     stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True, piece_rows: int = 0
 ) -> dict[str, pa.RecordBatch]:
     """The final tables of an opened stage, sorted.
@@ -67,12 +67,12 @@ def exchanged(
             calls = [inputs] if is_last else _buckets(inputs, num_buckets)
             if piece_rows and not is_last:
                 calls = [piece for bucket in calls for piece in _pieces(exchange, bucket, piece_rows)]
-            meet = stage.meet_at_once if is_last else stage.meet
+            reduce = stage.reduce_at_once if is_last else stage.reduce
             for name in set(exchange.inputs) & set(exchange.outputs):
                 held[name] = []
             held[OPEN] = []
             for bucket in calls:
-                for name, rows in meet(exchange.name, bucket).items():
+                for name, rows in reduce(exchange.name, bucket).items():
                     assert rows.schema.equals(exchange.outputs[name]), f"{exchange.name}: {name}"
                     held.setdefault(name, []).append(rows)
             if not sum(rows.num_rows for rows in held.pop(OPEN)):
@@ -104,9 +104,9 @@ def _pieces(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], piece_rows
     """A bucket as if every hash of more rows were a giant group; the rows of the others come together."""
     hashes = {name: columns.numbers(rows.column("hash")) for name, rows in bucket.items()}
     counted = [np.unique(part, return_counts=True) for part in hashes.values()]
-    giant = np.unique(np.concatenate([one[count > piece_rows] for one, count in counted]))
-    found = [{name: rows.filter(pa.array(~np.isin(hashes[name], giant))) for name, rows in bucket.items()}]
-    for one in giant:
+    hot_key = np.unique(np.concatenate([one[count > piece_rows] for one, count in counted]))
+    found = [{name: rows.filter(pa.array(~np.isin(hashes[name], hot_key))) for name, rows in bucket.items()}]
+    for one in hot_key:
         ends = {name: np.searchsorted(part, one + np.array([0, 1], np.uint64)) for name, part in hashes.items()}
         tables = {name: rows.slice(ends[name][0], ends[name][1] - ends[name][0]) for name, rows in bucket.items()}
         longest = max(tables, key=lambda name: tables[name].num_rows)
@@ -122,5 +122,5 @@ def _pieces(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], piece_rows
 
 def dropped(stage: Global, texts: Sequence[str], **options: Any) -> dict[int, int]:
     """Place of each dropped document -> place of its survivor."""
-    rows = meet_all(stage, [batch_of(texts)], **options)["drops"].to_pylist()
+    rows = reduce_all(stage, [batch_of(texts)], **options)["drops"].to_pylist()
     return {place(row["key"]): place(row["survivor"]) for row in rows}

@@ -104,7 +104,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
     if name in uses:
         return "emit" if name in emitting else "stage"
     of_global = next((kind for kind in _GLOBAL_KINDS if name.endswith(f": {kind}")), None)
-    meets = "meet" if name.partition(": ")[0] in emitting else None
+    meets = "reduce" if name.partition(": ")[0] in emitting else None
     return of_global or meets or _KINDS.get(name, "segmentation")
 
 

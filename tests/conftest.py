@@ -1,12 +1,57 @@
-"""Shared by all tests: where the real corpora are, when they are there."""
+"""Shared by all tests: which tests are fast, which are skipped, and the kernels compiled before the first test runs."""
 
 from __future__ import annotations
 
+import fcntl
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.support.kernel_table import PARAMETER
+
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+NOT_FAST = ("medium", "needs", "slow", "real", "ray")
+"""Marks of tests that `pytest -m fast` leaves out."""
+
+WHOLE_RUNS = {"finished"}
+"""Fixtures that run a whole mixture first. `pytest -m fast` leaves out the tests that use them."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every other test `fast`, so that a new test is fast until somebody marks it `medium`."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if marks.isdisjoint(NOT_FAST) and WHOLE_RUNS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.fast)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compiles the kernels of the kernel table's selected tests, before any test runs.
+
+    Every xdist worker comes here with the same tests. The first one compiles; the others wait for its lock and then find
+    the kernels in the cache. A test of anything else compiles a missing kernel when it calls it.
+    """
+    parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+    names = sorted({params[PARAMETER] for params in parameters if PARAMETER in params})
+    if not names or session.config.option.collectonly:
+        return
+    from datapipe import kernels
+
+    folder = kernels.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "tests.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kernels.compile_all(progress=lambda name, number, total: None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        missing = [name for name in mark.args if find_spec(name) is None]
+        if missing:
+            pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.dedup_quality DATA [--sweep] [--set NAME]
 
-DATA is the folder of real data; `tests/dedup_sets.py` tells what each set is. Every set goes through the stages themselves, as
-one bucket, and clusters are held against the gold: precision, recall and F1 of pairs of documents, macro-F1 as text-dedup
+DATA is the folder of real data; `tests/support/labelled_duplicates.py` describes each set. Every set goes through the stages,
+as one bucket, and clusters are compared with the gold: precision, recall and F1 of pairs of documents, macro-F1 as text-dedup
 counts it, and the adjusted Rand index where there are clusters.
 
 text-dedup publishes macro-F1 0.9518 on CORE and ARI 0.7293 on NEWS-COPY. Neither set is here, so nothing is compared with
@@ -55,7 +55,7 @@ from typing import Any
 from datapipe.stage.global_stage import Global
 from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
-from tests import dedup_sets, global_steps
+from tests.support import global_stages, labelled_duplicates
 
 STAGES: dict[str, tuple[type[Global], dict[str, Any]]] = {
     "exact": (Exact, {}),
@@ -76,38 +76,38 @@ _SEEDS = range(1, 6)
 
 def clusters(kind: type[Global], options: dict[str, Any], texts: Sequence[str], seed: int = 1) -> list[int]:
     """The number of each document's cluster: the place of its survivor."""
-    dropped = global_steps.dropped(global_steps.opened(kind.model_validate(options), "dedup", seed), texts)
+    dropped = global_stages.dropped(global_stages.opened(kind.model_validate(options), "dedup", seed), texts)
     return [dropped.get(place, place) for place in range(len(texts))]
 
 
-def _row(name: str, agreements: Sequence[dedup_sets.Agreement]) -> str:
+def _row(name: str, agreements: Sequence[labelled_duplicates.Agreement]) -> str:
     """A line of a table: the mean of each figure."""
     figures = [[one.precision, one.recall, one.f1, one.macro_f1, one.ari] for one in agreements]
     means = [None if None in column else sum(column) / len(column) for column in zip(*figures)]
     return f"| {name} | {' | '.join('' if one is None else f'{one:.3f}' for one in means)} |"
 
 
-def _stages(labelled: dedup_sets.LabelledSet) -> None:
+def _stages(labelled: labelled_duplicates.LabelledSet) -> None:
     for name, (kind, options) in STAGES.items():
-        print(_row(name, [dedup_sets.agreement(labelled, clusters(kind, options, labelled.texts))]))
+        print(_row(name, [labelled_duplicates.agreement(labelled, clusters(kind, options, labelled.texts))]))
 
 
-def _sweep(labelled: dedup_sets.LabelledSet) -> None:
+def _sweep(labelled: labelled_duplicates.LabelledSet) -> None:
     for bands, rows in BANDINGS:
         for least in LEAST:
             options = {"bands": bands, "rows": rows, **({"min_similarity": least} if least else {"verify": "none"})}
             found = [clusters(Minhash, options, labelled.texts, seed) for seed in _SEEDS]
-            print(_row(f"{bands} x {rows}, {least or 'none'}", [dedup_sets.agreement(labelled, one) for one in found]))
+            print(_row(f"{bands} x {rows}, {least or 'none'}", [labelled_duplicates.agreement(labelled, one) for one in found]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", choices=dedup_sets.SETS, help="one of the sets alone")
+    parser.add_argument("--set", choices=labelled_duplicates.SETS, help="one of the sets alone")
     parser.add_argument("--sweep", action="store_true", help="bandings by min_similarity, means of five seeds")
     given = parser.parse_args()
-    for name in [given.set] if given.set else dedup_sets.SETS:
-        labelled = dedup_sets.labelled_set(given.folder, name)
+    for name in [given.set] if given.set else labelled_duplicates.SETS:
+        labelled = labelled_duplicates.labelled_set(given.folder, name)
         print(f"\n{labelled.name}: {len(labelled.texts):,} documents\n")
         print("| stage | precision | recall | F1 | macro-F1 | ARI |\n|---|---:|---:|---:|---:|---:|")
         (_sweep if given.sweep else _stages)(labelled)

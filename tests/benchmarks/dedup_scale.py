@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.dedup_scale FOLDER [--largest 1000000] [--rows 10000000] [--plot scale.svg]
 
-Synthetic documents (`tests/scale_corpus.py`) of 504 bytes, of which three in ten are a family of near duplicates. Every task is
-that of a run, in a process of its own; what is in FOLDER for a size is removed when it is done.
+Synthetic documents (`tests/support/scale_corpus.py`) of 504 bytes, of which three in ten are a family of near duplicates. Every
+task is that of a run, in a process of its own; what is in FOLDER for a size is removed when it is done.
 
     near duplicates   10,000 documents, ten times as many … up to `--largest`: reading, signatures, and every exchange of
                       dedup.minhash with components in rounds
@@ -54,9 +54,9 @@ from datapipe.plan.work import OutputRef
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
-from tests import scale_corpus
 from tests.benchmarks.plots import draw
-from tests.fresh_tasks import Measured, fresh_tasks, run_to_decisions
+from tests.support import scale_corpus
+from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
 
 _SIZES = tuple(10**power for power in range(4, 10))
 _EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}

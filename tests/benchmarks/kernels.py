@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.kernel_table import Case, Row, all_rows, prose
+from tests.support.kernel_table import Case, Row, all_rows, prose
 
 _TEXT = Case(texts=tuple(prose(seed, 2_000).encode() for seed in range(40)), seed=1)
 _RUNS = 5

@@ -33,9 +33,9 @@ from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
-from tests import global_steps, minhash_pairs
 from tests.benchmarks.datatrove import batches
 from tests.benchmarks.plots import draw
+from tests.support import global_stages, minhash_pairs
 
 _RUNS, _NUM_PAIRS, _NUM_ALL = 5, 2_000, 120
 _BANDINGS = ((14, 8), (20, 5), (40, 2))
@@ -79,7 +79,7 @@ def _emit_s(stage: Minhash, corpus: Sequence[DocumentBatch]) -> float:
 
 def _whole_s(stage: Minhash, corpus: Sequence[DocumentBatch]) -> float:
     """All exchanges too, with the sorting between them, in memory."""
-    return _best_s(lambda: global_steps.reduce_all(stage, [DocumentBatch(batch.record) for batch in corpus]))
+    return _best_s(lambda: global_stages.reduce_all(stage, [DocumentBatch(batch.record) for batch in corpus]))
 
 
 def _peer_rate(python: str, texts: pa.Array) -> float:
@@ -116,11 +116,13 @@ def _curves(bands: int, rows: int) -> tuple[list[Point], list[Point]]:
     least = stage.least_similarity()
     for num_shared in range(_NUM_ALL // 10, _NUM_ALL + 1, _NUM_ALL // 10):
         similarity = num_shared / _NUM_ALL
-        batch = global_steps.batch_of(minhash_pairs.pairs(num_shared, _NUM_ALL, _NUM_PAIRS, seed=num_shared, ngram=stage.ngram))
+        batch = global_stages.batch_of(
+            minhash_pairs.pairs(num_shared, _NUM_ALL, _NUM_PAIRS, seed=num_shared, ngram=stage.ngram)
+        )
         share = minhash_pairs.share_met(stage.emit(batch)["bands"], _NUM_PAIRS)
         met.append(Point(similarity=similarity, expected=match_probability(similarity, bands, rows), measured=share))
         expected = counting_probability(similarity, bands, rows, least)
-        share = global_steps.reduce_all(stage, [batch])["drops"].num_rows / _NUM_PAIRS
+        share = global_stages.reduce_all(stage, [batch])["drops"].num_rows / _NUM_PAIRS
         counted.append(Point(similarity=similarity, expected=expected, measured=share))
     return met, counted
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
-from tests.object_store import object_store
-from tests.snapshots import make_snapshot, upload
+from tests.support.object_store import object_store
+from tests.support.snapshots import make_snapshot, upload
 
 S = 16
 SIZES = {"code": 31, "web": 83, "zeta": 10}

@@ -20,7 +20,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import DROP_SCHEMA
 from datapipe.tasks.reduce import table_schemas
-from tests import global_steps
+from tests.support import global_stages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
@@ -192,6 +192,7 @@ def test_stage_any_document_alone_is_judged(name: str, text: str) -> None:
     assert table.num_rows == 1 or name in GLOBALS
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_neighbours_do_not_change_what_happens_to_a_document(name: str) -> None:
     stage, batch = _opened(name), _batch(NAMES)
@@ -270,7 +271,7 @@ def test_global_stage_judges_documents_by_schema_and_keeps_one_of_equal_ones(nam
     stage = _opened(name)
     assert isinstance(stage, Global)
     batch = _batch(SMALL)
-    final = global_steps.reduce_all(stage, [batch])
+    final = global_stages.reduce_all(stage, [batch])
     keys = set(batch.keys.to_pylist())
     drops = {row["key"]: row["survivor"] for row in final["drops"].to_pylist()} if "drops" in final else {}
     assert {*drops, *drops.values()} <= keys
@@ -286,14 +287,14 @@ def test_global_stage_judges_documents_by_schema_and_keeps_one_of_equal_ones(nam
 def test_global_stage_verdicts_do_not_depend_on_batches_or_buckets(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    whole = global_steps.reduce_all(stage, [_batch(SMALL)])
+    whole = global_stages.reduce_all(stage, [_batch(SMALL)])
     parts = [_batch(SMALL[at : at + 3]) for at in range(0, len(SMALL), 3)]
-    assert global_steps.reduce_all(stage, parts[::-1], num_buckets=7) == whole
-    assert global_steps.reduce_all(stage, parts, num_buckets=3, at_once=False) == whole
+    assert global_stages.reduce_all(stage, parts[::-1], num_buckets=7) == whole
+    assert global_stages.reduce_all(stage, parts, num_buckets=3, at_once=False) == whole
 
 
 @pytest.mark.parametrize("name", GLOBALS)
 def test_global_stage_nothing_meets_to_nothing(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Global)
-    assert all(table.num_rows == 0 for table in global_steps.reduce_all(stage, [_batch([])]).values())
+    assert all(table.num_rows == 0 for table in global_stages.reduce_all(stage, [_batch([])]).values())

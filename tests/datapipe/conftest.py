@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import corpora, runs
-from tests.fresh_tasks import FreshTasks, fresh_tasks
+from tests.support import corpora, runs
+from tests.support.task_processes import FreshTasks, fresh_tasks
 
 
 def write_corpus(folder: Path) -> str:

@@ -181,6 +181,7 @@ NEEDED: dict[str, dict[str, Any]] = {"filter.url": {"domains": ["example.com"]}}
 """Options of stages that are refused without any, though none of them is required."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", catalogue.stage_names())
 def test_every_stage_is_built_described_and_digested(name: str):
     found = catalogue.stage_class(name)
@@ -293,10 +294,12 @@ def schema_problems(text: str) -> list[str]:
     return [error.json_path for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
 
 
+@pytest.mark.medium
 def test_schema_takes_a_good_mixture():
     assert schema_problems(GOOD) == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("before", "after", "path"),
     [
@@ -316,6 +319,7 @@ def test_schema_refuses_a_bad_mixture_at_the_place(before: str, after: str, path
     assert path in schema_problems(GOOD.replace(before, after))
 
 
+@pytest.mark.medium
 def test_schema_knows_the_options_of_every_stage():
     for name in catalogue.stage_names():
         needed = [option.name for option in catalogue.describe(name).options if option.default == "required"]

@@ -14,6 +14,7 @@ def test_integer_weights_are_the_smallest_in_proportion():
     assert integer_weights({"only": Fraction("0.35")}) == {"only": 1}
 
 
+@pytest.mark.medium
 @given(st.dictionaries(st.text(), st.fractions(min_value=0, max_value=100, max_denominator=1000), min_size=1))
 def test_integer_weights_keep_every_proportion(weights: dict[str, Fraction]):
     total = sum(weights.values())

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 EXAMPLES = Path(__file__).resolve().parent
 STEPS, STOPPED_AT = 15, 5
@@ -70,10 +70,9 @@ def test_ddp_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.needs("transformers", "accelerate")
 @pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
 def test_hugging_face_trainer_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    for needed in ("transformers", "accelerate"):
-        pytest.importorskip(needed, reason=f"{needed} is not installed")
     train = importlib.import_module("tests.examples.hf_trainer").train
     whole = train(str(output), STEPS, tmp_path / "whole")
     assert len(set(whole)) == STEPS
@@ -82,9 +81,9 @@ def test_hugging_face_trainer_resumed_has_the_losses_of_one_that_was_not(output:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("lightning")
 @pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
 def test_lightning_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="lightning is not installed")
     train = importlib.import_module("tests.examples.lightning_module").train
     whole = train(str(output), STEPS, tmp_path / "whole.ckpt")
     assert len(set(whole)) == STEPS

@@ -10,24 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Model(torch.nn.Module):
-    """What the README calls `model`: takes tokens and labels, gives the loss. It remembers what it was given."""
+def recording_model() -> Any:
+    """What the README calls `model`: takes tokens and labels, gives the loss, and keeps the tokens in `seen`."""
+    import torch
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Linear(8, 256))
-        self.seen: list[np.ndarray] = []
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Linear(8, 256))
+            self.seen: list[np.ndarray] = []
 
-    def forward(self, tokens: Any, labels: Any) -> Any:
-        self.seen.append(tokens.numpy(force=True))
-        return torch.nn.functional.cross_entropy(self.layers(tokens).flatten(0, 1), labels.flatten())
+        def forward(self, tokens: Any, labels: Any) -> Any:
+            self.seen.append(tokens.numpy(force=True))
+            return torch.nn.functional.cross_entropy(self.layers(tokens).flatten(0, 1), labels.flatten())
+
+    return Model()
 
 
 def python_blocks(heading: str) -> list[str]:
@@ -42,7 +46,7 @@ def test_readme_trains_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    model = Model()
+    model = recording_model()
     names: dict[str, Any] = {"model": model}
     blocks = python_blocks("Into a training loop")
     for block in blocks:

@@ -10,7 +10,7 @@ from datapipe.kernels.loader.permute import permute
 from datapipe.loader import Loader
 from datapipe.plan.splits import file_hash
 from datapipe.rng import keyed_hash, seed_for
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 
 def test_golden_seeds_by_name():

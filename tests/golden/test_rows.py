@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import xxhash
-from tests.global_steps import batch_of, opened
 
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.exchange.files import sorted_rows
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
+from tests.support.global_stages import batch_of, opened
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, and then it jumps over the lazy dog again.",

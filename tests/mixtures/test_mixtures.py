@@ -13,8 +13,10 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
-from tests import runs
-from tests.corpora import prose
+from tests.support import runs
+from tests.support.corpora import prose
+
+pytestmark = pytest.mark.medium
 
 MIXTURES = Path(__file__).resolve().parents[2] / "mixtures"
 ON_SHARED_DATA = {"dedup.yaml"}

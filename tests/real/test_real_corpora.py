@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from datapipe.engine.ray import RayEngine
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from tests import runs
+from tests.support import runs
+from tests.support.late_import import late_import
+
+ray_engine = late_import("datapipe.engine.ray")
 
 pytestmark = [pytest.mark.real, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -84,7 +86,9 @@ def test_real_mixture_gives_the_same_shards_on_every_engine(tmp_path, real_data)
         cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
         ray = runs.run_mixture(
-            path, output=tmp_path / "ray", make_engine=lambda root, request: RayEngine(root, request, cluster.address)
+            path,
+            output=tmp_path / "ray",
+            make_engine=lambda root, request: ray_engine.RayEngine(root, request, cluster.address),
         )
     finally:
         cluster.shutdown()

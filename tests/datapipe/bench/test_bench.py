@@ -20,7 +20,9 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.stage import FieldNames
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 MB = 1_000_000
 

@@ -12,8 +12,9 @@ from datapipe.cli.inspect import inspect
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
-from tests import corpora, runs
-from tests.processes import run as datapipe
+from tests.support import corpora, runs
+from tests.support.cli_processes import run as run_process
+from tests.support.command_line import datapipe
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     corpora.write_jsonl(folder / "web/a.jsonl", corpora.documents(1, 120))
     mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/web/*.jsonl\n")
-    done = datapipe(["run", str(mixture), "--workers", "1"])
+    done = run_process(["run", str(mixture), "--workers", "1"])
     assert done.returncode == 0, done.stderr
     return mixture, folder / "out", done.stdout
 
@@ -45,7 +46,7 @@ def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tm
     mixture, output, _ = finished
     copy = tmp_path / "copy"
     shutil.copytree(output, copy)
-    done = datapipe(["run", str(mixture), "--output", str(copy), "--set", "pack.sequence_length=[64, 32]"])
+    done = run_process(["run", str(mixture), "--output", str(copy), "--set", "pack.sequence_length=[64, 32]"])
     assert done.returncode == 0, done.stderr
     for folder, length in ((copy, 64), (copy / "length-32", 32)):
         assert f'Loader("{folder}", batch_size=8)' in done.stdout
@@ -133,10 +134,11 @@ def test_cli_inspect_clusters_shows_what_was_dropped_beside_what_stays(finished,
             inspect(str(output), **options)
 
 
+@pytest.mark.medium
 def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):
     corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 40))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n")
-    assert datapipe(["run", str(mixture)]).returncode == 0
+    assert run_process(["run", str(mixture)]).returncode == 0
     corpora.write_jsonl(tmp_path / "web/b.jsonl", corpora.documents(2, 40))
     done = datapipe(["inspect", str(tmp_path / "out"), "--dropped", "filter.gopher_quality", "-n", "1"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -150,11 +152,12 @@ def test_cli_inspect_unknown_reason_is_the_users_error(finished):
     assert "filter.gopher_quality" in done.stderr
 
 
+@pytest.mark.medium
 def test_cli_inspect_sweep_shows_what_each_threshold_keeps(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     stages = "stages:\n  - filter.length: {min_words: 80, mode: tag}"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
-    assert datapipe(["run", str(mixture), "--workers", "1"]).returncode == 0
+    assert run_process(["run", str(mixture), "--workers", "1"]).returncode == 0
     output = str(tmp_path / "out")
     done = datapipe(["inspect", output, "--sweep", "filter.length.min_words"])
     assert done.returncode == 0, done.stderr
@@ -243,11 +246,12 @@ def test_cli_trace_names_the_documents_of_a_batch(finished):
     assert "a.jsonl" in done.stdout
 
 
+@pytest.mark.medium
 def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
     numbers = tmp_path / "bench.json"
-    done = datapipe(["bench", str(mixture), "--seconds", "0", "--json", str(numbers), "--set", "pack.sequence_length=32"])
+    done = run_process(["bench", str(mixture), "--seconds", "0", "--json", str(numbers), "--set", "pack.sequence_length=32"])
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())["sources"]["web"]
     assert f"▶ {found['bottleneck']}" in done.stdout
@@ -284,6 +288,15 @@ def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would run" in planned.stdout
+
+
+@pytest.mark.medium
+def test_cli_process_that_is_given_a_wrong_mixture_ends_with_a_plain_line_and_status_2(tmp_path):
+    done = run_process(["run", "missing.yaml"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("datapipe: ")
+    assert "missing.yaml" in done.stderr
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -345,10 +358,11 @@ def test_cli_schema_and_stages_know_every_stage():
     json.loads(schema.stdout)
 
 
+@pytest.mark.medium
 def test_cli_failed_run_writes_its_report(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(corpora.jsonl(corpora.documents(1, 20)) + b"{broken\n")
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
-    done = datapipe(["run", str(mixture)])
+    done = run_process(["run", str(mixture)])
     assert done.returncode == 1
     assert "max_quarantined" in done.stderr
     report = json.loads((tmp_path / "out/report.json").read_text())
@@ -360,6 +374,7 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert "a.jsonl" in done.stderr
 
 
+@pytest.mark.medium
 def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     (tmp_path / "my_stage.py").write_text(
@@ -367,7 +382,7 @@ def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceba
         "class Short(Map):\n    def process(self, batch):\n        return {'text': pa.array(['only one'])}\n"
     )
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages='stages: ["my_stage:Short"]')
-    done = datapipe(["run", str(mixture)], cwd=tmp_path)
+    done = run_process(["run", str(mixture)], cwd=tmp_path)
     assert done.returncode == 1
     assert "stage my_stage:Short breaks its contract: column 'text': expected 20 entries" in done.stderr
     assert "Traceback" not in done.stderr

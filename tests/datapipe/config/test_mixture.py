@@ -39,6 +39,7 @@ def test_resolved_yaml_is_read_back_as_an_equal_mixture(tmp_path: Path):
     assert reloaded(tmp_path, mixture) == mixture
 
 
+@pytest.mark.medium
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     options=st.dictionaries(

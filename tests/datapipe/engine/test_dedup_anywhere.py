@@ -1,7 +1,7 @@
 """Deduplication decides the same wherever and however it runs: the same drops, the same texts, the same shards, byte for byte.
 
-The four stages over two sources (`tests/dedup_runs.py`). Kills are in `test_kill.py`, a Ray cluster in `test_ray.py`, over the
-same corpus.
+The four stages over two sources (`tests/support/dedup_runs.py`). Kills are in `test_kill.py`, a Ray cluster in `test_ray.py`,
+over the same corpus.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import pytest
 
 from datapipe.plan.runs import fan_in
 from datapipe.plan.work import GatherTask, ReduceTask
-from tests import dedup_runs, runs
-from tests.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
+from tests.support import dedup_runs, runs
+from tests.support.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
+
+pytestmark = pytest.mark.medium
 
 SMALL = ("execution.split_bytes=16KiB", "execution.bucket_bytes=4KiB")
 _TINY_BUCKETS = "execution.bucket_bytes=1KiB"

@@ -8,7 +8,9 @@ import pytest
 
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 SMALL_CUTS = ["execution.split_bytes=16KiB", "execution.bucket_bytes=16KiB"]
 

@@ -14,7 +14,9 @@ from datapipe.exchange.partitions import read_table
 from datapipe.plan.runs import MOST_RUNS
 from datapipe.plan.work import MapTask
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 TAIL = """
 tokenizer:

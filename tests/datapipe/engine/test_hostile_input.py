@@ -16,7 +16,9 @@ import pytest
 import zstandard
 
 from datapipe.inspect.documents import Looker, Outcome, Seen, Wanted
-from tests import runs
+from tests.support import runs
+
+pytestmark = pytest.mark.medium
 
 _STAGES = "stages:\n  - filter.length: {min_words: 3}\n"
 _DEEP = 100_000

@@ -19,8 +19,8 @@ from datapipe.stage import InputFile, OpenInput, Reader
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet
 from stages.read.text import Text
-from tests.object_store import object_store
-from tests.reading import read_file
+from tests.support.object_store import object_store
+from tests.support.reader_results import read_file
 
 _CLOSED_FOLDER = """
 import os, tempfile

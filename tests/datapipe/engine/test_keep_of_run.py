@@ -14,7 +14,7 @@ from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.report.funnel import print_funnel
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
 
 _TAIL = """
 tokenizer: {train: {vocab_size: 300, sample_bytes: 1MiB}}
@@ -43,6 +43,7 @@ def _dropped(finished: runs.Finished) -> dict[str, int]:
     return {name: sum(entry["documents"]["dropped"].values()) for name, entry in report.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("keep", "expected"),
     [
@@ -56,6 +57,7 @@ def test_run_keeps_the_document_that_the_policy_prefers(tmp_path: Path, keep: st
     assert _dropped(finished) == expected
 
 
+@pytest.mark.medium
 def test_run_with_sources_in_another_order_keeps_those_of_the_first_now(tmp_path: Path) -> None:
     first = runs.run_mixture(_mixture(tmp_path, "keep: source_order"), make_engine=runs.InProcess)
     turned = _mixture(tmp_path, "keep: source_order", sources=("books", "web"), name="turned.yaml")
@@ -68,6 +70,7 @@ def test_run_with_an_unknown_source_in_the_order_is_refused(tmp_path: Path) -> N
         runs.run_mixture(_mixture(tmp_path, "keep: {source_order: [book]}"), make_engine=runs.InProcess)
 
 
+@pytest.mark.medium
 def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_path: Path) -> None:
     with pytest.raises(DatapipeError) as caught:
         runs.run_mixture(_mixture(tmp_path, "max_dropped: 70%"), make_engine=runs.InProcess)
@@ -87,6 +90,7 @@ def test_run_that_drops_exactly_what_it_may_goes_on(tmp_path: Path) -> None:
     assert _dropped(runs.run_mixture(path, make_engine=runs.InProcess)) == {"web": 29}
 
 
+@pytest.mark.medium
 def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(tmp_path: Path) -> None:
     finished = runs.run_mixture(_mixture(tmp_path, "max_dropped: 0.1, on_excess: warn"), make_engine=runs.InProcess)
     warnings = [line for line in finished.watcher.lines if line.startswith("warning")]
@@ -101,6 +105,7 @@ def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(
     assert "warning: source 'books': dedup.exact dropped 30 of 40 documents (75.00%)" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.medium
 def test_run_within_its_limits_reports_no_excess_and_cuts_have_no_clusters_to_look_at(tmp_path: Path) -> None:
     path = _mixture(tmp_path, "max_dropped: 75%")
     assert runs.run_mixture(path, make_engine=runs.InProcess).report["excesses"] == []
@@ -113,6 +118,7 @@ def test_run_within_its_limits_reports_no_excess_and_cuts_have_no_clusters_to_lo
         runs.run_mixture(path, make_engine=runs.InProcess)
 
 
+@pytest.mark.medium
 def test_run_sources_with_limits_of_their_own_still_meet(tmp_path: Path) -> None:
     path = _mixture(tmp_path, "keep: source_order")
     text = path.read_text().replace("books.jsonl}", "books.jsonl, stages: [dedup.exact: {STAGE, max_dropped: 80%}]}")
@@ -123,6 +129,7 @@ def test_run_sources_with_limits_of_their_own_still_meet(tmp_path: Path) -> None
         runs.run_mixture(path, make_engine=runs.InProcess)
 
 
+@pytest.mark.medium
 def test_run_goes_by_fields_that_the_source_keeps(tmp_path: Path) -> None:
     rows = [
         {"text": "one page", "url": "http://www.a.org/x/", "score": 1, "date": "2024-01-01"},

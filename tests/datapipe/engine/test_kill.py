@@ -1,5 +1,5 @@
 """SIGKILL at random moments, then the same command: no worker is left, nothing runs twice, and all that was committed is the
-same, byte for byte. The run has all four stages of deduplication, with components in rounds (`tests/dedup_runs.py`)."""
+same, byte for byte. The run has all four stages of deduplication, with components in rounds (`tests/support/dedup_runs.py`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from datapipe.ledger.ledger import Ledger
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
-from tests import dedup_runs, runs
-from tests.processes import children, is_running, run, start, wait_until
+from tests.support import dedup_runs, runs
+from tests.support.cli_processes import children, is_running, run, start, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,9 @@ from datapipe.engine.protocol import Attempt
 from datapipe.plan.work import SampleTask, TrainTask
 from datapipe.storage import Root
 from datapipe.tokens.training import train_tokenizer
-from tests.processes import DEADLINE_S, is_running, wait_until
+from tests.support.cli_processes import DEADLINE_S, is_running, wait_until
+
+pytestmark = pytest.mark.medium
 
 
 def _task(number: int) -> SampleTask:

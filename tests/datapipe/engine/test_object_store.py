@@ -13,8 +13,8 @@ from datapipe.shards.export import Wanted, export_snapshot
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from tests import corpora, runs
-from tests.object_store import object_store
+from tests.support import corpora, runs
+from tests.support.object_store import object_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

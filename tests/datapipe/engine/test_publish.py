@@ -19,7 +19,9 @@ from datapipe.rng import shuffle_hash
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.storage import Root
-from tests import runs
+from tests.support import runs
+
+pytestmark = pytest.mark.medium
 
 EVEN = ["sources.web.weight=1", "sources.books.weight=1"]
 UNIMAX = [*EVEN, "mixture.weighting=unimax", "mixture.max_epochs=3"]

@@ -9,9 +9,11 @@ import textwrap
 
 import pytest
 
-from datapipe.engine.ray import RayEngine
 from datapipe.errors import UserError
-from tests import corpora, dedup_runs, runs
+from tests.support import corpora, dedup_runs, runs
+from tests.support.late_import import late_import
+
+ray_engine = late_import("datapipe.engine.ray")
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -28,7 +30,7 @@ def cluster():
 
 
 def _on(cluster):
-    return lambda root, request: RayEngine(root, request, cluster.address)
+    return lambda root, request: ray_engine.RayEngine(root, request, cluster.address)
 
 
 def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster):
@@ -74,7 +76,7 @@ def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
 
 
 def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, corpus, cluster):
-    from tests.processes import is_running
+    from tests.support.cli_processes import is_running
 
     killed: list[int] = []
 

@@ -22,7 +22,9 @@ from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import HASH_SPACE, MapTask, MergeTask
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 TAIL = """
 tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}

@@ -14,7 +14,9 @@ from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
 from datapipe.ledger.lock import exclusive
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 TAIL = """
 tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}

@@ -15,7 +15,9 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inspect.documents import Looker, Wanted
 from datapipe.inspect.duplicates import Cluster, WantedClusters, find_clusters
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 _TAIL = """
 tokenizer: {train: {vocab_size: 300, sample_bytes: 1MiB}}

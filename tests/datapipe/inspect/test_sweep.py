@@ -6,7 +6,9 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.inspect.sweep import MAX_DISTINCT, sweep
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from datapipe.loader import Loader
 from datapipe.loader.batches import FIELDS
 from datapipe.loader.share import Mesh
 from tests.oracles import batch as oracle
-from tests.snapshots import make_snapshot, source_hash
+from tests.support.snapshots import make_snapshot, source_hash
 
 S = 16
 PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")

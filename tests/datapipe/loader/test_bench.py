@@ -9,7 +9,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.loader.bench import DEPTHS, bench_loader, forecast
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 

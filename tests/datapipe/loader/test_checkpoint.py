@@ -14,19 +14,22 @@ import pytest
 
 from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
-from tests.snapshots import make_snapshot
+from tests.support.late_import import late_import
+from tests.support.snapshots import make_snapshot
 
-torch = pytest.importorskip("torch")
-import torch.distributed.checkpoint as dcp  # noqa: E402
-from torch.distributed.checkpoint.stateful import Stateful  # noqa: E402
+torch = late_import("torch")
+dcp = late_import("torch.distributed.checkpoint")
+device = late_import("datapipe.loader.device")
+loader_torch = late_import("datapipe.loader.torch")
+stateful_dataloader = late_import("torchdata.stateful_dataloader")
 
-from datapipe.loader.device import prefetch_to_device  # noqa: E402
-from datapipe.loader.torch import StreamingDataset  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:torch.distributed is disabled",  # that is what no_dist=True asks for
-    "ignore:'set_vital' is deprecated",  # StatefulDataLoader of torchdata 0.11 under newer torch
-)
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings(
+        "ignore:torch.distributed is disabled",  # that is what no_dist=True asks for
+        "ignore:'set_vital' is deprecated",  # StatefulDataLoader of torchdata 0.11 under newer torch
+    ),
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,7 +41,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
     loader, weights = Loader(output, global_batch_size=6), torch.arange(3.0)
-    assert isinstance(loader, Stateful)
+    assert isinstance(loader, dcp.stateful.Stateful)
     for _ in islice(loader, 5):
         pass
     dcp.save({"loader": loader, "weights": weights}, checkpoint_id=tmp_path, no_dist=True)
@@ -49,11 +52,11 @@ def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoint_of_torch_counts_what_came_to_the_device(output: Path, tmp_path: Path) -> None:
-    batches = prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
+    batches = device.prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
     for _ in islice(batches, 5):
         pass
     dcp.save({"batches": batches}, checkpoint_id=tmp_path, no_dist=True)
-    restored = prefetch_to_device(Loader(output, global_batch_size=6, fields=("step",)), "cpu", 4)
+    restored = device.prefetch_to_device(Loader(output, global_batch_size=6, fields=("step",)), "cpu", 4)
     dcp.load({"batches": restored}, checkpoint_id=tmp_path, no_dist=True)
     assert next(restored)["step"] == 5
 
@@ -118,13 +121,12 @@ def test_checkpoint_of_two_processes_serves_a_world_of_another_size(output: Path
         assert [token for _, tokens in found for token in tokens] == expected
 
 
+@pytest.mark.needs("torchdata")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: int) -> None:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
-
     def open_loader() -> Any:
-        dataset = StreamingDataset(output, global_batch_size=6, fields=("step", "input_ids"))
-        return torchdata.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
+        dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step", "input_ids"))
+        return stateful_dataloader.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
 
     loader = open_loader()
     assert [batch["step"] for batch in islice(loader, 5)] == [0, 1, 2, 3, 4]
@@ -134,12 +136,11 @@ def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: in
     assert [batch["step"] for batch in islice(restored, 4)] == [5, 6, 7, 8]
 
 
+@pytest.mark.needs("torchdata")
 def test_stateful_data_loader_on_the_way_to_the_device_counts_what_came_out(output: Path) -> None:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
-
     def open_batches() -> Any:
-        dataset = StreamingDataset(output, global_batch_size=6, fields=("step",))
-        return prefetch_to_device(torchdata.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)
+        dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step",))
+        return device.prefetch_to_device(stateful_dataloader.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)
 
     batches, restored = open_batches(), open_batches()
     assert [batch["step"] for batch in islice(batches, 5)] == [0, 1, 2, 3, 4]

@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.errors import CorruptionError
 from datapipe.loader import Loader
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 STEPS = range(30)
@@ -64,6 +64,7 @@ def test_damage_is_a_named_error(output: Path, kind: str) -> None:
         list(zip(STEPS, loader))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["flipped", "truncated", "missing"])
 def test_damaged_rows_are_replaced_alike_on_every_rank_and_after_any_resume(sound: Path, output: Path, kind: str) -> None:
     path, first, stop = damage(output, kind)

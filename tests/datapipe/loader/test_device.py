@@ -12,13 +12,15 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from tests.snapshots import make_snapshot
+from tests.support.late_import import late_import
+from tests.support.snapshots import make_snapshot
 
-torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader  # noqa: E402
+torch = late_import("torch")
+torch_data = late_import("torch.utils.data")
+device = late_import("datapipe.loader.device")
+loader_torch = late_import("datapipe.loader.torch")
 
-from datapipe.loader.device import prefetch_to_device  # noqa: E402
-from datapipe.loader.torch import StreamingDataset  # noqa: E402
+pytestmark = pytest.mark.needs("torch")
 
 S = 16
 ALL_FIELDS = ("input_ids", "labels", "cu_seqlens", "piece_offsets", "document_keys", "sources", "step")
@@ -53,10 +55,10 @@ class Counted:
 @pytest.mark.parametrize("kind", ["loader", "dataset", "dataloader", "workers"])
 def test_batches_come_unchanged_and_in_order(output: Path, depth: int, kind: str) -> None:
     options: dict[str, Any] = {"global_batch_size": 4, "fields": ALL_FIELDS}
-    source: Any = Loader(output, **options) if kind == "loader" else StreamingDataset(output, **options)
+    source: Any = Loader(output, **options) if kind == "loader" else loader_torch.StreamingDataset(output, **options)
     if kind in ("dataloader", "workers"):
-        source = DataLoader(source, batch_size=None, num_workers=1 if kind == "workers" else 0)
-    found = list(prefetch_to_device(source, "cpu", depth))
+        source = torch_data.DataLoader(source, batch_size=None, num_workers=1 if kind == "workers" else 0)
+    found = list(device.prefetch_to_device(source, "cpu", depth))
     assert [batch["step"] for batch in found] == list(range(15))
     for batch, expected in zip(found, Loader(output, **options)):
         assert list(batch) == list(expected)
@@ -67,7 +69,7 @@ def test_batches_come_unchanged_and_in_order(output: Path, depth: int, kind: str
 
 def test_batches_are_no_views_of_the_source() -> None:
     source = [{"input_ids": np.zeros(3, np.int64)} for _ in range(2)]
-    first = next(prefetch_to_device(source, "cpu"))
+    first = next(device.prefetch_to_device(source, "cpu"))
     source[0]["input_ids"][:] = 7
     assert first["input_ids"].tolist() == [0, 0, 0]
 
@@ -75,36 +77,36 @@ def test_batches_are_no_views_of_the_source() -> None:
 @pytest.mark.parametrize("depth", [1, 3])
 def test_no_more_than_depth_are_under_way(depth: int) -> None:
     source = Counted(20)
-    for handed_out, _ in enumerate(prefetch_to_device(source, "cpu", depth), start=1):
+    for handed_out, _ in enumerate(device.prefetch_to_device(source, "cpu", depth), start=1):
         assert source.taken == min(20, handed_out + depth)
 
 
 def test_error_is_raised_where_the_batch_would_have_stood() -> None:
-    batches = prefetch_to_device(Counted(9, failing=4), "cpu", 3)
+    batches = device.prefetch_to_device(Counted(9, failing=4), "cpu", 3)
     assert [next(batches)["step"] for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(OSError, match="batch 4"):
         next(batches)
 
 
 def test_loop_that_breaks_off_goes_on_without_losing_a_batch(output: Path) -> None:
-    batches = prefetch_to_device(Loader(output, global_batch_size=4, fields=("step",)), "cpu", 3)
+    batches = device.prefetch_to_device(Loader(output, global_batch_size=4, fields=("step",)), "cpu", 3)
     parts = [[batch["step"] for batch in islice(batches, count)] for count in (4, 1, 99)]
     assert parts == [[0, 1, 2, 3], [4], list(range(5, 15))]
 
 
 def test_validation_passes_are_all_the_same(output: Path) -> None:
-    batches = prefetch_to_device(Loader(output, global_batch_size=4, split="validation"), "cpu")
+    batches = device.prefetch_to_device(Loader(output, global_batch_size=4, split="validation"), "cpu")
     for _ in range(2):
         assert [len(batch["input_ids"]) for batch in batches] == [4, 4, 1]
 
 
-@pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: DataLoader(dataset, batch_size=None)])
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: torch_data.DataLoader(dataset, batch_size=None)])
 def test_state_counts_what_was_handed_out(output: Path, wrap: Any) -> None:
     options: dict[str, Any] = {"global_batch_size": 4, "fields": ("step", "input_ids")}
-    batches = prefetch_to_device(wrap(StreamingDataset(output, **options)), "cpu", 4)
+    batches = device.prefetch_to_device(wrap(loader_torch.StreamingDataset(output, **options)), "cpu", 4)
     for step, _ in zip(range(1, 9), batches):
         assert batches.state_dict()["step"] == step
-    other = prefetch_to_device(Loader(output, **options), "cpu", 4)
+    other = device.prefetch_to_device(Loader(output, **options), "cpu", 4)
     assert other.state_dict()["step"] == 0
     next(other)
     other.load_state_dict(batches.state_dict())
@@ -114,30 +116,31 @@ def test_state_counts_what_was_handed_out(output: Path, wrap: Any) -> None:
 
 def test_close_ends_the_source_and_puts_it_back(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
-    with prefetch_to_device(loader, "cpu", 4) as batches:
+    with device.prefetch_to_device(loader, "cpu", 4) as batches:
         for _ in islice(batches, 3):
             pass
         assert loader.step > 3
     assert loader.step == 3
     source = Counted(9)
-    with prefetch_to_device(source, "cpu") as batches:
+    with device.prefetch_to_device(source, "cpu") as batches:
         next(batches)
     assert source.closed
 
 
 def test_state_of_a_source_that_keeps_none_says_what_to_do(output: Path) -> None:
-    workers = DataLoader(StreamingDataset(output, global_batch_size=4), batch_size=None, num_workers=1)
+    workers = torch_data.DataLoader(loader_torch.StreamingDataset(output, global_batch_size=4), batch_size=None, num_workers=1)
     with pytest.raises(UserError, match="DataLoader keeps no state"):
-        prefetch_to_device(workers, "cpu").state_dict()
+        device.prefetch_to_device(workers, "cpu").state_dict()
     with pytest.raises(UserError, match="depth=0"):
-        prefetch_to_device(workers, "cpu", 0)
+        device.prefetch_to_device(workers, "cpu", 0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_on_a_gpu_are_the_same_while_it_is_busy(output: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     expected = [batch["input_ids"] for batch in Loader(output, global_batch_size=4)]
     sums = []
-    for batch in prefetch_to_device(Loader(output, global_batch_size=4), "cuda", 3):
+    for batch in device.prefetch_to_device(Loader(output, global_batch_size=4), "cuda", 3):
         assert batch["input_ids"].is_cuda
         busy = torch.ones(2048, 2048, device="cuda")
         for _ in range(20):

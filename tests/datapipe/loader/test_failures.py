@@ -26,10 +26,10 @@ from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.fetch import FetchError
 from datapipe.shards.manifest import ShardEntry, read_snapshot
 from datapipe.storage import Root
-from tests.object_store import object_store
-from tests.processes import wait_until
-from tests.snapshots import make_snapshot
-from tests.unreliable_store import UnreliableStore, unreliable
+from tests.support.cli_processes import wait_until
+from tests.support.object_store import object_store
+from tests.support.snapshots import make_snapshot
+from tests.support.unreliable_store import UnreliableStore, unreliable
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

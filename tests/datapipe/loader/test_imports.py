@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.medium
 def test_loader_imports_no_torch_ray_or_yaml() -> None:
     program = "import sys, datapipe.loader; print(sorted({'torch', 'ray', 'ruamel', 'pandas'} & set(sys.modules)))"
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])

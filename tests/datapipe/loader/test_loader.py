@@ -12,7 +12,7 @@ import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 
@@ -24,6 +24,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, phases=phases, validation=validation)
 
 
+@pytest.mark.medium
 def test_state_every_step_and_any_world_size_continues_exactly(output: Path) -> None:
     loader = Loader(output, global_batch_size=5)
     states, batches = [loader.state_dict()], []

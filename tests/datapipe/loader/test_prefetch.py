@@ -19,7 +19,9 @@ import pytest
 from datapipe.errors import CorruptionError
 from datapipe.loader import Loader, prefetch
 from datapipe.loader.prefetch import Prefetcher
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
+
+pytestmark = pytest.mark.medium
 
 
 def every(stride: int = 1, stop: int = 1 << 40) -> Callable[[int], int | None]:

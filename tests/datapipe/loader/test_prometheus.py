@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.loader.prometheus import serve_metrics
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 
 def scrape(port: int) -> dict[tuple[str, str, str], float]:

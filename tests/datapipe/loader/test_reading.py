@@ -16,8 +16,8 @@ from datapipe.shards import writer
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.writer import ShardFormat
 from datapipe.storage import Root
-from tests.packed import RemoteRoot
-from tests.snapshots import make_snapshot
+from tests.support.packed_shards import RemoteRoot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 
@@ -205,6 +205,7 @@ def test_read_remote_shard_whose_copy_is_damaged_comes_from_afar(tmp_path: Path,
         assert ((reader.read(np.arange(10)).tokens[:, 0] - 1) // S).tolist() == list(range(10))
 
 
+@pytest.mark.medium
 def test_read_from_many_threads_while_shards_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_MAPPED_SHARDS", 2)
     reader = open_reader(make_snapshot(tmp_path, {"a": 60}, rows_per_shard=3))

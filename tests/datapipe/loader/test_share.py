@@ -14,7 +14,7 @@ from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.loader.share import Mesh, ranks_by_attention
 from datapipe.loader.trace import trace_document, trace_step
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 
 def deal_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, mesh: Mesh) -> np.ndarray:
@@ -79,6 +79,7 @@ def test_rows_dealt_by_attention_even_out_the_work() -> None:
     assert max(loads) < 1.01 * np.mean(loads) < max(contiguous) / 1.1
 
 
+@pytest.mark.medium
 def test_loader_and_trace_deal_by_attention_alike(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=16 * 200)
     options: dict[str, Any] = {"global_batch_size": 9, "fields": ("input_ids", "document_keys", "labels")}

@@ -13,7 +13,7 @@ import pytest
 from datapipe.loader import Loader
 from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 from datapipe.loader.stats import LoaderStats, StepClock, host_memory
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}

@@ -15,17 +15,19 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.batches import FIELDS
-from tests.snapshots import make_snapshot
+from datapipe.loader.share import Mesh
+from tests.support.late_import import late_import
+from tests.support.snapshots import make_snapshot
 
-torch = pytest.importorskip("torch")
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-from torch.utils.data._utils import worker as torch_worker  # noqa: E402
+torch = late_import("torch")
+device_mesh = late_import("torch.distributed.device_mesh")
+torch_data = late_import("torch.utils.data")
+loader_torch = late_import("datapipe.loader.torch")
 
-from datapipe.loader.share import Mesh  # noqa: E402
-from datapipe.loader.torch import StreamingDataset, mesh_of  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+]
 
 S = 16
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "labels", "step")}
@@ -42,6 +44,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def in_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes this process look like a DataLoader worker, as torch itself does."""
+
+    from torch.utils.data._utils import worker as torch_worker
 
     def enter(worker: int, num_workers: int) -> None:
         info = torch_worker.WorkerInfo(id=worker, num_workers=num_workers, seed=0, dataset=None)
@@ -60,7 +64,9 @@ def ids(batches: Any) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_dataset_under_any_workers_gives_what_one_process_gives(output: Path, num_workers: int) -> None:
-    batches = list(DataLoader(StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=num_workers))
+    batches = list(
+        torch_data.DataLoader(loader_torch.StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=num_workers)
+    )
     assert [batch["step"] for batch in batches] == list(range(15))
     assert all(batch[field].dtype == torch.int64 for batch in batches for field in ("input_ids", "labels"))
     np.testing.assert_array_equal(np.stack(ids(batches)), np.stack(expected_batches(output)))
@@ -68,42 +74,44 @@ def test_dataset_under_any_workers_gives_what_one_process_gives(output: Path, nu
 
 @pytest.mark.slow
 def test_dataset_under_spawned_workers_gives_what_one_process_gives(output: Path) -> None:
-    loader = DataLoader(StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    loader = torch_data.DataLoader(
+        loader_torch.StreamingDataset(output, **OPTIONS), batch_size=None, num_workers=2, multiprocessing_context="spawn"
+    )
     np.testing.assert_array_equal(np.stack(ids(loader)), np.stack(expected_batches(output)))
 
 
 def test_dataset_rank_takes_its_slice(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS, rank=1, world_size=3)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS, rank=1, world_size=3)
     np.testing.assert_array_equal(next(iter(dataset))["input_ids"], expected_batches(output, rank=1, world_size=3)[0])
 
 
 def test_dataset_rank_comes_from_the_environment(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "RANK", "2")
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "4")
-    found = next(iter(StreamingDataset(output, **OPTIONS)))["input_ids"]
+    found = next(iter(loader_torch.StreamingDataset(output, **OPTIONS)))["input_ids"]
     np.testing.assert_array_equal(found, expected_batches(output)[0][2:3])
 
 
 def test_state_without_workers_counts_what_was_handed_out(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS)
-    for _ in islice(DataLoader(dataset, batch_size=None), 6):
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    for _ in islice(torch_data.DataLoader(dataset, batch_size=None), 6):
         pass
     state = dataset.state_dict()
     assert state["step"] == 6
-    restored = StreamingDataset(output, **OPTIONS)
+    restored = loader_torch.StreamingDataset(output, **OPTIONS)
     restored.load_state_dict(state)
-    found = ids(DataLoader(restored, batch_size=None, num_workers=2))
+    found = ids(torch_data.DataLoader(restored, batch_size=None, num_workers=2))
     np.testing.assert_array_equal(np.stack(found), np.stack(expected_batches(output)[6:]))
 
 
 def test_state_with_workers_needs_the_trainers_count(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS)
-    steps = [batch["step"] for batch in islice(DataLoader(dataset, batch_size=None, num_workers=2), 5)]
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    steps = [batch["step"] for batch in islice(torch_data.DataLoader(dataset, batch_size=None, num_workers=2), 5)]
     with pytest.raises(UserError, match="steps_done"):
         dataset.state_dict()
     state = dataset.state_dict(steps[-1] + 1)
     dataset.load_state_dict(state)
-    found = ids(DataLoader(dataset, batch_size=None, num_workers=3))
+    found = ids(torch_data.DataLoader(dataset, batch_size=None, num_workers=3))
     np.testing.assert_array_equal(np.stack(found), np.stack(expected_batches(output)[5:]))
     loader = Loader(output, **OPTIONS)
     loader.load_state_dict(state)
@@ -111,9 +119,9 @@ def test_state_with_workers_needs_the_trainers_count(output: Path) -> None:
 
 
 def test_dataset_read_here_and_then_by_workers_goes_on(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     first = [ids([batch])[0] for batch in islice(dataset, 3)]
-    rest = ids(DataLoader(dataset, batch_size=None, num_workers=2))
+    rest = ids(torch_data.DataLoader(dataset, batch_size=None, num_workers=2))
     np.testing.assert_array_equal(np.stack(first + rest), np.stack(expected_batches(output)))
 
 
@@ -125,7 +133,7 @@ def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any)
     states = []
     for worker in range(2):
         in_worker(worker, 2)
-        dataset = StreamingDataset(output, **OPTIONS)
+        dataset = loader_torch.StreamingDataset(output, **OPTIONS)
         stream = iter(dataset)
         for _ in range(3 - worker):  # worker 0 gave steps 0, 2, 4; worker 1 gave 1, 3
             next(stream)
@@ -134,7 +142,7 @@ def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any)
     found = {}
     for worker in range(2):
         in_worker(worker, 2)
-        dataset = StreamingDataset(output, **OPTIONS)
+        dataset = loader_torch.StreamingDataset(output, **OPTIONS)
         dataset.load_state_dict(pickle.loads(pickle.dumps(states[worker])))
         assert dataset.state_dict() == states[worker]
         stream = iter(dataset)
@@ -150,7 +158,7 @@ def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any)
 
 def test_state_of_a_worker_before_its_first_batch_is_its_own_first_step(output: Path, in_worker: Any) -> None:
     in_worker(2, 4)
-    dataset = StreamingDataset(output, **OPTIONS)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     state = dataset.state_dict()
     assert state["step"] == 2
     dataset.load_state_dict(state)
@@ -158,7 +166,7 @@ def test_state_of_a_worker_before_its_first_batch_is_its_own_first_step(output: 
 
 
 def test_dataset_pickled_keeps_its_place(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     for _ in islice(dataset, 2):
         pass
     assert [batch["step"] for batch in islice(pickle.loads(pickle.dumps(dataset)), 1)] == [2]
@@ -166,23 +174,26 @@ def test_dataset_pickled_keeps_its_place(output: Path) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_validation_passes_are_all_the_same(output: Path, num_workers: int) -> None:
-    dataset = StreamingDataset(output, **OPTIONS, split="validation")
-    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS, split="validation")
+    loader = torch_data.DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0)
     for _ in range(2):
         assert [len(batch) for batch in ids(loader)] == [4, 4, 4, 1]
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, "int32", np.int32])
-def test_dataset_gives_int32_where_asked(output: Path, dtype: Any) -> None:
-    dataset = StreamingDataset(output, global_batch_size=4, fields=("input_ids", "labels", "position_ids"), dtype=dtype)
+@pytest.mark.parametrize("kind", ["torch", "name", "numpy"])
+def test_dataset_gives_int32_where_asked(output: Path, kind: str) -> None:
+    dtype = {"torch": torch.int32, "name": "int32", "numpy": np.int32}[kind]
+    dataset = loader_torch.StreamingDataset(
+        output, global_batch_size=4, fields=("input_ids", "labels", "position_ids"), dtype=dtype
+    )
     assert {value.dtype for value in next(iter(dataset)).values()} == {torch.int32}
     with pytest.raises(UserError, match="int64 or int32"):
-        StreamingDataset(output, global_batch_size=4, dtype=torch.float32)
+        loader_torch.StreamingDataset(output, global_batch_size=4, dtype=torch.float32)
 
 
 def test_dataset_gives_every_field_as_the_loader_does(output: Path) -> None:
     expected = next(iter(Loader(output, global_batch_size=4, fields=tuple(FIELDS))))
-    found = next(iter(StreamingDataset(output, global_batch_size=4, fields=tuple(FIELDS), pin_memory=True)))
+    found = next(iter(loader_torch.StreamingDataset(output, global_batch_size=4, fields=tuple(FIELDS), pin_memory=True)))
     assert list(found) == list(expected)
     for name, value in expected.items():
         if isinstance(value, int):
@@ -193,7 +204,7 @@ def test_dataset_gives_every_field_as_the_loader_does(output: Path) -> None:
 
 
 def test_dataset_says_what_was_handed_out_here(output: Path) -> None:
-    dataset = StreamingDataset(output, **OPTIONS)
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     for _ in islice(dataset, 5):
         pass
     assert (dataset.stats().steps, dataset.stats().tokens) == (5, 5 * 4 * S)
@@ -219,34 +230,36 @@ def test_mesh_tells_data_and_context_ranks_and_nothing_else(fake_world: Any) -> 
     found = []
     for rank in range(24):
         fake_world(rank, 24)
-        mesh = mesh_of(init_device_mesh("cpu", shape, mesh_dim_names=names), "zigzag")
+        mesh = loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names), "zigzag")
         found.append((mesh.data_rank, mesh.data_size, mesh.context_rank, mesh.context_size, mesh.layout))
     assert found == [(data, 6, context, 2, "zigzag") for data in range(6) for context in range(2) for _ in range(2)]
     fake_world(3, 8)
-    assert mesh_of(init_device_mesh("cpu", (8,), mesh_dim_names=("tp",))) == Mesh(data_rank=0, data_size=1)
+    assert loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", (8,), mesh_dim_names=("tp",))) == Mesh(
+        data_rank=0, data_size=1
+    )
     with pytest.raises(UserError, match=r"'dp_shard_cp'.*Expected cp, ddp"):
-        mesh_of(init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_shard_cp", "tp")))
+        loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_shard_cp", "tp")))
     with pytest.raises(UserError, match="mesh_dim_names"):
-        mesh_of(init_device_mesh("cpu", (8,)))
+        loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", (8,)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_dataset_jumps_over_skipped_steps_and_keeps_what_a_state_says(output: Path, num_workers: int) -> None:
     first = Loader(output, **OPTIONS, skip=[(2, 5)])
     state = [first.state_dict() for _ in islice(first, 3)][-1]
-    dataset = StreamingDataset(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])
+    dataset = loader_torch.StreamingDataset(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])
     dataset.load_state_dict(state)  # in which the batches before had twice as many rows
     expected = Loader(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])
     expected.load_state_dict(state)
     batches = [batch["input_ids"] for batch in expected]
-    found = ids(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+    found = ids(torch_data.DataLoader(dataset, batch_size=None, num_workers=num_workers))
     np.testing.assert_array_equal(np.stack(found), np.stack(batches))
-    fresh = StreamingDataset(output, **OPTIONS, skip=[(0, 3)])
-    steps = [batch["step"] for batch in DataLoader(fresh, batch_size=None, num_workers=num_workers)]
+    fresh = loader_torch.StreamingDataset(output, **OPTIONS, skip=[(0, 3)])
+    steps = [batch["step"] for batch in torch_data.DataLoader(fresh, batch_size=None, num_workers=num_workers)]
     assert steps == list(range(3, 15))
 
 
 def test_dataset_on_a_mesh_takes_what_the_loader_takes(output: Path) -> None:
     mesh = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="zigzag")
-    found = next(iter(StreamingDataset(output, **OPTIONS, mesh=mesh)))["input_ids"]
+    found = next(iter(loader_torch.StreamingDataset(output, **OPTIONS, mesh=mesh)))["input_ids"]
     np.testing.assert_array_equal(found, next(iter(Loader(output, **OPTIONS, mesh=mesh)))["input_ids"])

@@ -9,7 +9,7 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
-from tests.snapshots import make_snapshot, source_path
+from tests.support.snapshots import make_snapshot, source_path
 
 S = 16
 FIELDS = ("input_ids", "sources", "piece_offsets", "piece_lengths", "piece_starts", "document_keys")

@@ -49,6 +49,7 @@ def test_temperature_two_takes_the_square_root():
     }
 
 
+@pytest.mark.medium
 @given(
     caps=st.dictionaries(st.integers(0, 30), st.fractions(1, 10**6, max_denominator=8), min_size=1),
     budget=st.integers(1, 10**6),

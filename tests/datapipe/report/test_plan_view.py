@@ -10,7 +10,7 @@ from rich.console import Console
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.report.plan_view import plan_view
-from tests import corpora, runs
+from tests.support import corpora, runs
 
 
 def test_plan_view_tells_the_curve_of_every_minhash_stage(tmp_path: Path) -> None:

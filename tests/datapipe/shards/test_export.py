@@ -17,9 +17,9 @@ from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
-from tests import snapshots
-from tests.megatron import read_pair
-from tests.packed import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, entry_of, make_snapshot, packed_batch
+from tests.support import snapshots
+from tests.support.megatron_reader import read_pair
+from tests.support.packed_shards import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, entry_of, make_snapshot, packed_batch
 
 LENGTH = 16
 
@@ -60,6 +60,7 @@ def all_rows(root: Root) -> list[np.ndarray]:
     return [np.concatenate(parts) for parts in zip(*found)]
 
 
+@pytest.mark.medium
 @given(
     num_docs=st.integers(1, 60),
     method=st.sampled_from(["best_fit", "concat"]),

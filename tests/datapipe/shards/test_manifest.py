@@ -13,7 +13,7 @@ import xxhash
 from datapipe.errors import SnapshotError
 from datapipe.shards.manifest import SNAPSHOT, read_snapshot
 from datapipe.storage import Root
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 
 def seal_again(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

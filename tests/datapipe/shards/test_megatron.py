@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from datapipe.errors import DatapipeError
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.storage import Root
-from tests.megatron import read_pair
+from tests.support.megatron_reader import read_pair
 
 UINT16, UINT32 = pa.uint16(), pa.uint32()
 GOLDEN_INDEX = (

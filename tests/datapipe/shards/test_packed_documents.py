@@ -9,7 +9,7 @@ import numpy as np
 from datapipe import columns
 from datapipe.shards.packed_documents import DocumentJoiner
 from datapipe.tokens.packing import assemble, pack
-from tests.packed import EOS
+from tests.support.packed_shards import EOS
 
 
 def test_joiner_document_of_very_many_pieces_costs_linear_time():

@@ -15,7 +15,7 @@ from datapipe.shards import writer as writers
 from datapipe.shards.blocks import SequenceRows
 from datapipe.shards.reader import ShardReader
 from datapipe.storage import Root
-from tests.packed import FINGERPRINT, RemoteRoot, packed_batch, write_shards
+from tests.support.packed_shards import FINGERPRINT, RemoteRoot, packed_batch, write_shards
 
 LENGTH = 16
 FORMATS = ("arrow", "parquet")
@@ -58,6 +58,7 @@ def assert_same(found: SequenceRows, wanted: SequenceRows) -> None:
         assert np.array_equal(one, other), name
 
 
+@pytest.mark.medium
 @given(picks=st.lists(st.floats(0, 1, exclude_max=True), max_size=20))
 @settings(deadline=None)
 def test_read_any_rows_gives_them_in_the_order_asked(shard, picks):
@@ -73,6 +74,7 @@ def test_read_every_row_gives_the_shard(shard):
     assert_same(reader.read(np.arange(batch.num_rows)), expected(batch, range(batch.num_rows)))
 
 
+@pytest.mark.medium
 def test_read_from_many_threads_gives_each_its_rows(shard):
     batch, reader = shard
     reader.close()  # so that opening is raced for, too

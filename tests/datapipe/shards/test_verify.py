@@ -15,7 +15,7 @@ from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
-from tests.packed import EOS, FINGERPRINT, RemoteRoot, entry_of, make_snapshot, packed_batch, schema_of
+from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, entry_of, make_snapshot, packed_batch, schema_of
 
 LENGTH = 16
 
@@ -34,6 +34,7 @@ def test_verify_sound_snapshot_finds_nothing(tmp_path, method, shard_format):
     assert seen == ["files.parquet", "tokenizer.json", *(shard.path for shard in snapshot.shards)]
 
 
+@pytest.mark.medium
 def test_verify_any_flipped_bit_is_found_and_named(output, tmp_path):
     root, snapshot = output
     rng = np.random.default_rng(7)

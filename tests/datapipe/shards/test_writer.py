@@ -16,7 +16,7 @@ from datapipe.shards import writer as writers
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
-from tests.packed import packed_batch, schema_of
+from tests.support.packed_shards import packed_batch, schema_of
 
 FORMATS = ("arrow", "parquet")
 
@@ -56,6 +56,7 @@ def test_write_counts_and_checksums_describe_the_files(tmp_path, shard_format):
         assert shard.bytes == (tmp_path / shard.path).stat().st_size
 
 
+@pytest.mark.medium
 @given(cuts=st.lists(st.integers(0, 400), max_size=12), shard_format=st.sampled_from(FORMATS))
 @settings(deadline=None, max_examples=30)
 def test_write_batches_cut_anywhere_make_the_same_bytes(tmp_path_factory, cuts, shard_format):

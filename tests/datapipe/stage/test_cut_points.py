@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.global_steps import batch_of
 
 from datapipe.columns import text_buffers
 from datapipe.stage.cut_points import CUT_POINTS, SEAMS_TYPE, cut_points_after, no_cut_points, parts_of
 from datapipe.stage.documents import DocumentBatch
+from tests.support.global_stages import batch_of
 
 
 def _with_cut_points(texts: list[str], cut_points: list[list[int]]) -> DocumentBatch:

@@ -42,6 +42,7 @@ def test_decoded_plain_file_is_its_bytes(tmp_path: Path) -> None:
     assert _decoded(tmp_path / "a", b"", None) == (b"", True)
 
 
+@pytest.mark.medium
 def test_decoded_gzip_cut_anywhere_gives_what_zlib_gives(tmp_path: Path) -> None:
     content = bytes(range(256)) * 3
     first, second = gzip.compress(content), gzip.compress(b"second")
@@ -66,6 +67,7 @@ def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path:
     assert _decoded(tmp_path / "a", stored[:-1] + bytes([stored[-1] ^ 1]), "zstd") == (b"".join(blocks), False)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", _checked_zstd)])
 def test_decoded_flipped_bit_anywhere_is_found_and_costs_nothing_before_it(
     tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]

@@ -16,7 +16,7 @@ from datapipe.stage import fasttext as fasttext_model
 from datapipe.stage.fasttext import CompiledModel, LibraryModel, open_model
 from datapipe.stage.fasttext_file import read_labels
 from stages.filter.language import bundled_model
-from tests.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
+from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
 
 _PIECES = (
     " ",
@@ -91,6 +91,7 @@ def _assert_alike(path: Path, texts: Sequence[bytes], k: int) -> None:
     np.testing.assert_array_equal(labels[apart], expected_labels[apart])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
 def test_model_of_any_kind_answers_as_the_library(name: str, k: int, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.global_steps import batch_of
 
 from datapipe import columns
 from datapipe.errors import DatapipeError
@@ -22,6 +21,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
+from tests.support.global_stages import batch_of
 
 
 def _key(source: int, place: int) -> bytes:

@@ -17,8 +17,8 @@ from datapipe.exchange.files import RUN_BYTES
 from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.storage import Root
-from tests import scale_corpus
-from tests.fresh_tasks import FreshTasks, run_to_decisions
+from tests.support import scale_corpus
+from tests.support.task_processes import FreshTasks, run_to_decisions
 
 pytestmark = pytest.mark.slow
 

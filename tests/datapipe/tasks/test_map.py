@@ -8,7 +8,7 @@ import pytest
 
 from datapipe.errors import DatapipeError
 from datapipe.inspect.documents import Looker, Wanted
-from tests import runs
+from tests.support import runs
 
 WORDS = "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
 TEXTS = [f"{WORDS * 3}Please write to jane{n}.doe@mail.org today or never.\nno end mark here\n" for n in range(12)]

@@ -23,7 +23,9 @@ from datapipe.stage.tables import RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 from stages.dedup.exact import Exact
-from tests import dedup_runs, runs
+from tests.support import dedup_runs, runs
+
+pytestmark = pytest.mark.medium
 
 _STAGE = BoundStage(name="dedup.exact", stage=Exact(), digest="digest")
 _NEW = np.uint64(1 << 63)

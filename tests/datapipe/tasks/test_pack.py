@@ -15,7 +15,9 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 BUCKETS = ["pack.method=buckets"]
 

@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.medium
 
 
 def test_peak_memory_of_a_process_is_its_own_and_not_its_parents():

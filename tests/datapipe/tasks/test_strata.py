@@ -22,7 +22,9 @@ from datapipe.shards.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 from datapipe.tasks.strata import strata_of
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 STRATA = "strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: ascending}"
 TAIL = """

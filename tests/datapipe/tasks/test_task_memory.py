@@ -13,8 +13,8 @@ from datapipe.exchange.files import ExchangeWriter
 from datapipe.plan.work import HASH_SPACE, BoundStage, MergeTask, OutputRef
 from datapipe.storage import Root
 from stages.dedup.exact import Exact
-from tests import scale_corpus
-from tests.fresh_tasks import FreshTasks, run_to_decisions
+from tests.support import scale_corpus
+from tests.support.task_processes import FreshTasks, run_to_decisions
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,9 @@ from datapipe.exchange.partitions import read_table
 from datapipe.report.fertility import tokenizer_report
 from datapipe.storage import Root
 from datapipe.tokens import Encoder
-from tests import corpora, runs
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 TAIL = """
 validation: 10%

@@ -9,6 +9,8 @@ from tokenizers import Regex, pre_tokenizers
 from datapipe.tokens.character_classes import CLASSES, NUM_CODES, ask_engine, engine_classes
 from datapipe.tokens.published_patterns import GPT2
 
+pytestmark = pytest.mark.medium
+
 DIGIT = 1 << len(CLASSES)
 CODES = np.array([code for code in range(NUM_CODES) if not 0xD800 <= code < 0xE000])
 ASSIGNED = CODES[(CODES < 0x40000) | (CODES // 0x1000 == 0xE0)]

@@ -52,12 +52,14 @@ def assert_equal_ids(content: bytes, texts: list[str]) -> Encoder:
     return encoder
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_compiled_hard_texts_have_the_ids_of_tokenizers(pattern: str) -> None:
     texts = [*hard_texts(np.random.default_rng(5), 800), *SAMPLE, "", " ", "\n" * 50]
     assert assert_equal_ids(_trained(pattern), texts).unusual == ""
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.text(st.sampled_from("the'sSſ 12\n\r\t漢é\u0301😀.,_") | st.characters(codec="utf-8"), max_size=60), max_size=5)
@@ -86,6 +88,7 @@ def test_compiled_long_words_have_the_ids_of_tokenizers(word: str) -> None:
     assert_equal_ids(_trained("gpt2"), [word, f"the {word} of", word])
 
 
+@pytest.mark.medium
 def test_compiled_cache_that_overflows_changes_no_id() -> None:
     encoder, rng = Encoder(_trained("gpt2")), np.random.default_rng(1)
     words = ["".join(map(chr, rng.integers(97, 123, rng.integers(1, 40)))) for _ in range(100_000)]

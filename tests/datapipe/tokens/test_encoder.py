@@ -78,8 +78,9 @@ def test_encode_any_texts_equals_tokenizers(tokenizer_json, texts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [prose(3_300_000), code(3_300_000)], ids=["prose", "code"])
-def test_encode_long_document_equals_encoding_it_whole(tokenizer_json, text):
+@pytest.mark.parametrize("write", [prose, code])
+def test_encode_long_document_equals_encoding_it_whole(tokenizer_json, write):
+    text = write(3_300_000)
     whole = reference(tokenizer_json).encode(text, add_special_tokens=False).ids
     ids, offsets = Encoder(tokenizer_json).encode(column("a b", text, ""))
     assert np.array_equal(ids[offsets[1] : offsets[2]], whole)
@@ -87,6 +88,7 @@ def test_encode_long_document_equals_encoding_it_whole(tokenizer_json, text):
     assert offsets[3] == offsets[2]
 
 
+@pytest.mark.medium
 def test_encode_long_document_with_normalizer_and_added_tokens_equals_whole(tokenizer_json):
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     tokenizer.normalizer = normalizers.NFC()
@@ -96,6 +98,7 @@ def test_encode_long_document_with_normalizer_and_added_tokens_equals_whole(toke
     assert ids_of(Encoder(content), text) == [reference(content).encode(text, add_special_tokens=False).ids]
 
 
+@pytest.mark.medium
 def test_encode_long_document_of_word_crossing_pattern_stays_whole():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # words may join
@@ -243,6 +246,7 @@ def test_encoder_missing_file_is_a_user_error(tmp_path):
         Encoder(tmp_path / "none.json")
 
 
+@pytest.mark.medium
 def test_encode_then_fork_warns_of_nothing(tokenizer_json, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json)
     program = (

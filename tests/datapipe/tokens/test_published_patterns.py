@@ -6,7 +6,6 @@ import json
 import time
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 import zstandard
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from datapipe.tokens.published_patterns import PATTERNS
 from tests.oracles.pretokens import ATOMS, NAMED, SPACES, hard_texts, piece_ends, reference
+from tests.support import kernel_table
 
 WORDS = [
     "",
@@ -102,7 +102,8 @@ LONG = {
 }
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="times compiled kernels")
+@pytest.mark.medium
+@pytest.mark.skipif(kernel_table.RUNS_AS_PYTHON, reason="times compiled kernels")
 @pytest.mark.parametrize("name", ["gpt2-0", "gpt2-3", "cl100k-4", "cl100k-11", "o200k-12", "deepseek-14"])
 def test_cut_one_long_run_takes_linear_time(name):
     """Twenty times as much takes some twenty times as long; a quadratic kernel takes four hundred times."""

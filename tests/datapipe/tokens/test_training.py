@@ -50,6 +50,7 @@ def test_train_order_and_batches_of_texts_do_not_show():
     assert straight == turned
 
 
+@pytest.mark.medium
 def test_train_long_document_equals_its_parts():
     text = "".join(TEXTS) * 200  # above the size at which texts are cut
     assert len(text.encode()) > 1 << 20

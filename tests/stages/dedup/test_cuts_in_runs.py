@@ -11,9 +11,11 @@ from datapipe.exchange.partitions import read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
 from datapipe.storage import Root
-from tests import corpora, runs
 from tests.oracles import substring as substring_oracle
 from tests.oracles import text_units as lines_oracle
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
 
 _TAIL = """
 tokenizer: {train: {vocab_size: 300}}

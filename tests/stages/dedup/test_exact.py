@@ -7,12 +7,12 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.global_steps import batch_of, exchanged, opened, place, reduce_all
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.exact import TEXTS as SCHEMA
 from stages.dedup.exact import Exact
+from tests.support.global_stages import batch_of, exchanged, opened, place, reduce_all
 
 
 def _opened(**options: object) -> Exact:

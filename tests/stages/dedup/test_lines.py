@@ -8,11 +8,11 @@ from itertools import accumulate
 
 import pytest
 import zstandard
-from tests.global_steps import batch_of, opened
 
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.lines import Lines
-from tests.cut_texts import (
+from tests.oracles import text_units as oracle
+from tests.support.cut_texts import (
     bytes_cut,
     cut_from,
     of_documents,
@@ -23,7 +23,7 @@ from tests.cut_texts import (
     spans_cut_by_source,
     with_cut_points,
 )
-from tests.oracles import text_units as oracle
+from tests.support.global_stages import batch_of, opened
 
 
 def _opened(**options: object) -> Lines:

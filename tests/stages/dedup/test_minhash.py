@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 import zstandard
 from pydantic import ValidationError
-from tests.global_steps import batch_of, dropped, opened, place, reduce_all
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
-from tests import minhash_pairs
 from tests.oracles import minhash as oracle
+from tests.support import minhash_pairs
+from tests.support.global_stages import batch_of, dropped, opened, place, reduce_all
 
 
 def _opened(seed: int = 1, **options: object) -> Minhash:
@@ -123,6 +123,7 @@ def test_minhash_chance_of_counting_is_that_of_all_falls_of_the_coins(bands: int
         assert counting_probability(similarity, bands, rows, round(least, 6)) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (40, 2)])
 @pytest.mark.parametrize("shingle", ["word", "char"])
 def test_minhash_pairs_meet_as_often_as_the_curve_says(bands: int, rows: int, shingle: str) -> None:
@@ -148,6 +149,7 @@ def test_minhash_minima_agree_as_often_as_the_similarity_and_independently(share
     assert abs(same.mean(0).var() * 300 / spread - 1) <= 4 * np.sqrt(2 / 112)  # of the permutations: none is worse than others
 
 
+@pytest.mark.medium
 def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_say() -> None:
     """The whole stage as it is by default, on 5-grams: the share of pairs of which one document goes."""
     num_pairs = 200

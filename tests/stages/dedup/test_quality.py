@@ -9,32 +9,33 @@ import pytest
 
 from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
-from tests import dedup_sets
 from tests.benchmarks.dedup_quality import clusters
+from tests.support import labelled_duplicates
 
 
 def test_agreement_of_clusters_counts_pairs() -> None:
-    gold = dedup_sets.LabelledSet(name="five", texts=[""] * 5, clusters=[0, 0, 0, 3, 4])
-    same = dedup_sets.agreement(gold, [7, 7, 7, 8, 9])
+    gold = labelled_duplicates.LabelledSet(name="five", texts=[""] * 5, clusters=[0, 0, 0, 3, 4])
+    same = labelled_duplicates.agreement(gold, [7, 7, 7, 8, 9])
     assert (same.precision, same.recall, same.f1, same.macro_f1, same.ari) == (1, 1, 1, 1, 1)
-    found = dedup_sets.agreement(gold, [0, 0, 2, 3, 3])  # one of two pairs found is right, one of three is found
+    found = labelled_duplicates.agreement(gold, [0, 0, 2, 3, 3])  # one of two pairs found is right, one of three is found
     assert (found.precision, found.recall, found.f1) == pytest.approx((1 / 2, 1 / 3, 2 / 5))
     assert found.ari == pytest.approx((1 - 0.6) / (2.5 - 0.6))  # by chance 2 * 3 / 10 pairs agree
 
 
 def test_agreement_macro_f1_counts_a_document_as_found_with_all_its_duplicates_alone() -> None:
-    gold = dedup_sets.LabelledSet(name="seven", texts=[""] * 7, clusters=[0, 0, 0, 3, 3, 5, 6])
-    found = dedup_sets.agreement(gold, [0, 0, 2, 3, 3, 3, 6])  # right: 3, 4, 6; falsely with some: 0, 1, 5; falsely alone: 2
+    gold = labelled_duplicates.LabelledSet(name="seven", texts=[""] * 7, clusters=[0, 0, 0, 3, 3, 5, 6])
+    # right: 3, 4, 6; falsely with some: 0, 1, 5; falsely alone: 2
+    found = labelled_duplicates.agreement(gold, [0, 0, 2, 3, 3, 3, 6])
     with_any = 2 * (2 / 5) * (2 / 3) / (2 / 5 + 2 / 3)
     with_none = 2 * (1 / 2) * (1 / 4) / (1 / 2 + 1 / 4)
     assert found.macro_f1 == pytest.approx((with_any + with_none) / 2)
-    all_alike = dedup_sets.LabelledSet(name="three", texts=[""] * 3, clusters=[0, 0, 0])
-    assert dedup_sets.agreement(all_alike, [0, 0, 2]).macro_f1 is None
+    all_alike = labelled_duplicates.LabelledSet(name="three", texts=[""] * 3, clusters=[0, 0, 0])
+    assert labelled_duplicates.agreement(all_alike, [0, 0, 2]).macro_f1 is None
 
 
 def test_agreement_of_judged_pairs_counts_those_alone() -> None:
-    gold = dedup_sets.LabelledSet(name="pairs", texts=[""] * 6, judged=[(0, 1, True), (2, 3, True), (4, 5, False)])
-    found = dedup_sets.agreement(gold, [0, 0, 0, 3, 4, 4])
+    gold = labelled_duplicates.LabelledSet(name="pairs", texts=[""] * 6, judged=[(0, 1, True), (2, 3, True), (4, 5, False)])
+    found = labelled_duplicates.agreement(gold, [0, 0, 0, 3, 4, 4])
     assert (found.precision, found.recall, found.f1, found.ari) == (0.5, 0.5, 0.5, None)
     assert found.macro_f1 == pytest.approx((0.5 + 0) / 2)
 
@@ -64,8 +65,8 @@ FLOORS: list[tuple[str, dict[str, Any], float, float, float]] = [
 def test_minhash_agrees_with_people_at_least_so_far(
     real_data: Path, name: str, options: dict[str, Any], precision: float, recall: float, f1: float
 ) -> None:
-    labelled = dedup_sets.labelled_set(real_data, name)
-    found = dedup_sets.agreement(labelled, clusters(Minhash, options, labelled.texts))
+    labelled = labelled_duplicates.labelled_set(real_data, name)
+    found = labelled_duplicates.agreement(labelled, clusters(Minhash, options, labelled.texts))
     assert found.precision >= precision
     assert found.recall >= recall
     assert found.f1 >= f1
@@ -74,15 +75,15 @@ def test_minhash_agrees_with_people_at_least_so_far(
 @pytest.mark.real
 def test_minhash_without_verification_chains_pages_of_one_site(real_data: Path) -> None:
     """Why meetings are verified: pages that share a frame meet by chance, and one meeting joins two clusters."""
-    labelled = dedup_sets.labelled_set(real_data, "govuk_captures")
-    found = dedup_sets.agreement(labelled, clusters(Minhash, {"verify": "none"}, labelled.texts))
+    labelled = labelled_duplicates.labelled_set(real_data, "govuk_captures")
+    found = labelled_duplicates.agreement(labelled, clusters(Minhash, {"verify": "none"}, labelled.texts))
     assert found.precision < 0.6
     assert found.recall > 0.99
 
 
 @pytest.mark.real
 def test_minhash_keeps_articles_that_were_written_again_for_other_readers(real_data: Path) -> None:
-    labelled = dedup_sets.labelled_set(real_data, "onestop_english")
+    labelled = labelled_duplicates.labelled_set(real_data, "onestop_english")
     found = clusters(Minhash, {}, labelled.texts)
     assert sum(cluster != place for place, cluster in enumerate(found)) <= 3  # of 567
 
@@ -90,7 +91,7 @@ def test_minhash_keeps_articles_that_were_written_again_for_other_readers(real_d
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["asysd", "webis_s3_gov2", "govuk_captures"])
 def test_exact_never_joins_what_people_tell_apart(real_data: Path, name: str) -> None:
-    labelled = dedup_sets.labelled_set(real_data, name)
-    found = dedup_sets.agreement(labelled, clusters(Exact, {"normalize": "whitespace_case"}, labelled.texts))
+    labelled = labelled_duplicates.labelled_set(real_data, name)
+    found = labelled_duplicates.agreement(labelled, clusters(Exact, {"normalize": "whitespace_case"}, labelled.texts))
     assert found.precision == 1.0
     assert found.recall > 0.2

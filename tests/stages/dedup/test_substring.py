@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
-from tests.global_steps import batch_of, exchanged, opened, reduce_all
 
 from datapipe.errors import UserError
 from stages.dedup._passages import Grams
 from stages.dedup.substring import Substring
-from tests.cut_texts import (
+from tests.oracles import substring as oracle
+from tests.support.cut_texts import (
     bytes_cut,
     cut_from,
     of_documents,
@@ -25,7 +25,9 @@ from tests.cut_texts import (
     spans_cut_by_source,
     with_cut_points,
 )
-from tests.oracles import substring as oracle
+from tests.support.global_stages import batch_of, exchanged, opened, reduce_all
+
+pytestmark = pytest.mark.medium
 
 METHODS = ["exchange", "suffix_array"]
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.global_steps import batch_of, dropped, exchanged, opened, place, reduce_all
 
 from datapipe import columns
 from stages.dedup._banding import counting_probability
 from stages.dedup._verified import BANDS
 from stages.dedup.minhash import Minhash
 from tests.oracles import components as oracle
+from tests.support.global_stages import batch_of, dropped, exchanged, opened, place, reduce_all
 
 
 def _opened(**options: object) -> Minhash:
@@ -55,6 +55,7 @@ def _all_pairs(stage: Minhash, emitted: dict[str, pa.RecordBatch], num_docs: int
     return oracle.survivors(num_docs, alike, [0] * num_docs)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("families", "options"),
     [
@@ -107,6 +108,7 @@ def test_verified_value_is_the_greatest_similarity_measured() -> None:
         assert row["value"] >= stage.least_similarity()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("keep", ["first", "longest", "random"])
 def test_verified_survivors_do_not_depend_on_buckets_or_the_way_of_joining(keep: str) -> None:
     stage, texts = _opened(keep=keep, size_column="copies"), _families(9, 6, 8, 100, 0.5)

@@ -82,6 +82,7 @@ def test_unicode_slice_of_a_batch_is_read_where_it_is() -> None:
     assert batch.with_columns(Unicode().process(batch)).texts.to_pylist() == ["a\nb", "é"]
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(st.lists(HOSTILE, max_size=5), st.sampled_from(FORMS))
 def test_unicode_any_text_is_in_the_form_and_stays_so(texts: list[str], form: str) -> None:
@@ -90,6 +91,7 @@ def test_unicode_any_text_is_in_the_form_and_stays_so(texts: list[str], form: st
     assert pc.utf8_normalize(pa.array(once, pa.large_string()), form=form).to_pylist() == once
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(st.lists(HOSTILE, max_size=5), st.sampled_from(FORMS))
 def test_unicode_form_alone_is_that_of_the_standard(texts: list[str], form: Any) -> None:

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
-from tests.reading import Found, broken_storage, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
 
 NOT_OBJECT = "not a JSON object: expected '{' to '}' on one line"
 MISSING = "field 'text' is missing or null; expected a string"
 
 
-def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> Found:
+def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> ReadResult:
     return read_file(Jsonl(**options), input_file(folder / name, content), fields)
 
 
@@ -213,6 +213,7 @@ def test_jsonl_line_too_long_is_rejected_wherever_it_falls(tmp_path: Path) -> No
     assert _read(tmp_path, long[:-1], max_line_bytes=1024).rejected == [(0, error)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("filler", [b" ", b"\xff", b"x"])
 def test_jsonl_line_too_long_is_rejected_for_its_length_whatever_it_holds(tmp_path: Path, filler: bytes) -> None:
     """Whether its end is at hand depends on where ranges are cut, so what is in it must not matter."""
@@ -304,6 +305,7 @@ _ANY_LINE = (
 )
 
 
+@pytest.mark.medium
 @settings(max_examples=80, deadline=None)
 @given(lines=st.lists(_ANY_LINE, max_size=30))
 def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
@@ -333,6 +335,7 @@ def test_jsonl_many_bad_lines_among_good_ones_are_told_apart(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------ splits
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path, bom: bytes) -> None:
     lines = [
@@ -389,6 +392,7 @@ def test_jsonl_archives_of_several_members_read_as_one_file(tmp_path: Path) -> N
         assert (found.documents, found.rejected) == (whole.documents, [])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("share", [0.03, 0.5, 0.97, 0.9999])
 def test_jsonl_truncated_gzip_yields_every_line_that_can_be_unpacked(tmp_path: Path, share: float) -> None:
     content = _content(5000)
@@ -414,6 +418,7 @@ def test_jsonl_truncated_zstd_yields_every_whole_block(tmp_path: Path) -> None:
     assert found.rejected_places == [there.rindex(b"\n") + 1]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
 def test_jsonl_archive_with_flipped_bytes_never_raises(tmp_path: Path, name: str) -> None:
     content = _content(400)
@@ -445,6 +450,7 @@ def test_jsonl_what_is_no_archive_is_one_reject(tmp_path: Path, name: str, store
     assert found.rejected_places == [0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
 def test_jsonl_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path, name: str) -> None:
     content = _content(100_000)
@@ -474,7 +480,7 @@ _HUGE = """
 import resource, sys
 from pathlib import Path
 from stages.read.jsonl import Jsonl
-from tests.reading import input_file, read_file
+from tests.support.reader_results import input_file, read_file
 read_file(Jsonl(), input_file(Path(sys.argv[1])))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = read_file(Jsonl(), input_file(Path(sys.argv[2])))

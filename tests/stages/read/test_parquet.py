@@ -15,10 +15,10 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.stage import FieldNames, InputFile, Split
 from datapipe.storage import open_input
 from stages.read.parquet import Parquet
-from tests.reading import Found, broken_storage, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
 
 
-def _read(folder: Path, columns: dict[str, Any], fields: FieldNames | None = None, **writing: Any) -> Found:
+def _read(folder: Path, columns: dict[str, Any], fields: FieldNames | None = None, **writing: Any) -> ReadResult:
     pq.write_table(pa.table(columns), folder / "a.parquet", **writing)
     return read_file(Parquet(), input_file(folder / "a.parquet", reader=Parquet()), fields)
 
@@ -180,6 +180,7 @@ def test_parquet_damaged_row_group_costs_itself_and_no_other(tmp_path: Path, tar
     assert found.rejected[0][1].startswith("row group 1 of the Parquet file is damaged from row 20 on: ")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("target_bytes", [1, 1 << 30])
 def test_parquet_damage_within_a_row_group_costs_what_is_behind_it(tmp_path: Path, target_bytes: int) -> None:
     texts = [f"{number:06d}" * 100_000 for number in range(60)]
@@ -201,6 +202,7 @@ def test_parquet_flipped_bit_in_a_page_of_known_checksum_is_found(tmp_path: Path
     assert (found.documents, found.rejected_places) == ([], [0])
 
 
+@pytest.mark.medium
 def test_parquet_cut_short_anywhere_is_one_reject(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", "b"]}), path)
@@ -211,6 +213,7 @@ def test_parquet_cut_short_anywhere_is_one_reject(tmp_path: Path) -> None:
         assert (found.documents, found.rejected_places) == ([], [0])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 def test_parquet_with_flipped_bytes_never_raises(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "a.parquet"

@@ -11,10 +11,10 @@ import zstandard
 from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.text import Text
-from tests.reading import Found, broken_storage, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
 
 
-def _read(folder: Path, content: bytes, name: str = "a.txt", **options: int) -> Found:
+def _read(folder: Path, content: bytes, name: str = "a.txt", **options: int) -> ReadResult:
     return read_file(Text(**options), input_file(folder / name, content))
 
 

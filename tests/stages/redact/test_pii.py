@@ -215,6 +215,7 @@ def test_pii_pickled_stage_gives_the_same() -> None:
     assert _texts(pickle.loads(pickle.dumps(stage)), TEXTS) == _texts(stage, TEXTS)
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", ["+1 ", "+14155552671 ", "call 4155552671 ", "9", "@", ".", "1-", "<PHONE> 415 "])
 def test_pii_a_megabyte_of_one_piece_is_done_in_time(piece: str) -> None:

@@ -18,7 +18,7 @@ from datapipe.kernels.redact import secrets as kernels
 from datapipe.stage import FilterResult, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact.secrets import Secrets
-from tests.made_up_secrets import drawn_keys, drawn_secrets
+from tests.support.synthetic_secrets import drawn_keys, drawn_secrets
 
 
 def _batch(texts: list[str]) -> DocumentBatch:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from datapipe.kernels.loader import batch
 from tests.oracles import batch as oracle
 
+pytestmark = pytest.mark.medium
+
 S = 12
 row_lengths = st.lists(st.integers(1, S), max_size=6).map(
     lambda lengths: [length for place, length in enumerate(lengths) if sum(lengths[: place + 1]) <= S]

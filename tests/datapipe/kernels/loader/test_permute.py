@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
 
-import numba
 import numpy as np
 import pytest
 
@@ -14,11 +13,12 @@ from datapipe.kernels.loader import permute as kernels
 from datapipe.kernels.loader.permute import invert, permute, round_keys
 from datapipe.rng import seed_for
 from tests.oracles import permute as oracle
+from tests.support import kernel_table
 
 WINDOW = 1 << 20
 """Consecutive indices that the battery looks at; larger sets are sampled by such windows."""
 
-compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="a million indices are for compiled kernels")
+compiled_only = pytest.mark.skipif(kernel_table.RUNS_AS_PYTHON, reason="a million indices are for compiled kernels")
 
 
 def suspicions(positions: np.ndarray, size: int) -> list[str]:
@@ -55,7 +55,7 @@ def test_battery_finds_neighbours_that_are_too_even() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 4096, 65535, 65536, 65537, 66049])
 def test_permute_every_index_gives_each_position_once(size: int) -> None:
-    step = 1 if size <= 4096 or not numba.config.DISABLE_JIT else 97
+    step = 1 if size <= 4096 or not kernel_table.RUNS_AS_PYTHON else 97
     positions = permute(12345, size, np.arange(0, size, step))
     assert len(set(positions.tolist())) == len(range(0, size, step))
     assert positions.min() >= 0
@@ -98,6 +98,7 @@ def test_permute_pinned_keys_never_change() -> None:
     assert permute(17, 10**9, np.arange(4)).tolist() == [737588429, 830062151, 981065043, 529705693]
 
 
+@pytest.mark.medium
 @compiled_only
 @pytest.mark.parametrize("key", [seed_for(17, "loader", "train", "web", epoch) for epoch in range(2)])
 @pytest.mark.parametrize("size", [4096, 10007, 65536, 65537, 100_003, 10**6, 2**20, 3 * 10**8, 2**30, 2**30 + 1, 2**40 + 12345])
@@ -196,6 +197,7 @@ def test_permute_small_set_puts_every_index_everywhere() -> None:
     assert abs(counts - expected).max() < 6 * np.sqrt(expected)
 
 
+@pytest.mark.medium
 @compiled_only
 @pytest.mark.parametrize("size", [6, 7, 16, 31, 100, 1000, 4095])
 def test_permute_small_sets_place_neighbours_independently(size: int) -> None:

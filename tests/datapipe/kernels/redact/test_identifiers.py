@@ -97,6 +97,7 @@ def test_find_phone_candidate_cases_are_as_listed(text: str, expected: list[str]
     assert _find(text, ALL ^ identifiers.WANTS_SSN) == expected
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -192,6 +193,7 @@ def test_find_lone_continuation_bytes_are_no_part_of_a_number() -> None:
     assert _find(b"\x80415-555-2671\xbf \xe24111111111111111\x80") == ["415-555-2671", "4111111111111111"]
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece",

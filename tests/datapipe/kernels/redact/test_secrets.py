@@ -8,8 +8,8 @@ import pytest
 
 from datapipe import columns
 from datapipe.kernels.redact import secrets
-from tests.made_up_secrets import drawn_keys, drawn_secrets
 from tests.oracles import secrets as oracle
+from tests.support.synthetic_secrets import drawn_keys, drawn_secrets
 
 ALL = (1 << len(secrets.KINDS)) - 1
 
@@ -79,6 +79,7 @@ def test_find_assignments_by_their_entropy() -> None:
     assert _find('password = "abab12abab12"') == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)

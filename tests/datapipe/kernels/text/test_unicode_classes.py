@@ -32,6 +32,7 @@ def test_class_table_replacement_and_private_use_are_known() -> None:
     assert class_table()[0xF0000] == class_table()[0x10FFFF] == OTHER
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", FORMS)
 def test_stable_table_texts_of_stable_characters_are_in_the_form(form: Form) -> None:
     rng = random.Random(form)
@@ -41,6 +42,7 @@ def test_stable_table_texts_of_stable_characters_are_in_the_form(form: Form) -> 
         assert unicodedata.normalize(form, text) == text
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", ["NFC", "NFKC"])
 def test_stable_table_no_stable_character_joins_the_one_before(form: Form) -> None:
     pairs = [unicodedata.normalize("NFD", chr(code)) for code in range(sys.maxunicode + 1)]

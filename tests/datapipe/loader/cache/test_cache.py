@@ -17,8 +17,8 @@ from datapipe.loader.cache import fetch as fetching
 from datapipe.loader.cache import folder as cache_folder
 from datapipe.loader.cache.cache import ShardCache, default_folder
 from datapipe.shards.checksum import bytes_checksum
-from tests.cached_shards import SIZE, Store, entry, wait_for
-from tests.processes import wait_until
+from tests.support.cached_shards import SIZE, Store, entry, wait_for
+from tests.support.cli_processes import wait_until
 
 
 def cache_threads() -> list[threading.Thread]:
@@ -76,6 +76,7 @@ def test_budget_used_up_shards_go_first_and_soon_ones_stay(store: Store) -> None
         assert cache.counts().fetched_bytes == 5 * SIZE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of mixed sizes, expected in a moving window, by two caches of one folder."""
@@ -199,6 +200,7 @@ def test_ranks_of_a_node_fetch_each_shard_once(store: Store) -> None:
         assert first.counts().fetched_bytes + second.counts().fetched_bytes == 6 * SIZE
 
 
+@pytest.mark.medium
 def test_what_another_process_expects_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, [SIZE, SIZE, 2 * SIZE])
     with store.cache(2 * SIZE) as first, store.cache(2 * SIZE) as second:
@@ -254,6 +256,7 @@ def test_shard_no_longer_expected_is_given_up(tmp_path: Path, monkeypatch: pytes
         assert cache.counts().fetched_bytes < 1_000_000
 
 
+@pytest.mark.medium
 def test_threads_of_a_forgotten_cache_end(store: Store) -> None:
     cache = ShardCache(store.root, store.entries, store.cached, 1 << 30)
     assert not cache_threads()

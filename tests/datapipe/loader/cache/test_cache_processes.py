@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cached_shards import SIZE, Store, wait_for
-from tests.processes import wait_until
+from tests.support.cached_shards import SIZE, Store, wait_for
+from tests.support.cli_processes import wait_until
+
+pytestmark = pytest.mark.medium
 
 
 def program(store: Store, *lines: str) -> list[str]:
@@ -21,8 +23,8 @@ def program(store: Store, *lines: str) -> list[str]:
         "from pathlib import Path",
         "from datapipe.loader import fetch",
         "from datapipe.loader.cache.cache import ShardCache",
-        "from tests.cached_shards import entry, wait_for",
-        "from tests.packed import RemoteRoot",
+        "from tests.support.cached_shards import entry, wait_for",
+        "from tests.support.packed_shards import RemoteRoot",
         f"folder, cached = Path({str(store.folder)!r}), Path({str(store.cached)!r})",
         "entries = [entry(number, path.read_bytes()) for number, path in enumerate(sorted(folder.iterdir()))]",
         "cache = ShardCache(RemoteRoot(str(folder)), entries, cached, 1 << 30)",

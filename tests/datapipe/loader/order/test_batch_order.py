@@ -14,7 +14,7 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 S = 16
 SIZES = {"code": 31, "web": 83}

@@ -134,6 +134,7 @@ def schedules(draw: st.DrawFn) -> list[tuple[int | None, dict[str, int]]]:
     return [(int(end) * S, one) for end, one in zip(ends[:-1], phases)] + [(None, phases[-1])]
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=60)
 @given(schedules())
 def test_mixture_any_phases_stay_within_three_of_quota_and_draw_nothing_of_weight_zero(phases) -> None:

@@ -16,7 +16,7 @@ from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory, SampleOrder
 from datapipe.shards.manifest import SNAPSHOT, Strata, read_snapshot
 from datapipe.storage import Root
-from tests.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot
 
 
 def open_course(folder: Path, split: Split = "train", seed: int = 17, window: int = 0, batch_size: int = 1) -> Course:

@@ -1,0 +1,38 @@
+"""The `datapipe` command in this process: no interpreter to start for each command that only reads.
+
+A command that runs a mixture, or code of the user, or that is killed runs in a process of its own (`cli_processes.py`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+from datapipe.cli import main
+
+
+def datapipe(arguments: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `datapipe ARGUMENTS` in `cwd`: its exit status and what it prints."""
+    output, errors = io.StringIO(), io.StringIO()
+    on_terminate = signal.getsignal(signal.SIGTERM)
+    status = 0
+    try:
+        with (
+            chdir(cwd or os.getcwd()),
+            patch.object(sys, "argv", ["datapipe", *arguments]),
+            redirect_stdout(output),
+            redirect_stderr(errors),
+        ):
+            main()
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    finally:
+        signal.signal(signal.SIGTERM, on_terminate)
+    return subprocess.CompletedProcess(["datapipe", *arguments], status, output.getvalue(), errors.getvalue())

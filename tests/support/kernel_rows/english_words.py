@@ -1,0 +1,89 @@
+"""Rows of `datapipe/kernels/text/english_words.py`: the texts, each with chunks behind it that are cut in every way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.text import contractions, english_words
+from datapipe.kernels.text.words import Words, find_words
+from tests.oracles import english_words as oracle
+from tests.support.kernel_table import Case, Row
+
+_CHUNKS = (
+    "don't Don’t cannot, couldn't've (can't) Mr. Mrs., U.S. e.g., 10am 5km/h 12kg. 3% $5 5$ US$5 +5 +x 5+ word. word.Word "
+    "re-use x--y 1-2 1990-1995 a/b and/or a,b 1,000 wait... ...so …x “quoted.” ('s) dog's DOG'S ’s :) http://a-b.com/c-d "
+    "www.x.org:80/y me@mail.org/x-y a_b-c x@y me@1.co ://a.bc ab://c-d a.b-c.de/ f-g.h:1 f-g.hi:123456 :-D !!!??? ((a)) — – "
+    "a—b a–b AB. A. b. .. . x²-y cm² 5cm² é.É ж,ж 中.中 ♥x♥ x♥y '' it's. C++ °C. 1.a ~ a~b #tag"
+)
+
+
+def _texts(case: Case) -> list[bytes]:
+    return [text + b"\n" + _CHUNKS.encode() for text in case.texts]
+
+
+def _chunks(case: Case) -> tuple[Words, np.ndarray]:
+    texts = _texts(case)
+    data = np.frombuffer(b"a" + b"".join(texts) + b"a", np.uint8)
+    with np.errstate(over="ignore"):
+        return find_words(np.cumsum([1, *map(len, texts)], dtype=np.int64), data), data
+
+
+def _tables() -> tuple[np.ndarray, ...]:
+    return english_words.content_table(), english_words.sign_table(), *contractions.table(), english_words.unit_hashes()
+
+
+def _arguments(case: Case) -> Sequence[Any]:
+    found, data = _chunks(case)
+    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
+    outputs = [np.zeros(len(found.doc_offsets), np.int64), *(np.zeros(len(data), kind) for kind in kinds)]
+    arrays = [found.doc_offsets, found.starts, found.lengths, found.hashes, found.chars, found.flags]
+    return [*arrays, data, *_tables(), *outputs]
+
+
+def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
+    texts = _texts(case)
+    starts = np.cumsum([1, *map(len, texts)])
+    found = [oracle.words(text) for text in texts]
+    rows = [one._replace(start=one.start + at) for at, doc in zip(starts, found) for one in doc]
+    return len(rows), [np.cumsum([0, *map(len, found)]), *(list(column) for column in zip(*rows))] if rows else [
+        [0],
+        [],
+        [],
+        [],
+        [],
+        [],
+    ]
+
+
+def _most_arguments(case: Case) -> Sequence[Any]:
+    found, _ = _chunks(case)
+    keys, _, sieve = contractions.table()
+    return [found.lengths, found.flags, found.hashes, keys, sieve]
+
+
+def _most(case: Case) -> tuple[Any, Sequence[Any]]:
+    """Four words of a contraction of letters, one of other letters, else as many as bytes."""
+    count = 0
+    for text in _texts(case):
+        for chunk in ("".join(character for _, character, _ in oracle.characters(text))).split():
+            if all(oracle.letter(character) for character in chunk):
+                count += 4 if chunk in oracle.WHOLES else 1
+            else:
+                count += sum(size for _, character, size in oracle.characters(chunk.encode()))
+    return count, []
+
+
+ROWS = [
+    Row(kernel=english_words.cut_words, arguments=_arguments, oracle=_expected, num_outputs=6, from_case=True),
+    Row(
+        kernel=english_words.most_english_words,
+        arguments=_most_arguments,
+        oracle=_most,
+        num_outputs=0,
+        from_case=True,
+        valid_only=True,
+    ),
+]

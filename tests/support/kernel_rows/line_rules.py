@@ -1,0 +1,142 @@
+"""Rows of `datapipe/kernels/filters/line_rules.py`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.filters import line_rules
+from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.text.words import Lines, find_lines
+from tests.oracles import line_rules as oracle
+from tests.support.kernel_table import Case, Row
+
+_SPICES = (
+    "items in cart",
+    "Items In Cart items in cart",
+    "items in carts",
+    "Read more...",
+    "read more »»»",
+    "Read more..",
+    "\nSign-in",
+    "\nSIGN-IN\u3000",
+    "sign-in",
+    "\n12 Likes\n",
+    "\n(1,234.5k comments!)\n",
+    "\n3m_ views\n",
+    "\n7 viewsé\n",
+    "\n.5 views\n",
+    "\nSHOUTING IT É\n",
+    "\n12345 ²\n",
+    "\n| | --|\n",
+    "\n  a\u00a0\n",
+)
+
+
+def _lines(case: Case) -> tuple[Case, Lines]:
+    """The texts with some of their words replaced by what the rules look at, and their lines."""
+    rng = random.Random(case.seed)
+    texts = [[rng.choice(_SPICES).encode() if rng.random() < 0.2 else word for word in text.split(b" ")] for text in case.texts]
+    case = Case(texts=tuple(b" ".join(words) for words in texts), seed=case.seed)
+    with np.errstate(over="ignore"):
+        return case, find_lines(case.offsets, case.data)
+
+
+def _limits(seed: int) -> line_rules.Limits:
+    rng = random.Random(seed)
+    return line_rules.Limits(
+        max_uppercase=0.5,
+        max_numeric=rng.choice([0.5, 0.999999]),
+        counters=rng.random() < 0.8,
+        min_words=rng.choice([0, 2]),
+        max_phrase_words=rng.choice([10, 4]),
+        loose_dots=rng.random() < 0.5,
+        symbols=rng.choice(["", "|-"]),
+    )
+
+
+def _pieces(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
+    return [data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
+
+
+def _judge_arguments(case: Case) -> Sequence[Any]:
+    case, lines = _lines(case)
+    limits, number = _limits(case.seed), len(lines.starts)
+    tables = [mark_table(), limits.symbol_table, limits.packed]
+    counts = [np.empty(number, kind) for kind in (np.uint8, np.int32, np.int32, np.int64, np.int32)]
+    edits = np.empty(int(lines.lengths.sum()), np.uint8)
+    return [lines.starts, lines.lengths, lines.chars, case.data, *tables, *counts, edits]
+
+
+def _unpacked(symbols: np.ndarray, packed: np.ndarray) -> line_rules.Limits:
+    most_uppercase, most_numeric, counters, least, most, loose = packed.tolist()
+    return line_rules.Limits(
+        max_uppercase=most_uppercase,
+        max_numeric=most_numeric,
+        counters=bool(counters),
+        min_words=int(least),
+        max_phrase_words=int(most),
+        loose_dots=bool(loose),
+        symbols="".join(map(chr, np.flatnonzero(symbols == 1))),
+    )
+
+
+def _judge(starts: np.ndarray, lengths: np.ndarray, _: np.ndarray, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
+    limits = _unpacked(tables[1], tables[2])
+    rows = [oracle.judged(line, limits) for line in _pieces(starts, lengths, data)]
+    sizes = [len(rest) for *_, rest in rows]
+    places = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+    edits = np.frombuffer(b"".join(rest for *_, rest in rows), np.uint8)
+    return None, [*([row[column] for row in rows] for column in range(3)), places, sizes, edits]
+
+
+def _sum_arguments(case: Case) -> Sequence[Any]:
+    case, lines = _lines(case)
+    number = len(lines.starts)
+    reasons = case.generator.integers(0, line_rules.NUM_REASONS, number).astype(np.uint8)
+    before, after = (case.generator.integers(0, 99, number).astype(np.int32) for _ in range(2))
+    return [lines.doc_offsets, reasons, before, after, np.empty((len(case.texts), line_rules.NUM_SUMS), np.int64)]
+
+
+def _sum(doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    rows = []
+    for start, stop in zip(doc_offsets[:-1], doc_offsets[1:], strict=True):
+        reasons, before, after = (array[start:stop].tolist() for array in arrays)
+        rows.append([*(reasons.count(reason) for reason in range(line_rules.NUM_REASONS)), sum(before), sum(after)])
+    return None, [np.array(rows, np.int64)]
+
+
+def _write_arguments(case: Case) -> Sequence[Any]:
+    case, lines = _lines(case)
+    limits = _limits(case.seed)
+    rows = [oracle.judged(line, limits) for line in _pieces(lines.starts, lines.lengths, case.data)]
+    sizes = np.array([len(rest) for *_, rest in rows], np.int32)
+    edits = np.frombuffer(bytearray(b"".join(rest for *_, rest in rows)), np.uint8)
+    reasons = np.array([reason for reason, *_ in rows], np.uint8)
+    keep = (case.generator.random(len(case.texts)) < 0.9).view(np.uint8)
+    places = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+    judged = [lines.doc_offsets, lines.starts, lines.lengths, reasons, places, sizes, edits, keep, mark_table()]
+    outputs = [np.empty(len(case.offsets), np.int64), np.empty(len(case.data), np.uint8)]
+    return [case.offsets, case.data, *judged, *outputs]
+
+
+def _write(offsets: np.ndarray, data: np.ndarray, doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    starts, lengths, reasons, places, sizes, edits, keep, _ = arrays
+    rests, texts = _pieces(places, sizes, edits), []
+    for doc, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        lines = [
+            (int(starts[line] - begin), int(starts[line] + lengths[line] - begin), int(reasons[line]), rests[line])
+            for line in range(doc_offsets[doc], doc_offsets[doc + 1])
+        ]
+        texts.append(oracle.written(data[begin:end].tobytes(), lines) if keep[doc] else b"")
+    return None, [np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8)]
+
+
+ROWS = [
+    Row(kernel=line_rules.judge_lines, arguments=_judge_arguments, oracle=_judge, num_outputs=6),
+    Row(kernel=line_rules.sum_documents, arguments=_sum_arguments, oracle=_sum),
+    Row(kernel=line_rules.write_texts, arguments=_write_arguments, oracle=_write, num_outputs=2),
+]

@@ -1,0 +1,69 @@
+"""Rows of `datapipe/kernels/dedup/minhash.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.dedup import minhash as kernels
+from tests.oracles import minhash as oracle
+from tests.support.kernel_table import Case, Row
+
+_NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2
+"""One permutation more than the bands use."""
+
+
+def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
+    return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1], offsets[1:])]
+
+
+def _sign_arguments(case: Case, by_character: bool = False) -> list[Any]:
+    chosen, num_docs = kernels.permutations(case.seed, _NUM_PERM), len(case.texts)
+    folded = np.empty(max(map(len, case.texts), default=0) + 8, np.uint8)
+    outputs = [np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64), np.empty((num_docs, _NUM_PERM), np.uint32)]
+    return [case.offsets, case.data, chosen.a, chosen.b, _NGRAM, by_character, folded, *outputs]
+
+
+def _sign_expected(
+    offsets: np.ndarray,
+    data: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    ngram: int,
+    by_character: bool,
+    folded: np.ndarray,
+) -> tuple[None, list[Any]]:
+    found = [oracle.signature(text, a.tolist(), b.tolist(), ngram, by_character) for text in _texts(offsets, data)]
+    return None, [[one[part] for one in found] for part in range(3)]
+
+
+def _band_arguments(case: Case) -> list[Any]:
+    chosen = kernels.permutations(case.seed, _NUM_PERM)
+    found = [oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), _NGRAM) for text in case.texts]
+    num_words = np.array([one[0] for one in found], np.int64)
+    num_rows = int(np.where(num_words >= _NGRAM, _NUM_BANDS, num_words > 0).sum())
+    signed = np.array([one[2] for one in found], np.uint32).reshape(-1, _NUM_PERM)
+    word_hashes = np.array([one[1] for one in found], np.uint64)
+    return [signed, num_words, word_hashes, _NGRAM, _NUM_BANDS, np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64)]
+
+
+def _band_expected(
+    signed: np.ndarray, num_words: np.ndarray, word_hashes: np.ndarray, ngram: int, num_bands: int
+) -> tuple[None, list[Any]]:
+    found = list(zip(num_words.tolist(), word_hashes.tolist(), signed.tolist()))
+    rows = oracle.band_rows(found, ngram, num_bands)
+    return None, [[row[0] for row in rows], [row[1] for row in rows]]
+
+
+ROWS = [
+    Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected, num_outputs=3),
+    Row(
+        kernel=kernels.sign,
+        arguments=lambda case: _sign_arguments(case, by_character=True),
+        oracle=_sign_expected,
+        num_outputs=3,
+        variant="characters",
+    ),
+    Row(kernel=kernels.band, arguments=_band_arguments, oracle=_band_expected, num_outputs=2),
+]

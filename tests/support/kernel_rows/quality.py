@@ -1,0 +1,84 @@
+"""Rows of `datapipe/kernels/filters/quality.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.filters import quality
+from datapipe.kernels.text.unicode_classes import class_table
+from datapipe.kernels.text.words import Lines, Words, find_lines, find_words
+from tests.oracles import quality as oracle
+from tests.support.kernel_table import Case, Row
+
+_STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with", "ж")
+_BULLETS = "•‣◦●▪-*"
+
+
+def _words(case: Case) -> Words:
+    with np.errstate(over="ignore"):
+        return find_words(case.offsets, case.data)
+
+
+def _lines(case: Case) -> Lines:
+    with np.errstate(over="ignore"):
+        return find_lines(case.offsets, case.data)
+
+
+def _pieces(case: Case, found: Words | Lines) -> list[list[bytes]]:
+    """The words or lines of every document."""
+    pieces = [case.data[start : start + length].tobytes() for start, length in zip(found.starts, found.lengths, strict=True)]
+    return [pieces[start:stop] for start, stop in zip(found.doc_offsets[:-1], found.doc_offsets[1:], strict=True)]
+
+
+def _row(kernel: Any, make: Callable[[Case], tuple[Sequence[Any], Sequence[Any]]], columns: int, variant: str = "") -> Row:
+    """A row whose inputs and expected counts both come of the case."""
+    return Row(
+        kernel=kernel,
+        arguments=lambda case: [*make(case)[0], np.zeros((len(case.texts), columns), np.int64)],
+        oracle=lambda case: (None, [make(case)[1]]),
+        variant=variant,
+        from_case=True,
+    )
+
+
+def _counted(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+    words = _words(case)
+    return [words.doc_offsets, words.chars, words.flags], [oracle.of_words(one) for one in _pieces(case, words)]
+
+
+def _symbols(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+    return [case.offsets, case.data], [oracle.of_text(text) for text in case.texts]
+
+
+def _stop_words(compare: str) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]:
+    def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+        words = _words(case)
+        keys, numbers, longest = quality.stop_word_table(_STOP_WORDS, compare != "exact")
+        arrays = [words.doc_offsets, words.starts, words.lengths, words.hashes, words.flags, case.data, class_table()]
+        scratch = np.zeros(len(_STOP_WORDS), np.int64)
+        expected = [oracle.stop_words(one, _STOP_WORDS, compare) for one in _pieces(case, words)]
+        return [*arrays, keys, numbers, longest, compare == "stripped", scratch], expected
+
+    return make
+
+
+def _ends(spaced: bool) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]:
+    def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
+        lines = _lines(case)
+        bullets = np.array([ord(sign) for sign in _BULLETS])
+        expected = [oracle.of_lines(one, _BULLETS, spaced) for one in _pieces(case, lines)]
+        return [lines.doc_offsets, lines.starts, lines.lengths, case.data, bullets, spaced], expected
+
+    return make
+
+
+ROWS = [
+    _row(quality.count_words, _counted, 5),
+    _row(quality.count_symbols, _symbols, 3),
+    *(_row(quality.count_stop_words, _stop_words(how), 2, variant=how) for how in ("exact", "folded", "stripped")),
+    _row(quality.count_lines, _ends(spaced=False), 2),
+    _row(quality.count_lines, _ends(spaced=True), 2, variant="spaced"),
+]

@@ -1,0 +1,43 @@
+"""Rows of `datapipe/kernels/text/selection.py`: the words of every other document, as if found in their texts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.text import selection
+from datapipe.kernels.text.words import find_words
+from tests.oracles import words as oracle
+from tests.support.kernel_table import Case, Row
+
+
+def _keep(case: Case) -> np.ndarray:
+    return case.generator.random(len(case.texts)) < 0.5
+
+
+def _kept(case: Case) -> list[bytes]:
+    return [text for text, keep in zip(case.texts, _keep(case), strict=True) if keep]
+
+
+def _arguments(case: Case) -> Sequence[Any]:
+    with np.errstate(over="ignore"):
+        words = find_words(case.offsets, case.data)
+    columns = [words.doc_offsets, words.starts, words.lengths, words.hashes, words.chars, words.flags]
+    kept_offsets = np.cumsum([7, *map(len, _kept(case))], dtype=np.int64)
+    room = len(words.starts)
+    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
+    outputs = [np.zeros(len(kept_offsets), np.int64), *(np.zeros(room, kind) for kind in kinds)]
+    return [*columns, _keep(case), case.offsets, kept_offsets, *outputs]
+
+
+def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
+    found = [oracle.words(text) for text in _kept(case)]
+    starts = np.cumsum([7, *map(len, _kept(case))])
+    rows = [one._replace(start=one.start + at) for at, doc in zip(starts, found) for one in doc]
+    doc_offsets = np.cumsum([0, *map(len, found)])
+    return None, [doc_offsets, *(list(column) for column in zip(*rows))] if rows else [doc_offsets, *[[]] * 5]
+
+
+ROWS = [Row(kernel=selection.select_spans, arguments=_arguments, oracle=_expected, num_outputs=6, from_case=True)]

@@ -1,0 +1,60 @@
+"""Rows of `datapipe/kernels/text/unicode_words.py`: the texts, each with lines of many scripts behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.text import unicode_words
+from datapipe.kernels.text.unicode_classes import class_table
+from tests.oracles import unicode_words as oracle
+from tests.support.kernel_table import Case, Row
+
+_LINES = "\nDon't 3.50, x_y a.b. 1,000;5 can’t... 太郎とカナ ไทยนี้ नमस्ते á̧b 9a.b1 a'1 ’a’ ʼx १२.३ a\u200db ក្រ"
+
+
+def _texts(case: Case) -> list[bytes]:
+    return [text + _LINES.encode() for text in case.texts]
+
+
+def _input(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    texts = _texts(case)
+    return np.cumsum([1, *map(len, texts)], dtype=np.int64), np.frombuffer(b"a" + b"".join(texts) + b"a", np.uint8)
+
+
+def _arguments(case: Case) -> Sequence[Any]:
+    offsets, data = _input(case)
+    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
+    outputs = [np.zeros(len(offsets), np.int64), *(np.zeros(len(data), kind) for kind in kinds)]
+    return [offsets, data, class_table(), unicode_words.role_table(), *outputs]
+
+
+def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
+    offsets, _ = _input(case)
+    found = [oracle.words(text) for text in _texts(case)]
+    rows = [one._replace(start=one.start + at) for at, doc in zip(offsets[:-1], found, strict=True) for one in doc]
+    return len(rows), [np.cumsum([0, *map(len, found)]), *(list(column) for column in zip(*rows))] if rows else [[0], *[[]] * 5]
+
+
+def _most(case: Case) -> tuple[Any, Sequence[Any]]:
+    """A word for each first byte of a longer character, and for each run of ASCII letters, digits and underscores."""
+    count = 0
+    for text in _texts(case):
+        joins = [byte < 0x80 and (chr(byte).isalnum() or byte == ord("_")) for byte in text]
+        count += sum(byte >= 0xC0 for byte in text)
+        count += sum(here and not before for before, here in zip([False, *joins], joins))
+    return count, []
+
+
+ROWS = [
+    Row(kernel=unicode_words.split_unicode_words, arguments=_arguments, oracle=_expected, num_outputs=6, from_case=True),
+    Row(
+        kernel=unicode_words.most_unicode_words,
+        arguments=lambda case: [*_input(case), unicode_words.role_table()],
+        oracle=_most,
+        num_outputs=0,
+        from_case=True,
+    ),
+]

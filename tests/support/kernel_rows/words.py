@@ -1,0 +1,59 @@
+"""Rows of `datapipe/kernels/text/words.py`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.text import words
+from datapipe.kernels.text.unicode_classes import class_table
+from tests.oracles import words as oracle
+from tests.support.kernel_table import Case, Row
+
+_WIDE_SPACES = {chr(code).encode()[:2] for code in range(0x80, sys.maxunicode + 1) if chr(code).isspace()}
+"""The first two bytes of every white space beyond ASCII."""
+
+
+def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
+    return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def _arguments(case: Case) -> Sequence[Any]:
+    """Room for as many words or lines as there are bytes: the kernels that count what is needed have rows of their own."""
+    room = len(case.data)
+    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
+    outputs = [np.zeros(len(case.offsets), np.int64), *(np.zeros(room, kind) for kind in kinds)]
+    return [case.offsets, case.data, class_table(), *outputs]
+
+
+def _columns(find: Callable[[bytes], list[oracle.Found]]) -> Callable[..., tuple[Any, Sequence[Any]]]:
+    def expected(offsets: np.ndarray, data: np.ndarray, _: np.ndarray) -> tuple[Any, Sequence[Any]]:
+        found = [find(text) for text in _texts(offsets, data)]
+        doc_offsets = np.cumsum([0, *map(len, found)])
+        rows = [one._replace(start=one.start + at) for at, doc in zip(offsets[:-1], found, strict=True) for one in doc]
+        return len(rows), [doc_offsets, *(list(column) for column in zip(*rows))] if rows else [doc_offsets, [], [], [], [], []]
+
+    return expected
+
+
+def _most_words(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:
+    """White space that a word may follow: where a run of it ends in ASCII, and what starts like longer white space."""
+    text = data[offsets[0] : offsets[-1]].tobytes()
+    spaces = [chr(byte).isspace() and byte < 0x80 for byte in text]
+    ends = sum(space and not following for space, following in zip(spaces, spaces[1:]))
+    return len(offsets) - 1 + ends + sum(text[at : at + 2] in _WIDE_SPACES for at in range(len(text) - 1)), []
+
+
+def _most_lines(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:
+    return len(offsets) - 1 + data[offsets[0] : offsets[-1]].tobytes().count(b"\n"), []
+
+
+ROWS = [
+    Row(kernel=words.split_words, arguments=_arguments, oracle=_columns(oracle.words), num_outputs=6),
+    Row(kernel=words.split_lines, arguments=_arguments, oracle=_columns(oracle.lines), num_outputs=6),
+    Row(kernel=words.most_words, arguments=lambda case: [case.offsets, case.data], oracle=_most_words, num_outputs=0),
+    Row(kernel=words.most_lines, arguments=lambda case: [case.offsets, case.data], oracle=_most_lines, num_outputs=0),
+]

@@ -1,0 +1,103 @@
+"""Reads files through a reader, as the engine does, into plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datapipe.stage import FieldNames, InputFile, OpenInput, Reader, Split
+from datapipe.storage import open_input
+
+
+@dataclass
+class ReadResult:
+    """What a reader made of a file: (place, text, id) of each document, (place, error) of each reject, kept columns."""
+
+    documents: list[tuple[int, str, str | None]] = field(default_factory=list)
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+    excerpts: list[bytes] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
+    input_bytes: int = 0
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, text, _ in self.documents]
+
+    @property
+    def ids(self) -> list[str | None]:
+        return [one for _, _, one in self.documents]
+
+    @property
+    def rejected_places(self) -> list[int]:
+        return [place for place, _ in self.rejected]
+
+
+def input_file(path: Path, content: bytes | None = None, reader: Reader | None = None) -> InputFile:
+    """The file as planning sees it, written first where content is given."""
+    if content is not None:
+        path.write_bytes(content)
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    found = InputFile(
+        url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression=compression, pieces=()
+    )
+    if reader is None:
+        return found
+    return InputFile(
+        url=found.url,
+        path=found.path,
+        num_bytes=found.num_bytes,
+        stamp="",
+        compression=compression,
+        pieces=reader.probe(found, open_input),
+    )
+
+
+def read_splits(
+    reader: Reader, splits: Sequence[Split], fields: FieldNames | None = None, opened: OpenInput | None = None
+) -> ReadResult:
+    """All that a reader finds in some splits, one after the other."""
+    found = ReadResult()
+    for split in splits:
+        for batch in reader.read(split, fields or FieldNames(), opened or open_input):
+            assert len(batch.places) == len(batch.texts) == len(batch.ids)
+            assert batch.texts.type == batch.ids.type == pa.large_string()
+            batch.texts.validate(full=True)
+            batch.ids.validate(full=True)
+            found.documents += zip(batch.places.tolist(), batch.texts.to_pylist(), batch.ids.to_pylist())
+            found.rejected += [(one.place, one.error) for one in batch.rejected]
+            found.excerpts += [one.excerpt for one in batch.rejected]
+            found.batch_sizes.append(len(batch.places))
+            found.input_bytes += batch.input_bytes
+            for name, column in batch.extra.items():
+                found.extra.setdefault(name, []).extend(column.to_pylist())
+    return found
+
+
+def read_file(reader: Reader, file: InputFile, fields: FieldNames | None = None) -> ReadResult:
+    return read_splits(reader, [Split(file=file)], fields)
+
+
+def broken_storage(fails_at: int) -> Callable[[str], pa.NativeFile]:
+    """Opens files on a disk that gives nothing from byte `fails_at` on."""
+
+    class Failing:
+        closed = False
+
+        def __init__(self, url: str) -> None:
+            self.stream = open(url, "rb")  # noqa: SIM115
+
+        def read(self, num_bytes: int = -1) -> bytes:
+            at = self.stream.tell()
+            if num_bytes < 0 or at + num_bytes > fails_at:
+                raise OSError(5, "the disk is gone")
+            return self.stream.read(num_bytes)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.stream, name)
+
+    return lambda url: pa.PythonFile(Failing(url), mode="r")

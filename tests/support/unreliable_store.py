@@ -1,0 +1,196 @@
+"""A proxy on loopback before an object store, that fails as networks and stores do, as often as it is told.
+
+    client  ──▶  UnreliableStore (127.0.0.1, a port of its own)  ──▶  the store of tests/support/object_store.py
+                 fail("stall", path="part-00003", after=1000, times=2)
+
+A fault hits the GET requests whose path holds `path`, the first `times` of them or, with None, all. Everything else passes
+through untouched. Threads end with the `with` that holds the proxy, those in a stall included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
+
+Kind = Literal["cut", "stall", "status", "reset", "flip"]
+_PIECE_BYTES = 1 << 16
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What goes wrong.
+
+    Attributes:
+        kind: the body ends (cut), stops without ending (stall), the connection is reset, a bit of the body is flipped, or the
+            answer is `status` without the object.
+        path: part of the request's path.
+        after: bytes of the body that come as they should.
+        left: requests still to be hit; None for all.
+        hits: requests hit so far.
+    """
+
+    kind: Kind
+    path: str
+    after: int
+    status: int
+    left: int | None
+    hits: int = 0
+
+
+class UnreliableStore:
+    """Passes requests on to `upstream`, "127.0.0.1:5000", but for the faults it was told of."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = upstream
+        self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
+        self.ended = threading.Event()
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._server = _Server(self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="unreliable-store")
+        self._thread.start()
+
+    @property
+    def query(self) -> str:
+        """The end of the URLs that go through this proxy."""
+        return f"?endpoint_override=http://127.0.0.1:{self._server.server_address[1]}&region=us-east-1"
+
+    def fail(self, kind: Kind, *, path: str = "", after: int = 0, status: int = 503, times: int | None = 1) -> Fault:
+        """From now on, until it has hit `times` requests."""
+        fault = Fault(kind=kind, path=path, after=after, status=status, left=times)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """Forgets all faults; stalled answers stay stalled."""
+        with self._lock:
+            self._faults.clear()
+
+    def fault_of(self, path: str) -> Fault | None:
+        """Counts one GET of `path`; what is to go wrong with it."""
+        with self._lock:
+            self.gets.append(path)
+            fault = next((fault for fault in self._faults if fault.path in path and fault.left != 0), None)
+            if fault is not None:
+                fault.hits += 1
+                fault.left = None if fault.left is None else fault.left - 1
+            return fault
+
+    def close(self) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._server.server_close()  # waits for the threads of open connections
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+    request_queue_size = 128
+
+    def __init__(self, store: UnreliableStore) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.store = store
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up is none of the proxy's errors."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 0.5  # so that idle connections notice the end
+    server: _Server
+
+    def do_GET(self) -> None:
+        fault = self.server.store.fault_of(self.path)
+        if fault is not None and fault.kind == "status":
+            self.send_response(fault.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self._pass_on(fault)
+
+    def do_HEAD(self) -> None:
+        self._pass_on(None)
+
+    def handle_one_request(self) -> None:
+        """Waits in short turns for the next request of a connection that is kept open."""
+        while not self.server.store.ended.is_set():
+            self.connection.settimeout(0.05)
+            try:
+                if not self.connection.recv(1, socket.MSG_PEEK):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            self.connection.settimeout(30)
+            super().handle_one_request()
+            return
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def _pass_on(self, fault: Fault | None) -> None:
+        upstream = http.client.HTTPConnection(self.server.store.upstream, timeout=30)
+        with contextlib.closing(upstream):
+            upstream.request(self.command, self.path, headers=dict(self.headers))
+            response = upstream.getresponse()
+            self.send_response(response.status)
+            for name, value in response.getheaders():
+                if name.lower() not in ("connection", "server", "date"):
+                    self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self._send_body(response, fault)
+
+    def _send_body(self, response: http.client.HTTPResponse, fault: Fault | None) -> None:
+        body = response.read() if fault is not None else b""
+        if fault is None:
+            while piece := response.read(_PIECE_BYTES):
+                self.wfile.write(piece)
+            return
+        if fault.kind == "flip":
+            flipped = bytearray(body)
+            flipped[min(fault.after, len(body) - 1)] ^= 4
+            self.wfile.write(flipped)
+            return
+        self.wfile.write(body[: fault.after])
+        self.wfile.flush()
+        self.close_connection = True
+        if fault.kind == "stall":
+            self._stall()
+        elif fault.kind == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def _stall(self) -> None:
+        """Sends nothing more until the client hangs up or the test ends."""
+        self.connection.settimeout(0.05)
+        while not self.server.store.ended.is_set():
+            try:
+                if not self.connection.recv(1):
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+
+
+@contextlib.contextmanager
+def unreliable(query: str) -> Iterator[UnreliableStore]:
+    """A proxy before the store whose URLs end with `query`, for the time of a `with`."""
+    store = UnreliableStore(urlsplit(dict(parse_qsl(query.removeprefix("?")))["endpoint_override"]).netloc)
+    try:
+        yield store
+    finally:
+        store.close()

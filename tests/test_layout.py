@@ -1,0 +1,53 @@
+"""The folder of tests is laid out like the project: what tests share is in `support/`, and test files mirror modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+OF_A_WHOLE_PACKAGE = {
+    "checkpoint",
+    "cuts_in_runs",
+    "damage",
+    "dedup_anywhere",
+    "dedup_hostile",
+    "determinism",
+    "failures",
+    "global_stages",
+    "hostile_input",
+    "imports",
+    "kernel_table",
+    "kill",
+    "merge",
+    "object_store",
+    "quality",
+    "task_memory",
+    "keep_of_run",
+}
+"""Subjects of test files about several modules of a package at once, mostly about whole runs."""
+
+
+def mirrored_subjects(folder: Path) -> set[str]:
+    """Names of the modules and packages in a folder, private ones (`_spans.py`) without their underscore."""
+    return {path.stem.lstrip("_") for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+
+
+def test_modules_that_tests_share_are_in_support() -> None:
+    names = {path.name for path in TESTS.glob("*.py")}
+    assert {name for name in names if not name.startswith("test_")} == {"conftest.py"}
+
+
+@pytest.mark.parametrize("package", ["datapipe", "stages"])
+def test_test_files_mirror_modules(package: str) -> None:
+    """`test_cache.py` and `test_cache_processes.py` are those of `cache.py` in the same folder of the package."""
+    without_module = []
+    for path in (TESTS / package).rglob("test_*.py"):
+        subject = path.stem.removeprefix("test_")
+        modules = mirrored_subjects(TESTS.parent / path.parent.relative_to(TESTS)) - {""}
+        is_mirror = any(f"{subject}_".startswith(f"{module}_") for module in modules)
+        if not is_mirror and subject not in OF_A_WHOLE_PACKAGE:
+            without_module.append(str(path.relative_to(TESTS)))
+    assert without_module == []

@@ -28,12 +28,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from datapipe import kernels
 from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
-from datapipe.source_code import digest_of, imports_of, neighbours_of
+from datapipe.source_code.reach import Reached, Sources, installed_sources, reach, sources_with
 from datapipe.stage.base import Filter, Map, Reader, Stage
 from datapipe.stage.global_stage import Global
 from datapipe.storage import split_query
@@ -136,29 +135,40 @@ def reader_for(path: str, where: str = "") -> Reader:
     )
 
 
-def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code that decides what a stage does.
+def reached_by(stage: Stage) -> Reached:
+    """The code that decides what a stage does: its class with all members, the bases of it, and all that these reach.
 
-    It covers the files of the stage's class and of the classes it is derived from below the contract, everything of datapipe,
-    stages and the user's own modules that these import, every kernel, and the versions of the libraries it declares.
+    Of what the stage reaches in other classes, members count that it names, and the segmentations that its options choose.
     """
-    hasher = xxhash.xxh3_128(kernels.digest().encode())
-    reached: set[str] = set()
-    for found in type(stage).__mro__:
-        if issubclass(found, Stage) and found.__module__ not in (Stage.__module__, Global.__module__):
-            file = Path(inspect.getfile(found))
-            source = file.read_bytes()
-            hasher.update(f"\0{found.__qualname__}\0{len(source)}\0".encode() + source)
-            reached |= imports_of(file)
-            if found.__module__.partition(".")[0] not in (_PACKAGE, "datapipe"):
-                for own in neighbours_of(file, found.__module__):
-                    hasher.update(own.read_bytes())
-                    reached |= imports_of(own)
-    for module in sorted(reached):
-        hasher.update(f"\0{module}\0{digest_of(module)}".encode())
+    classes = [found for found in type(stage).__mro__ if issubclass(found, Stage)]
+    names = tuple(f"{found.__module__}:{found.__qualname__}" for found in classes)
+    module = type(stage).__module__
+    if module.partition(".")[0] in (_PACKAGE, "datapipe"):
+        return _reached_installed(names, stage.segmentations())
+    return _reached(sources_with(module, Path(inspect.getfile(type(stage)))), names, stage.segmentations())
+
+
+@lru_cache(maxsize=256)
+def _reached_installed(classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
+    return _reached(installed_sources(), classes, segmentations)
+
+
+def _reached(sources: Sources, classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
+    roots = [found for name in classes for found in sources.definition(name)]
+    return reach(sources, [*roots, *(member for found in roots for member in found.members)], segmentations)
+
+
+def code_digest(stage: Stage) -> str:
+    """Full-width digest of the code that decides what a stage does, and of the versions of the libraries that it declares."""
+    hasher = xxhash.xxh3_128(reached_by(stage).digest.encode())
     for library in sorted(stage.libraries):
         hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
     return hasher.hexdigest()
+
+
+def covered_segmentations(stage: Stage) -> frozenset[str]:
+    """The members of `DocumentBatch` that the digest of a stage covers: it may use no segmentation but those among them."""
+    return reached_by(stage).members("datapipe.stage.documents:DocumentBatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Any
 
 from datapipe.errors import DatapipeError
 
+REACHES = ()  # look-ups by name are of counters
+
 
 @dataclass(slots=True)
 class DocumentCounts:
@@ -114,13 +116,11 @@ class TokenCounts:
     tokens: int = 0
 
     def add(self, other: TokenCounts) -> None:
-        self.documents += other.documents
-        self.bytes += other.bytes
-        self.words += other.words
-        self.tokens += other.tokens
+        for name, number in other.to_json().items():
+            setattr(self, name, getattr(self, name) + number)
 
     def to_json(self) -> dict[str, int]:
-        return {"documents": self.documents, "bytes": self.bytes, "words": self.words, "tokens": self.tokens}
+        return asdict(self)
 
 
 @dataclass(slots=True)

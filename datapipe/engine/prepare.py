@@ -85,7 +85,8 @@ def bind(use: StageUse) -> BoundStage:
     stage = catalogue.build_stage(use)
     digest = stage_digest(stage, use.alias, stage.checks)
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
-    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
+    covered = catalogue.covered_segmentations(stage)
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, segmentations=covered)  # type: ignore[arg-type]
 
 
 def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:

@@ -1,29 +1,32 @@
 """Fingerprints: what a task is, as 256 bits of code, options and inputs. Equal fingerprint, equal outputs.
 
-The code of a kind of task is the module that runs it and all that this one imports (`source_code.py`), so a change re-runs the
-kinds that run the changed code and no others.
+The code of a kind of task is the function that runs it and all that this one reaches (`source_code.py`), so a change re-runs
+the kinds that run the changed code and no others. Stages are no part of it: a task has their digests among its `parts`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 from unicodedata import unidata_version
 
-from datapipe.source_code import digest_of
+from datapipe import catalogue
+from datapipe.source_code.reach import Reached, installed_sources, reach
+from datapipe.stage.base import Stage
 
 _RUNNERS = {
-    "map": "datapipe.tasks.map",
-    "reduce": "datapipe.tasks.reduce",
-    "merge": "datapipe.tasks.reduce",
-    "gather": "datapipe.tasks.reduce",
-    "sample": "datapipe.tasks.sample",
-    "train": "datapipe.tasks.train",
-    "tokenize": "datapipe.tasks.tokenize",
-    "pack": "datapipe.tasks.pack",
+    "map": "datapipe.tasks.map:run_map",
+    "reduce": "datapipe.tasks.reduce:run_reduce",
+    "merge": "datapipe.tasks.reduce:run_merge",
+    "gather": "datapipe.tasks.reduce:run_gather",
+    "sample": "datapipe.tasks.sample:run_sample",
+    "train": "datapipe.tasks.train:run_train",
+    "tokenize": "datapipe.tasks.tokenize:run_tokenize",
+    "pack": "datapipe.tasks.pack:run_pack",
 }
 _LIBRARIES = ("pyarrow", "numpy", "numba", "tokenizers", "xxhash")
 
@@ -36,12 +39,25 @@ def fingerprint(kind: str, **parts: Any) -> str:
 
 @lru_cache(maxsize=16)
 def code_digest(kind: str) -> str:
-    """Digest of the engine's modules that tasks of this kind run, and of the libraries whose version decides bytes.
+    """Digest of the engine's code that tasks of this kind run, and of the libraries whose version decides bytes.
 
     Among them Python's Unicode tables, which say what a letter is.
     """
     libraries = " ".join([f"unicode={unidata_version}", *(f"{name}={version(name)}" for name in _LIBRARIES)])
-    return hashlib.sha256(f"{libraries} {digest_of(_RUNNERS[kind])}".encode()).hexdigest()
+    return hashlib.sha256(f"{libraries} {reached_by(kind).digest}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=16)
+def reached_by(kind: str) -> Reached:
+    """The engine's code that tasks of a kind run."""
+    sources = installed_sources()
+    return reach(sources, sources.definition(_RUNNERS[kind]))
+
+
+def reached_kernels(kinds: Iterable[str], stages: Iterable[Stage]) -> frozenset[str]:
+    """The kernels that tasks of these kinds may call with these stages: "datapipe.kernels.text.words:find_words"."""
+    reached = [*map(reached_by, kinds), *map(catalogue.reached_by, stages)]
+    return frozenset(kernel for one in reached for kernel in one.kernels)
 
 
 def short(full: str) -> str:

@@ -63,12 +63,14 @@ class BoundStage:
 
     Attributes:
         emit_digest: of a global stage, the same without the options that `emit` does not look at.
+        segmentations: members of `DocumentBatch` that the digest covers; None where they are not known.
     """
 
     name: str
     stage: Filter | Map | Global
     digest: str
     emit_digest: str = ""
+    segmentations: frozenset[str] | None = None
 
 
 Tables = Mapping[str, tuple[OutputRef, ...]]

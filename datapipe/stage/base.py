@@ -23,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from datapipe.stage.documents import DocumentBatch
 
+REACHES = ()  # look-ups by name are of options
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
@@ -47,6 +49,11 @@ class Stage(BaseModel):
     libraries: ClassVar[tuple[str, ...]] = ()
     """Installed distributions whose version changes what the stage does; part of its fingerprint."""
 
+    reaches: ClassVar[tuple[str, ...]] = ()
+    """Code that the class uses and that reading it does not tell, because a name is computed (`getattr(self, name)`) or stands
+    in a text: "module:definition", or ".name" for a member of that name. It is part of the fingerprint. A class with a computed
+    look-up says () where that finds nothing but data."""
+
     checks: ClassVar[frozenset[str]] = frozenset()
     """Options that are no part of the stage's fingerprint: those that only say whether a run goes on, and those whose effect
     is in the fingerprints of tasks by other ways."""
@@ -56,6 +63,12 @@ class Stage(BaseModel):
 
     def input_files(self) -> tuple[str, ...]:
         """Paths the options name (a model, a word list): their content is part of the fingerprint."""
+        return ()
+
+    def segmentations(self) -> tuple[str, ...]:
+        """Segmentations of a batch that the options choose, by their names in `DocumentBatch`: ("english_words",) for a stage
+        that calls `batch.words_by("english")`. Those that the code names, as in `batch.lines`, need not be told. Using another
+        one is an error, since the fingerprint does not cover it."""
         return ()
 
     def notes(self) -> tuple[str, ...]:

@@ -11,17 +11,19 @@ and lines of the others are copied, on first use again, which is ten times cheap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import UserError, suggest
+from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
@@ -40,6 +42,11 @@ BASE_FIELDS = (
 
 WordRule = Literal["whitespace", "english", "unicode"]
 
+WORD_SEGMENTATIONS: Mapping[WordRule, str] = {"whitespace": "words", "english": "english_words", "unicode": "unicode_words"}
+"""Which segmentation `DocumentBatch.words_by` gives. A stage names those of its options in `Stage.segmentations`."""
+
+REACHES = ()  # `words_by` looks up what stages name in `segmentations`
+
 _SEGMENTATIONS = ("words", "lines", "raw_lines", "english_words", "unicode_words")
 _COPIED = ("words", "lines", "english_words", "unicode_words")
 """Those that are copied when documents are dropped; `raw_lines` is quickly found from `lines`."""
@@ -56,19 +63,69 @@ class _Earlier:
     keep: np.ndarray
 
 
-def segmentation(find: Callable[[DocumentBatch], Segmentation]) -> cached_property[Segmentation]:
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    """Who uses batches at this moment, and the segmentations that its fingerprint covers."""
+
+    user: str
+    segmentations: frozenset[str]
+
+
+_covered: ContextVar[_Covered | None] = ContextVar("covered", default=None)
+
+
+@contextmanager
+def only_covered(user: str, segmentations: frozenset[str] | None) -> Iterator[None]:
+    """Inside, a segmentation that the fingerprint of `user` does not cover is an error.
+
+    Args:
+        segmentations: those that it covers; None where that is not known, and nothing is checked.
+    """
+    token = _covered.set(None if segmentations is None else _Covered(user, segmentations))
+    try:
+        yield
+    finally:
+        _covered.reset(token)
+
+
+class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
     """A part of a batch that is found once, for every stage that asks for it; the seconds go to `found_s`."""
 
-    @wraps(find)
-    def timed(batch: DocumentBatch) -> Segmentation:
+    def __init__(self, find: Callable[[DocumentBatch], Segmentation]) -> None:
+        self._find, self._name, self.__doc__ = find, find.__name__, find.__doc__
+
+    @overload
+    def __get__(self, batch: None, owner: type) -> segmentation[Segmentation]: ...
+    @overload
+    def __get__(self, batch: DocumentBatch, owner: type) -> Segmentation: ...
+    def __get__(self, batch: DocumentBatch | None, owner: type) -> Segmentation | segmentation[Segmentation]:
+        if batch is None:
+            return self
+        covered = _covered.get()
+        if covered is not None and self._name not in covered.segmentations:
+            raise _not_covered(covered.user, self._name)
+        if self._name not in batch.__dict__:
+            batch.__dict__[self._name] = self._found(batch)
+        return batch.__dict__[self._name]
+
+    def __set__(self, batch: DocumentBatch, value: Segmentation) -> None:
+        raise AttributeError(f"{self._name}: a batch is immutable")
+
+    def _found(self, batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.found_s.values())
-        earlier = batch.earlier.pop(find.__name__, None)
-        found = find(batch) if earlier is None else _of_the_kept(earlier, batch.buffers[0])
+        earlier = batch.earlier.pop(self._name, None)
+        found = self._find(batch) if earlier is None else _of_the_kept(earlier, batch.buffers[0])
         nested = sum(batch.found_s.values()) - others
-        batch.found_s[find.__name__] = perf_counter() - started - nested
+        batch.found_s[self._name] = perf_counter() - started - nested
         return found
 
-    return cached_property(timed)
+
+def _not_covered(user: str, name: str) -> DatapipeError:
+    return DatapipeError(
+        f"stage {user} uses `{name}` of a batch, which its fingerprint does not cover: no name in its code tells of it, so its "
+        f"results would stay as they are when the code behind `{name}` changes. Name it in the stage:\n"
+        f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{name}",)'
+    )
 
 
 def _of_the_kept(earlier: _Earlier, offsets: np.ndarray) -> Any:
@@ -165,10 +222,8 @@ class DocumentBatch:
         return find_unicode_words(*self.buffers)
 
     def words_by(self, rule: WordRule) -> Words:
-        """The words as one of the rules has them, found once."""
-        if rule == "english":
-            return self.english_words
-        return self.unicode_words if rule == "unicode" else self.words
+        """The words as one of the rules has them, found once. The stage names their segmentation in `Stage.segmentations`."""
+        return getattr(self, WORD_SEGMENTATIONS[rule])
 
     @property
     def text_bytes(self) -> int:

@@ -26,7 +26,7 @@ from datapipe.plan.work import BoundStage, MapTask, OutputRef
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split
-from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, open_input
 from datapipe.tasks.apply import DecisionApplier
@@ -130,7 +130,8 @@ class _Mapper:
             if batch.num_docs == 0:
                 return
             given, started = batch, perf_counter()
-            batch = self._run_stage(bound, given)
+            with only_covered(bound.name, bound.segmentations):
+                batch = self._run_stage(bound, given)
             self._charge(bound.name, given, perf_counter() - started)
         if self.emitted is not None and self.task.emit is not None and batch.num_docs:
             batch = self._emit(self.task.emit, self.emitted, batch)
@@ -212,7 +213,8 @@ class _Mapper:
         stage = bound.stage
         assert isinstance(stage, Global)
         started = perf_counter()
-        done = guarded(stage.emit, batch)
+        with only_covered(bound.name, bound.segmentations):
+            done = guarded(stage.emit, batch)
         emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
         self._charge(bound.name, batch, perf_counter() - started)
         started = perf_counter()

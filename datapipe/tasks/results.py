@@ -24,8 +24,7 @@ def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResu
     result = stage.process(batch)
     if not isinstance(result, FilterResult):
         raise _broken(name, f"expected a FilterResult, found {type(result).__name__}")
-    for field in ("keep", "rule", "value"):
-        array = getattr(result, field)
+    for field, array in (("keep", result.keep), ("rule", result.rule), ("value", result.value)):
         if not isinstance(array, np.ndarray) or array.shape != (batch.num_docs,):
             found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
             raise _broken(name, f"{field}: expected a NumPy array of shape ({batch.num_docs},), found {found}")

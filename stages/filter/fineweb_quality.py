@@ -29,7 +29,7 @@ from datapipe.kernels.filters import fineweb
 from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repetition
 from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 
@@ -79,6 +79,9 @@ class FinewebQuality(ProfiledFilter):
     def of_language(cls, found: Settings) -> dict[str, Any]:
         limits = {"min_ended_lines": found.min_punctuation_lines, "max_newlines_per_word": found.max_newline_ratio}
         return {"words": words_of(found), **limits}
+
+    def segmentations(self) -> tuple[str, ...]:
+        return (WORD_SEGMENTATIONS[self.words],)
 
     def rules(self) -> Sequence[Rule]:
         return [

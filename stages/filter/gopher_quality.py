@@ -36,7 +36,7 @@ from datapipe.kernels.filters import quality
 from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 
@@ -106,6 +106,9 @@ class GopherQuality(ProfiledFilter):
             "min_letter_words": found.min_letter_words,
             "stop_words": found.stop_words,
         }
+
+    def segmentations(self) -> tuple[str, ...]:
+        return (WORD_SEGMENTATIONS[self.words],)
 
     def rules(self) -> Sequence[Rule]:
         return [

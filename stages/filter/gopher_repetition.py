@@ -40,7 +40,7 @@ from datapipe.kernels.filters import quality, repetition
 from datapipe.kernels.filters.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
 from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
 from stages.filter._fineweb2 import Settings
 from stages.filter._profiles import ProfiledFilter, words_of
 
@@ -103,6 +103,9 @@ class GopherRepetition(ProfiledFilter):
         }
         off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
         return {"words": words_of(found), "max_duplicate_lines": found.max_duplicate_lines, **tops, **copies, **off}
+
+    def segmentations(self) -> tuple[str, ...]:
+        return (WORD_SEGMENTATIONS[self.words],)
 
     def rules(self) -> Sequence[Rule]:
         """As the options, without `max_`."""

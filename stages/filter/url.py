@@ -92,6 +92,9 @@ class Url(Filter):
     )
 
     libraries = ("pyarrow",)
+    reaches: ClassVar[tuple[str, ...]] = ()
+    """`_given` looks up options."""
+
     _loaded: dict[str, Any] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")

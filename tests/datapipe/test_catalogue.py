@@ -244,20 +244,61 @@ def _digest(name: str) -> str:
     return catalogue.code_digest(catalogue.stage_class(name)())
 
 
-def test_code_digest_follows_the_file_and_not_the_options(own: Path):
+def test_code_digest_follows_the_code_and_neither_options_nor_prose(own: Path):
     built = [catalogue.build_stage(use("own_stages:DropShort", min_lines=lines)) for lines in (1, 2)]
     before = [catalogue.code_digest(stage) for stage in built]
     assert before[0] == before[1]
     assert before[0] != _digest("own_stages:Lower")
-    (own / "own_stages.py").write_text(OWN_STAGES + "# edited\n")
+    (own / "own_stages.py").write_text(
+        OWN_STAGES.replace("Words that count", "Other words").replace("few lines", "no lines") + "# a"
+    )
+    assert catalogue.code_digest(built[0]) == before[0]
+    (own / "own_stages.py").write_text(OWN_STAGES.replace("gt=0", "ge=0"))
     assert catalogue.code_digest(built[0]) != before[0]
 
 
 def test_code_digest_covers_the_parent_in_another_file(own: Path):
     (own / "own_child.py").write_text("from own_stages import Lower\n\n\nclass Child(Lower):\n    pass\n")
     before = _digest("own_child:Child")
-    (own / "own_stages.py").write_text(OWN_STAGES + "# edited\n")
+    (own / "own_stages.py").write_text(OWN_STAGES.replace('("numpy",)', '("numpy", "pyarrow")'))
     assert _digest("own_child:Child") != before
+
+
+OWN_CALLS = """
+from datapipe.stage import Map
+
+
+class Calls(Map):
+    def process(self, batch):
+        return {}
+
+    def label(self, name):
+        return getattr(self, name)
+
+
+def unused():
+    return 1
+"""
+
+
+def test_code_digest_covers_all_of_a_file_of_the_users_that_looks_up_computed_names(own: Path):
+    (own / "own_calls.py").write_text(OWN_CALLS)
+    before = _digest("own_calls:Calls")
+    (own / "own_calls.py").write_text(OWN_CALLS.replace("return 1", "return 2"))
+    assert _digest("own_calls:Calls") != before
+    declared = OWN_CALLS.replace("(Map):\n", "(Map):\n    reaches = ()\n")
+    (own / "own_calls.py").write_text(declared)
+    before = _digest("own_calls:Calls")
+    (own / "own_calls.py").write_text(declared.replace("return 1", "return 2"))
+    assert _digest("own_calls:Calls") == before
+
+
+def test_segmentations_that_options_choose_are_covered():
+    english, unicode = (catalogue.build_stage(use("filter.gopher_quality", words=words)) for words in ("english", "unicode"))
+    assert {"words_by", "english_words", "words"} <= catalogue.covered_segmentations(english)
+    assert "unicode_words" not in catalogue.covered_segmentations(english)
+    assert "unicode_words" in catalogue.covered_segmentations(unicode)
+    assert catalogue.code_digest(english) != catalogue.code_digest(unicode)
 
 
 def test_code_digest_names_a_library_that_is_not_installed(own: Path):

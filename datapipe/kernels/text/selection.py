@@ -13,6 +13,8 @@ import numpy as np
 from datapipe.kernels import kernel
 from datapipe.kernels.text.words import Lines, Words
 
+REACHES = ()  # look-ups by name are of fields
+
 Spans = TypeVar("Spans", Words, Lines)
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.stage.documents import DocumentBatch, segmentation
+from datapipe.errors import DatapipeError
+from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
 
 
 def _batch() -> DocumentBatch:
@@ -69,3 +70,17 @@ def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
         assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
     later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
     assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))
+
+
+# ------------------------------------------------------------------------------------------------ what a fingerprint covers
+
+
+def test_segmentation_that_is_not_covered_is_refused_also_where_it_is_found_already():
+    batch = _batch()
+    words = batch.words
+    with only_covered("own.stage", frozenset({"lines"})):
+        assert len(batch.lines.starts) == 3
+        for use in (lambda: batch.words, lambda: batch.words_by("whitespace"), lambda: batch.slice(0, 1).words):
+            with pytest.raises(DatapipeError, match=r'stage own\.stage uses `words` .*\n.*segmentations.*\n.*"words"'):
+                use()
+    assert batch.words is words

@@ -58,3 +58,20 @@ def test_limit_counts_what_cannot_be_read(tmp_path, source):
     with pytest.raises(DatapipeError, match="nothing to train on"):
         _run(tmp_path, source.replace("keep: [url]", "text: txt"), stages, "limited", limit=3)
     assert len(Looker(str(tmp_path / "limited")).look(Wanted(outcome="quarantined", count=100))) == 3
+
+
+OWN = """
+from datapipe.stage import Map
+
+
+class Counts(Map):
+    def process(self, batch):
+        return {"counted": batch.words_by("english").lengths[: batch.num_docs] * 0}
+"""
+
+
+def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_path, source, monkeypatch):
+    (tmp_path / "own_counts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DatapipeError, match="own_counts:Counts uses `english_words` of a batch, which its fing"):
+        _run(tmp_path, source, "  - own_counts:Counts\n", "own")

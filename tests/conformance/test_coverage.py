@@ -1,0 +1,119 @@
+"""What runs is what fingerprints cover: each definition that a stage or a task is seen to run is among those of its digest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.global_steps import batch_of, reduce_all
+from tests.runs import InProcess, run_mixture, write_mixture
+
+from datapipe import catalogue
+from datapipe.config import StageUse
+from datapipe.plan import fingerprint, runs
+from datapipe.plan.work import MapTask, MergeTask, ReduceTask, Task
+from datapipe.source_code.reach import Reached
+from datapipe.stage import Filter, Map, StageContext
+from datapipe.stage.documents import only_covered
+from datapipe.stage.global_stage import Global
+from datapipe.tasks.run_task import run_task
+from tests.support.executed import executed, not_covered
+
+PROSE = (
+    "It was the best of times, it was the worst of times, and those who have been there say that it is to be seen with "
+    "their own eyes.\nOn the next day the people of the town came to the square to be told of what they have to do, and "
+    "that was that.\n\n* a list\n* of two\n\nWrite to jane.doe@mail.example.net or 8.8.8.8, call +49 30 901820. Read more..."
+)
+TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in catalogue.stage_names() if name != "filter.url"),
+    ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
+    *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
+    *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),
+    ("filter.gopher_quality", {"language": "de"}),
+    ("filter.fineweb_quality", {"profile": "paper"}),
+    ("filter.fineweb_quality", {"language": "zh"}),
+    ("dedup.minhash", {"shingle": "char", "threshold": 0.7}),
+    ("dedup.minhash", {"verify": "none"}),
+    ("dedup.lines", {"unit": "three_sentences"}),
+]
+
+
+def _use(name: str, options: dict[str, Any]) -> Any:
+    return catalogue.build_stage(StageUse(name=name, alias=name, options=options, where=""))
+
+
+def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
+    """What runs of datapipe and stages while the stage is opened and does its work."""
+    batches = [batch_of(TEXTS), batch_of(TEXTS, 2)]
+    with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran:
+        stage.open(StageContext(name=name, seed=1))
+        if isinstance(stage, Global):
+            stage.exchanges()
+            for at_once in (True, False):
+                reduce_all(stage, batches, at_once=at_once)
+        else:
+            stage.process(batches[0])
+    if not isinstance(stage, Global):
+        filtered = batches[0].filter(np.arange(len(TEXTS)) % 2 == 0)  # its words are copied where they are found already
+        with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran_again:
+            stage.process(filtered)
+        ran |= ran_again
+    return {one for one in ran if not one.startswith(("datapipe.executor.", "datapipe.plan."))}
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
+def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, Any]):
+    stage = _use(name, options)
+    ran = _ran(stage, name)
+    assert any(one.startswith("stages.") for one in ran)
+    assert not_covered(ran, catalogue.reached_by(stage), *([IN_MEMORY] if isinstance(stage, Global) else [])) == []
+
+
+IN_MEMORY = fingerprint.reached_by("reduce")
+"""What `meet_all` takes from the engine."""
+
+
+class Watched(InProcess):
+    """Runs tasks, and notes what ran that neither their kind nor their stages cover."""
+
+    kinds: set[str]
+    missing: set[tuple[str, str]]
+
+    def next_attempt(self, timeout_s: float) -> Any:
+        task: Task = self.tasks[0][0]
+        with executed() as ran:
+            ended = super().next_attempt(timeout_s)
+        kind = type(task).__name__.removesuffix("Task").lower()
+        own = {one for one in ran if not one.startswith(f"{run_task.__module__}:")}
+        self.kinds.add(kind)
+        self.missing.update((kind, one) for one in not_covered(own, fingerprint.reached_by(kind), *_of_stages(task)))
+        return ended
+
+
+def _of_stages(task: Task) -> list[Reached]:
+    if isinstance(task, MapTask):
+        bound = [*task.stages, *([task.emit] if task.emit else [])]
+        return [*(catalogue.reached_by(one.stage) for one in bound), *map(catalogue.reached_by, task.readers)]
+    # a merge asks the stage for the schema of its rows, which the files it names by their content have too
+    return [catalogue.reached_by(task.stage.stage)] if isinstance(task, ReduceTask | MergeTask) else []
+
+
+def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = [{"text": f"{text} {number % 7}", "rank": number % 5} for number in range(60) for text in TEXTS]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"no": "text"}]))
+    sources = f"  web: {{path: {tmp_path}/a.jsonl, keep: [rank], strata: {{by: rank, bounds: [2]}}}}"
+    stages = "stages: [normalize.unicode, filter.gopher_quality: {mode: tag}, filter.length: {max_chars: 2000}, dedup.exact, "
+    stages += "dedup.minhash: {cluster_column: cluster, size_column: size}, dedup.lines, redact.pii]"
+    tail = "validation: 5%\nmax_quarantined: 50%\ntokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
+    tail += "execution: {bucket_bytes: 16KiB, split_bytes: 16KiB}"
+    monkeypatch.setattr(runs, "MOST_RUNS", 2)
+    watched = Watched
+    watched.kinds, watched.missing = set(), set()
+    run_mixture(write_mixture(tmp_path, sources, stages, tail), make_engine=watched)
+    assert watched.kinds >= {"map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack"}
+    assert sorted(watched.missing) == []

@@ -1,0 +1,68 @@
+"""Which definitions of datapipe and stages run inside a block, by the interpreter's own account: what a digest must cover."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from datapipe.source_code.reach import Reached, installed_sources
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))
+
+
+@contextmanager
+def executed() -> Iterator[set[str]]:
+    """Yields a set that fills with "module:function", "module:Class.method" and the kernels that are called, by this thread.
+
+    What the import of a module runs is left out: it makes constants, which count where they are used. Numba reports compiled
+    kernels too, without the module that they are of; those count by the `Kernel` that is called.
+    """
+    ran: set[str] = set()
+    importing = 0
+
+    def on_event(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal importing
+        if event not in ("call", "return"):
+            return
+        code = frame.f_code
+        if code.co_name == "<module>":
+            importing += 1 if event == "call" else -1
+        elif event == "call" and not importing and code.co_filename.startswith(_PACKAGES) and "__name__" in frame.f_globals:
+            name = code.co_qualname.partition(".<")[0]
+            if not name.startswith("<"):
+                ran.add(f"{frame.f_globals['__name__']}:{name}")
+            if name == "Kernel.__call__":
+                function = frame.f_locals["self"].function
+                ran.add(f"{function.__module__}:{function.__name__}")
+
+    sys.setprofile(on_event)
+    try:
+        yield ran
+    finally:
+        sys.setprofile(None)
+
+
+def not_covered(ran: set[str], *reached: Reached) -> list[str]:
+    """The definitions among those that ran which none of the digests covers."""
+    covered = frozenset[str]().union(*(one.names for one in reached))
+    return sorted(
+        name for name in ran if not (name in covered or (_counts_with_its_class(name) and _class_of(name) in covered))
+    )
+
+
+def _class_of(name: str) -> str:
+    module, _, rest = name.partition(":")
+    return f"{module}:{rest.partition('.')[0]}"
+
+
+def _counts_with_its_class(name: str) -> bool:
+    module = installed_sources().module(name.partition(":")[0])
+    assert module is not None
+    class_name, _, member = name.partition(":")[2].partition(".")
+    owners = module.definitions.get(class_name, [])
+    return bool(member) and all(one.name != f"{class_name}.{member}" for owner in owners for one in owner.members)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,20 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Compiles the kernels of the kernel table's selected tests, before any test runs.
 
-    Every xdist worker comes here with the same tests. The first one compiles; the others wait for its lock and then find
-    the kernels in the cache. A test of anything else compiles a missing kernel when it calls it.
+    Every xdist worker comes here with the same tests; the compilers of all of them share the kernels out by the locks of the
+    cache. A test of anything else compiles a missing kernel when it calls it.
     """
     parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
     names = sorted({params[PARAMETER] for params in parameters if PARAMETER in params})
     if not names or session.config.option.collectonly:
         return
-    from datapipe import kernels
+    from datapipe.kernels import all_kernels
+    from datapipe.kernels.compiling import compile_kernels
 
-    folder = kernels.cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "tests.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        kernels.compile_all(progress=lambda name, number, total: None)
+    declared = all_kernels()
+    compile_kernels([declared[name].qualified_name for name in names], 2, lambda name, number, count: None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -40,14 +40,15 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from datapipe import kernels
 from datapipe.bench.one_core import one_core
 from datapipe.bench.rows import Row, advice, bottleneck, medians, pass_rows
 from datapipe.bench.sample import Sample, choose
 from datapipe.config import Mixture
+from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError, suggest
+from datapipe.kernels.compiling import compile_kernels
 from datapipe.metrics import rate_mb_per_s
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import source_counts
@@ -174,10 +175,12 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
         raise UserError(f"no source '{source}' in this mixture.{suggest(source, mixture.sources)} There are: {known}")
     request = prepare(mixture)
     names = [source] if source else list(mixture.sources)
-    if not kernels.are_compiled():
-        say("compiling kernels, once for this machine and version (a minute or two) …")
-        kernels.compile_all(lambda name, number, count: say(f"compiling kernel {number} of {count}: {name}"))
     cores = usable_cores()
+    compile_kernels(
+        kernels_of_run(mixture),
+        cores,
+        lambda name, number, count: say(f"compiled kernel {number} of {count}, once for this machine: {name}"),
+    )
     found: dict[str, SourceBench] = {}
     scratch_bytes = 0
     with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:

@@ -47,7 +47,7 @@ def run(
     problem: BaseException | None = None
     signal.signal(signal.SIGTERM, interrupt)
     with Progress(console) as progress:
-        running = Run(mixture, _engine_factory(engine, workers, address), progress, limit)
+        running = Run(mixture, _engine_factory(engine, workers, address), progress, limit, runs_here=engine == "local")
         try:
             running.execute()
         except (DatapipeError, KeyboardInterrupt) as error:

@@ -4,7 +4,8 @@
 
 Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver, so a task that
 Ray loses is submitted again like one that a local worker lost. Before anything runs, every node is asked whether it sees
-OUTPUT. The user's own stage modules travel with the tasks, as source.
+OUTPUT. The user's own stage modules travel with the tasks, as source. Every node compiles the kernels of the run once, on all
+its cores, while its first tasks begin: a task that needs a kernel which is not there yet waits for it, or compiles it itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.protocol import Attempt, Failure, failure_of
 from datapipe.errors import UserError
 from datapipe.plan.request import Request
@@ -55,8 +57,10 @@ class RayEngine:
         self._running: dict[Any, Task] = {}
         self._remote = ray.remote(max_retries=0, max_calls=0)(_run_remotely)
         self._modules: dict[str, str] = {}
+        self._compiling: list[Any] = []
         try:
             _probe_nodes(root, first_inputs(request))
+            self._compiling = _compile_on_nodes(kernels_of_run(request.mixture))
         except BaseException:
             self.close()
             raise
@@ -93,9 +97,10 @@ class RayEngine:
         return Attempt(task=task, record=record, failure=failure)
 
     def close(self) -> None:
-        for reference in self._running:
+        for reference in [*self._running, *self._compiling]:
             ray.cancel(reference, force=True)
         self._running.clear()
+        self._compiling.clear()
         if self._started_here:
             ray.shutdown()
 
@@ -136,6 +141,24 @@ def _run_remotely(content: bytes, url: str, attempt: str, modules: Mapping[str, 
         return run_task(task, Root(url), attempt), None
     except Exception as error:
         return None, failure_of(error)
+
+
+# ------------------------------------------------------------------------------------------------ every node has its kernels
+
+
+def _compile_on_nodes(names: list[str]) -> list[Any]:
+    """Starts one process on each node that compiles what the node lacks. Nobody waits for it: tasks do by the cache's locks."""
+    compiler = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
+    nodes = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
+    return [compiler.options(scheduling_strategy=node, name="compile").remote(names) for node in nodes]
+
+
+def _compile_here(names: list[str]) -> None:
+    """Runs on a node."""
+    from datapipe.engine.local import usable_cores
+    from datapipe.kernels.compiling import compile_kernels
+
+    compile_kernels(names, usable_cores(), lambda name, number, count: None)
 
 
 # ------------------------------------------------------------------------------------------------ every node sees OUTPUT

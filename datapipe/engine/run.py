@@ -1,6 +1,7 @@
 """One run of one mixture into one output: prepare, lock, resume, execute, publish.
 
-mixture ─▶ request ─▶ lock ─▶ ledger ─▶ kernels compiled ─▶ driver + engine ─▶ snapshot
+mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ snapshot
+        └▶ kernels compiled, in processes beside all this
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from datapipe import kernels
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
 from datapipe.engine.history import limit_of, remember_inputs, remember_run
+from datapipe.engine.kernels_used import kernels_of_run
+from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Engine
 from datapipe.engine.publish import MIXTURE, publish
 from datapipe.errors import SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
+from datapipe.kernels.compiling import Compilation
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.plan.compile import Plan, compile_plan
@@ -30,12 +33,17 @@ EngineFactory = Callable[[Root, Request], Engine]
 
 @dataclass(slots=True)
 class Run:
-    """A run and what came of it. `plan` is set as soon as there is one, also when the run fails after that."""
+    """A run and what came of it. `plan` is set as soon as there is one, also when the run fails after that.
+
+    Attributes:
+        runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines see to their own.
+    """
 
     mixture: Mixture
     make_engine: EngineFactory
     observer: Observer
     limit: int | None = None
+    runs_here: bool = True
     plan: Plan | None = None
     snapshot: Snapshot | None = None
 
@@ -45,6 +53,14 @@ class Run:
 
     def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; everything committed until then is used by the next run."""
+        names = kernels_of_run(self.mixture) if self.runs_here else []
+        with Compilation(names, usable_cores(), self._tell_compiled):
+            return self._execute()
+
+    def _tell_compiled(self, name: str, number: int, count: int) -> None:
+        self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
+
+    def _execute(self) -> Snapshot:
         request = prepare(self.mixture, self.limit)
         _check_output(self.root)
         with exclusive(self.root):
@@ -72,9 +88,6 @@ class Run:
         return self.snapshot
 
     def _run(self, driver: Driver, request: Request) -> None:
-        if not kernels.are_compiled():
-            self.observer.say("compiling kernels, once for this machine and version (a minute or two) …")
-            kernels.compile_all(lambda name, number, count: self.observer.say(f"  kernel {number}/{count}: {name}"))
         engine = self.make_engine(self.root, request)
         try:
             driver.run(engine)

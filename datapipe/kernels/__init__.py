@@ -6,8 +6,10 @@
 A kernel takes NumPy arrays, writes to its last arguments, returns nothing (or one number), allocates nothing large, and
 releases the GIL. It is single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs it as Python.
 
-Compiled code is kept under `$XDG_CACHE_HOME/datapipe/kernels-<digest>`, where the digest covers every file of this folder:
-numba's own cache does not notice an edit to a helper in another file.
+    keys.py       what a kernel is compiled from, as a digest
+    cache.py      compiled kernels on disk, one file for each
+    compiled.py   loading and compiling by numba, which is imported with the first kernel that is called
+    compiling.py  many kernels at once, by processes of their own
 """
 
 from __future__ import annotations
@@ -16,35 +18,19 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
-import xxhash
 
-_FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
+from datapipe.kernels.cache import Entry
+from datapipe.kernels.flags import FLAGS, FORMAT
+from datapipe.kernels.keys import CodeReached, code_reached
+
+IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+"""Whether kernels run compiled, and not as Python."""
+
 _REGISTRY: dict[str, Kernel] = {}
-
-
-@lru_cache(maxsize=1)
-def digest() -> str:
-    """Full-width digest of every source file of this folder."""
-    hasher = xxhash.xxh3_128()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        hasher.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return hasher.hexdigest()
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept on this machine."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "datapipe" / f"kernels-{digest()}-numba{numba.__version__}"
-
-
-_config: Any = importlib.import_module("numba.core.config")  # its names come from the environment, so no checker knows them
-_config.CACHE_DIR = str(cache_folder())
 
 
 class Kernel:
@@ -54,16 +40,51 @@ class Kernel:
         self.function = function
         self.signature = signature
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self.qualified_name = f"{function.__module__}:{function.__name__}"
         self.__doc__ = function.__doc__
 
     @cached_property
+    def code(self) -> CodeReached:
+        """What it is compiled from."""
+        return code_reached(self.function, str(self.signature), FLAGS, FORMAT)
+
+    @property
+    def entry(self) -> Entry:
+        """Where its compiled code is kept."""
+        return Entry(self.name, self.code.key)
+
+    @cached_property
     def compiled(self) -> Callable[..., Any]:
-        if _config.DISABLE_JIT:
+        if not IS_COMPILED:
             return np.errstate(over="ignore")(self.function)  # wrapped uint64 is meant; the state is per thread
-        return numba.njit(self.signature, cache=True, **_FLAGS)(self.function)
+        from datapipe.kernels.compiled import load_or_compile
+
+        return load_or_compile(self.function, self.signature, self.entry)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.compiled(*arguments)
+
+
+class Inline:
+    """A function that kernels call. Called from Python, it runs as Python."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__kernel_code__ = (function,)
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        from datapipe.kernels.compiled import inline_dispatcher
+
+        return inline_dispatcher(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._dispatcher._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
@@ -79,40 +100,29 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """Declares a helper that only kernels call; it is compiled into each of them."""
-    return numba.njit(inline="never", **_FLAGS)(function)
+    return Inline(function) if IS_COMPILED else function
 
 
 def import_runtime() -> None:
-    """Imports what numba leaves to the first call of a kernel: 0.4 s, half of it SciPy. For whoever must start at once then."""
-    if not _config.DISABLE_JIT:
-        registry: Any = importlib.import_module("numba.core.registry")
-        registry.cpu_target.typing_context.refresh()
-        registry.cpu_target.target_context.refresh()
+    """Imports numba with all that it leaves to the first call of a kernel: 1 s. For whoever must start at once then."""
+    if IS_COMPILED:
+        from datapipe.kernels.compiled import refresh
+
+        refresh()
 
 
 def all_kernels() -> dict[str, Kernel]:
     """Every kernel by name ("words.find_words"), after importing every module of this folder."""
-    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        importlib.import_module(module.name)
+    for folder in pkgutil.iter_modules(__path__):
+        if folder.ispkg:
+            package = importlib.import_module(f"{__name__}.{folder.name}")
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_REGISTRY.items()))
 
 
-def are_compiled() -> bool:
-    """Whether `compile_all` has finished on this machine for this very code."""
-    return bool(_config.DISABLE_JIT) or (cache_folder() / "complete").exists()
-
-
-def compile_all(progress: Callable[[str, int, int], None]) -> None:
-    """Compiles every kernel into the cache, so that workers only load. Called once, by the driver, before they start.
-
-    Args:
-        progress: called before each kernel with its name, its number from 1, and how many there are.
-    """
-    if are_compiled():
-        return
-    declared = all_kernels()
-    for number, (name, one) in enumerate(declared.items(), start=1):
-        progress(name, number, len(declared))
-        _ = one.compiled
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    (cache_folder() / "complete").touch()
+def kernel_named(qualified_name: str) -> Kernel | None:
+    """The kernel "datapipe.kernels.text.words:split_words"; None where that name stands for something else."""
+    module, _, name = qualified_name.partition(":")
+    declared = getattr(importlib.import_module(module), name, None)
+    return declared if isinstance(declared, Kernel) else None

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import UserError, suggest
+from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.lookahead import Lookahead, plan_budget
@@ -39,6 +40,17 @@ from datapipe.storage import Root
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """Batches built ahead unless the user says otherwise."""
+
+KERNELS = (
+    "datapipe.kernels.loader.batch:shifted_labels_64",
+    "datapipe.kernels.loader.gather:copy_16_to_int64",
+    "datapipe.kernels.loader.gather:count_pieces",
+    "datapipe.kernels.loader.gather:find_rows",
+    "datapipe.kernels.loader.gather:gather_lengths",
+    "datapipe.kernels.loader.permute:shuffle_table",
+    "datapipe.kernels.loader.quota:descend",
+)
+"""What every loader with the usual fields calls; others are compiled when they are first called."""
 
 
 class Loader:
@@ -116,6 +128,7 @@ class Loader:
         given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
         _check_whole({**given, "seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch})
         _check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
+        compile_at_once(KERNELS)
         self.mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self.mesh)
         root = Root(str(output))

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from datapipe.errors import CorruptionError
-from datapipe.kernels import import_runtime
 from datapipe.kernels.loader import gather as kernels
 from datapipe.loader.order.layout import Layout
 from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
@@ -34,8 +33,6 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.schemas import token_type
 from datapipe.storage import Root
-
-import_runtime()  # with this module, and not within the first batch
 
 MAX_OPEN_SHARDS = 256
 """Of Parquet and of object stores; each may hold a file descriptor, and the usual limit is 1,024 for a process."""

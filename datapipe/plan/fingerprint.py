@@ -28,6 +28,9 @@ _RUNNERS = {
     "tokenize": "datapipe.tasks.tokenize:run_tokenize",
     "pack": "datapipe.tasks.pack:run_pack",
 }
+KINDS = tuple(_RUNNERS)
+"""Every kind of task."""
+
 _LIBRARIES = ("pyarrow", "numpy", "numba", "tokenizers", "xxhash")
 
 

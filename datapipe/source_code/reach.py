@@ -27,6 +27,9 @@ from datapipe.source_code.definitions import KERNEL, REACHES, Definition, Module
 from datapipe.source_code.names_used import Import
 
 _PACKAGES = ("datapipe", "stages")
+MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys"))
+"""How compiled kernels are made and kept. What a kernel computes does not depend on it, so no digest covers it."""
+
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")
 """Bases outside of the analysed files that call no member by a plain name."""
 
@@ -100,6 +103,8 @@ class Sources:
     def _read(self, name: str) -> Module | None:
         if self._under is not None and (module := self._under.module(name)) is not None:
             return module
+        if name in MACHINERY:
+            return None
         for folder in self._folders:
             if folder.packages is None or name.partition(".")[0] in folder.packages:
                 path = folder.root.joinpath(*name.split("."))

@@ -18,7 +18,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from datapipe.kernels import cache_folder
+from datapipe.kernels.cache import cache_home
 from datapipe.kernels.tokens.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
 
 NUM_CODES = 0x110000
@@ -39,7 +39,7 @@ _HAN_RANGES = ((0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF))
 @lru_cache(maxsize=1)
 def engine_classes() -> np.ndarray:
     """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. From the cache where it is there."""
-    kept = cache_folder().parent / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
+    kept = cache_home() / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
     if not kept.exists():
         _write_whole(kept, ask_engine(_ASKED))
     table = np.load(kept)

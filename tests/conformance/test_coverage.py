@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.global_steps import batch_of, reduce_all
-from tests.runs import InProcess, run_mixture, write_mixture
 
 from datapipe import catalogue
 from datapipe.config import StageUse
@@ -21,6 +19,8 @@ from datapipe.stage.documents import only_covered
 from datapipe.stage.global_stage import Global
 from datapipe.tasks.run_task import run_task
 from tests.support.executed import executed, not_covered
+from tests.support.global_stages import batch_of, reduce_all
+from tests.support.runs import InProcess, run_mixture, write_mixture
 
 PROSE = (
     "It was the best of times, it was the worst of times, and those who have been there say that it is to be seen with "

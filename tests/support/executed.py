@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from datapipe.source_code.reach import Reached, installed_sources
+from datapipe.source_code.reach import MACHINERY, Reached, installed_sources
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))
@@ -32,7 +32,7 @@ def executed() -> Iterator[set[str]]:
         code = frame.f_code
         if code.co_name == "<module>":
             importing += 1 if event == "call" else -1
-        elif event == "call" and not importing and code.co_filename.startswith(_PACKAGES) and "__name__" in frame.f_globals:
+        elif event == "call" and not importing and _is_analysed(frame):
             name = code.co_qualname.partition(".<")[0]
             if not name.startswith("<"):
                 ran.add(f"{frame.f_globals['__name__']}:{name}")
@@ -45,6 +45,11 @@ def executed() -> Iterator[set[str]]:
         yield ran
     finally:
         sys.setprofile(None)
+
+
+def _is_analysed(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return bool(module) and frame.f_code.co_filename.startswith(_PACKAGES) and module not in MACHINERY
 
 
 def not_covered(ran: set[str], *reached: Reached) -> list[str]:

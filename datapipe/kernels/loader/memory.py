@@ -9,19 +9,51 @@ aligned, and that all of the array lies in memory that is kept until the kernel 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic, overload
+
+from datapipe.kernels import inline
 
 
-def _array_at(dtype: type) -> Callable[[Any, Any], Any]:
+@inline
+def copy_into(out: Any, values: Any) -> None:
+    """Copies (n,) values. `out[:] = values` would compile for 2 s more: numba adds its messages about shapes."""
+    for i in range(len(out)):
+        out[i] = values[i]
+
+
+class ArrayAt:
     """`view(address, length)`, for Python as it stands and for compiled kernels as an integer that becomes a pointer."""
+
+    def __init__(self, dtype: type) -> None:
+        self.dtype = np.dtype(dtype)
+        self.__kernel_code__ = (str(self.dtype), _compiled_view)
+
+    def __call__(self, address: Any, length: Any) -> Any:
+        num_bytes = int(length) * self.dtype.itemsize
+        return np.frombuffer(memoryview((ctypes.c_char * num_bytes).from_address(int(address))), self.dtype)
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        from datapipe.kernels.compiled import inline_dispatcher
+
+        return inline_dispatcher(_compiled_view(self.dtype))
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._dispatcher._numba_type_
+
+
+def _compiled_view(dtype: np.dtype) -> Any:
+    """The function that numba compiles where a kernel calls `view`."""
+    import numba
+    from numba.core import types
+    from numba.extending import intrinsic
+
     as_array: Any = vars(numba)["carray"]  # numba exports it, and no type checker knows
-    pointer_type = types.CPointer(numba.from_dtype(np.dtype(dtype)))
+    pointer_type = types.CPointer(numba.from_dtype(dtype))
 
     def typed(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -32,21 +64,13 @@ def _array_at(dtype: type) -> Callable[[Any, Any], Any]:
     pointer_to: Any = intrinsic(typed)
 
     def view(address: Any, length: Any) -> Any:
-        num_bytes = int(length) * np.dtype(dtype).itemsize
-        return np.frombuffer(memoryview((ctypes.c_char * num_bytes).from_address(int(address))), dtype)
-
-    @overload(view)
-    def compiled(address: Any, length: Any) -> Any:
-        def carry(address: Any, length: Any) -> Any:
-            return as_array(pointer_to(address), length)
-
-        return carry
+        return as_array(pointer_to(address), length)
 
     return view
 
 
-uint16_at = _array_at(np.uint16)
-uint32_at = _array_at(np.uint32)
-int32_at = _array_at(np.int32)
-int64_at = _array_at(np.int64)
-uint64_at = _array_at(np.uint64)
+uint16_at = ArrayAt(np.uint16)
+uint32_at = ArrayAt(np.uint32)
+int32_at = ArrayAt(np.int32)
+int64_at = ArrayAt(np.int64)
+uint64_at = ArrayAt(np.uint64)

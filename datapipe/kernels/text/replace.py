@@ -8,6 +8,7 @@ The caller chooses the replacements (`kernels/redact/stand_ins.py`). One core of
 from __future__ import annotations
 
 from datapipe.kernels import kernel
+from datapipe.kernels.loader.memory import copy_into
 
 
 @kernel(
@@ -33,7 +34,7 @@ def replace_spans(offsets, data, starts, stops, rows, lengths, out_offsets, out)
         j, end = offsets[document], offsets[document + 1]
         while j < end:
             stop = starts[span] if span < len(starts) and starts[span] < end else end
-            out[at : at + stop - j] = data[j:stop]
+            copy_into(out[at : at + stop - j], data[j:stop])
             at += stop - j
             j = stop
             if stop < end:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.loader.memory import copy_into
 from datapipe.kernels.text.words import Lines, Words
 
 REACHES = ()  # look-ups by name are of fields
@@ -61,9 +62,9 @@ def select_spans(
         end, moved = to + stop - start, kept_offsets[kept] - offsets[doc]
         for span in range(start, stop):
             out_starts[to + span - start] = starts[span] + moved
-        out_lengths[to:end] = lengths[start:stop]
-        out_hashes[to:end] = hashes[start:stop]
-        out_chars[to:end] = chars[start:stop]
-        out_flags[to:end] = flags[start:stop]
+        copy_into(out_lengths[to:end], lengths[start:stop])
+        copy_into(out_hashes[to:end], hashes[start:stop])
+        copy_into(out_chars[to:end], chars[start:stop])
+        copy_into(out_flags[to:end], flags[start:stop])
         to, kept = end, kept + 1
         out_offsets[kept] = to

@@ -1,0 +1,51 @@
+"""Which kernels a run calls, so that they are compiled before its tasks need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datapipe import catalogue
+from datapipe.config import Mixture
+from datapipe.errors import UserError
+from datapipe.plan.fingerprint import KINDS, reached_kernels
+from datapipe.stage.base import Stage
+
+COMPILED_WHEN_CALLED = frozenset(
+    f"datapipe.kernels.{name}"
+    for name in (
+        "dedup.contents:find_contents",
+        "filters.fasttext_labels:flat_labels",
+        "filters.repetition:walk_ngrams",
+        "filters.url:normalize",
+        "text.raw_lines:count_totals",
+        "text.raw_lines:widen_lines",
+        "tokens.added_tokens:cut_at_tokens",
+        "tokens.pack:cut_stream",
+        "tokens.pack:fill_rows_32",
+        "tokens.pack:split_by_powers",
+        "tokens.pretokens:cut_cl100k",
+        "tokens.pretokens:cut_deepseek",
+        "tokens.pretokens:cut_o200k",
+    )
+)
+"""Kernels that many runs reach and few call: an option, a tokenizer or a model chooses them. The first call compiles them."""
+
+
+def kernels_of_run(mixture: Mixture) -> list[str]:
+    """The kernels that the tasks of a mixture reach, "module:function", sorted. Raises UserError for a stage that is wrong.
+
+    A kernel that is missing here is compiled by its first caller, while the others that need it wait.
+    """
+    uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
+    stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
+    stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
+    return sorted(reached_kernels(KINDS, stages) - COMPILED_WHEN_CALLED)
+
+
+def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:
+    spec = mixture.sources[source]
+    for path in [spec.path] if isinstance(spec.path, str) else spec.path:
+        try:
+            yield catalogue.reader_for(path) if spec.format == "auto" else catalogue.build_reader(spec.format)
+        except UserError:
+            continue  # listing the inputs raises it, with the place in the mixture

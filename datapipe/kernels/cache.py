@@ -1,0 +1,165 @@
+"""Compiled kernels on disk: one file for each, named by what it was compiled from.
+
+    $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
+                                                              <module>.<kernel>-<key>.lock    while somebody compiles it
+
+A file appears whole (written beside, then renamed), and a damaged one counts as absent. Of processes that need one kernel at
+the same time the first compiles it and the others wait for its lock, then load; the system frees the lock of a process that
+dies. A file system without locks costs a second compilation and nothing else.
+
+A file that is loaded is marked as used, once a day. `remove_unused` deletes what nobody has used for `UNUSED_S`: older forms of
+a kernel, other versions of Python. A process that still runs keeps what it has loaded, and compiles anew what it has not.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe.kernels.keys import version_key
+
+UNUSED_S = 14 * 86_400.0
+_MARKED_EVERY_S = 86_400.0
+_LEFT_OVER_S = 3_600.0
+"""Age of a file that a killed process left half-written; writing one takes milliseconds."""
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC}
+"""A file system without locks, or a cache that cannot be written: each process compiles for itself."""
+
+
+def cache_home() -> Path:
+    """What datapipe keeps on this machine for all runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "datapipe"
+
+
+def kernels_folder() -> Path:
+    """Where compiled kernels of all versions are."""
+    return cache_home() / "kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one compiled kernel is, or will be.
+
+    Attributes:
+        name: of the kernel, for people: "words.split_words".
+        key: digest of what it is compiled from.
+    """
+
+    name: str
+    key: str
+
+    @property
+    def path(self) -> Path:
+        return kernels_folder() / version_key() / f"{self.name}-{self.key}.bin"
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def read(self) -> bytes | None:
+        """What was written, or None where there is nothing whole."""
+        try:
+            content = self.path.read_bytes()
+            if time.time() - self.path.stat().st_mtime > _MARKED_EVERY_S:
+                os.utime(self.path)
+        except (FileNotFoundError, PermissionError):
+            return None
+        data = content[_DIGEST_BYTES:]
+        return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
+
+    def write(self, data: bytes) -> None:
+        """Keeps compiled code, whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        try:
+            temporary.write_bytes(hashlib.sha256(data).digest() + data)
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, *, wait: bool = True) -> Iterator[bool]:
+        """Holds the right to compile this kernel, among all processes and threads of the machine.
+
+        Args:
+            wait: until whoever has it has finished; else the value is False where somebody has it.
+        """
+        try:
+            descriptor = self._locked(wait)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            yield True
+            return
+        if descriptor is None:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._lock_path.unlink(missing_ok=True)  # under the lock: whoever waits for this file sees that it is gone
+            os.close(descriptor)
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    def _locked(self, wait: bool) -> int | None:
+        """A descriptor that holds the lock, or None where another one does and `wait` is false."""
+        import fcntl
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                os.close(descriptor)
+                raise
+            if _is_same_file(descriptor, self._lock_path):
+                return descriptor
+            os.close(descriptor)  # its holder has removed the file, and somebody may have made another
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------ what nobody uses
+
+
+def remove_unused(now: float) -> None:
+    """Deletes what has not been used for `UNUSED_S`, and the folders of earlier releases, which had one for every edit.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    for folder in cache_home().glob("kernels-*"):
+        shutil.rmtree(folder, ignore_errors=True)  # other processes may remove it at the same time, or write into it
+    for folder in kernels_folder().glob("*"):
+        for path in folder.glob("*"):
+            _remove_if_older(path, now - (UNUSED_S if path.suffix == ".bin" else _LEFT_OVER_S))
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+def _remove_if_older(path: Path, limit: float) -> None:
+    with suppress(OSError):  # another process has removed it, or it is another user's
+        if path.stat().st_mtime < limit and path.suffix != ".lock":
+            path.unlink()

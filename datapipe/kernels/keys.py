@@ -1,0 +1,203 @@
+"""What a compiled kernel depends on, as a digest: the key under which it is kept.
+
+    function ──▶ its bytecode and constants ──▶ each global it reads ──┬── number, text, table: its value
+                                                                       ├── NamedTuple: its name and fields
+                                                                       └── @inline helper: the same again, at any depth
+
+The walk goes over function objects, not over files, so the key depends on no path, time stamp, line number, comment or
+docstring, and a helper counts in whichever file it is. Bytecode differs between versions of Python, which are part of
+`version_key`. A global that the walk cannot follow is an error: a kernel never depends on something its key does not cover.
+
+An object that stands for compiled code says what that code is made of in the attribute `__kernel_code__`.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from datapipe.errors import DatapipeError
+
+_VERSIONED_MODULES = ("builtins", "math", "numba", "numpy")
+"""Modules whose content is told by `version_key`, so that their names are enough."""
+
+_LIBRARIES = ("numpy", "numba", "llvmlite")
+
+_CODEGEN_SETTINGS = (
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+    "NUMBA_ENABLE_AVX",
+    "NUMBA_OPT",
+    "NUMBA_LOOP_VECTORIZE",
+    "NUMBA_SLP_VECTORIZE",
+    "NUMBA_BOUNDSCHECK",
+    "NUMBA_DEBUGINFO",
+)
+"""Environment variables by which numba emits other machine code."""
+
+
+@lru_cache(maxsize=1)
+def version_key() -> str:
+    """What compiled code depends on beside the kernel, as the name of a folder: "python3.11.7-numpy2.4.6-…-<digest>".
+
+    The digest covers the processor and its features, as numba's own cache does, and the settings of code generation. It is
+    taken without importing numba, which takes 0.6 s.
+    """
+    import llvmlite.binding as llvm  # pyright: ignore[reportMissingImports]
+
+    target: list[Any] = [llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
+    target += [(name, os.environ.get(name, "")) for name in _CODEGEN_SETTINGS]
+    target += [sys.implementation.cache_tag, sys.version]
+    digest = hashlib.sha256(repr(target).encode()).hexdigest()[:16]
+    libraries = "-".join(f"{name}{version(name)}" for name in _LIBRARIES)
+    return f"python{platform.python_version()}-{libraries}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReached:
+    """All that a kernel is compiled from.
+
+    Attributes:
+        key: its digest, 32 hex digits.
+        bytecode_bytes: size of the bytecode of the kernel and of each helper, which tells about how long it compiles.
+    """
+
+    key: str
+    bytecode_bytes: int
+
+
+def code_reached(function: Callable[..., Any], *more: Any) -> CodeReached:
+    """Follows a function to all code and data that it reaches.
+
+    Args:
+        more: what else decides the compiled code, as text, numbers, tuples and dicts: the signature and the flags.
+    """
+    walk = _Walk()
+    walk.add(function)
+    walk.add(more)
+    return CodeReached(walk.hasher.hexdigest()[:32], walk.bytecode_bytes)
+
+
+class _Walk:
+    """Feeds values to a hasher, each function once."""
+
+    def __init__(self) -> None:
+        self.hasher = hashlib.sha256()
+        self.bytecode_bytes = 0
+        self._seen: dict[int, int] = {}
+        self._where = "a kernel"
+
+    def add(self, value: Any) -> None:
+        """Adds a value and all that it reaches. Raises DatapipeError for a value that it cannot follow."""
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+            self._write(type(value).__qualname__, repr(value))
+        elif isinstance(value, np.ndarray):
+            self._write("array", str(value.dtype), str(value.shape), np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, (tuple, frozenset)):
+            self._add_items(value)
+        elif isinstance(value, Mapping):
+            self._add_items(tuple(sorted(value.items())))
+        elif isinstance(value, CodeType):
+            self._add_code(value)
+        elif isinstance(value, FunctionType) and value.__module__.partition(".")[0] not in _VERSIONED_MODULES:
+            self._add_function(value)
+        elif isinstance(value, ModuleType | FunctionType | BuiltinFunctionType | type | np.ufunc):
+            self._add_named(value)
+        else:
+            self._add_declared(value)
+
+    def _add_items(self, items: tuple[Any, ...] | frozenset[Any]) -> None:
+        self._write(type(items).__qualname__, ",".join(getattr(items, "_fields", ())), str(len(items)))
+        for item in sorted(items, key=repr) if isinstance(items, frozenset) else items:
+            self.add(item)
+
+    def _add_function(self, function: FunctionType) -> None:
+        if id(function) in self._seen:
+            self._write("seen", str(self._seen[id(function)]))
+            return
+        self._seen[id(function)] = len(self._seen)
+        outer, self._where = self._where, f"{function.__module__}.{function.__qualname__}"
+        self.add(function.__code__)
+        self.add((function.__defaults__, function.__kwdefaults__))
+        for cell in function.__closure__ or ():
+            self.add(cell.cell_contents)
+        for name in sorted(set(_global_names(function.__code__))):
+            self._write("global", name)
+            if name in function.__globals__:
+                self.add(function.__globals__[name])
+        self._where = outer
+
+    def _add_code(self, code: CodeType) -> None:
+        self.bytecode_bytes += len(code.co_code)
+        self._write(
+            "code", code.co_code, code.co_exceptiontable, " ".join([*code.co_names, *code.co_varnames, *code.co_freevars])
+        )
+        self._write(str(code.co_argcount), str(code.co_kwonlyargcount), str(code.co_flags & ~_HAS_DOCSTRING))
+        for constant in _constants(code):
+            self.add(constant)
+
+    def _add_named(self, value: Any) -> None:
+        """A module, class or built-in that its name tells, since versions are keyed; or a NamedTuple, which its fields tell."""
+        fields = getattr(value, "_fields", None)
+        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "builtins"
+        if fields is not None:
+            self._write("namedtuple", value.__qualname__, ",".join(fields))
+            self.add(value._field_defaults)
+        elif module.partition(".")[0] in _VERSIONED_MODULES:
+            self._write("name", module, getattr(value, "__qualname__", value.__name__))
+        else:
+            self._refuse(value)
+
+    def _add_declared(self, value: Any) -> None:
+        made_of = getattr(value, "__kernel_code__", None)
+        if made_of is None:
+            self._refuse(value)
+        self.add(made_of)
+
+    def _refuse(self, value: Any) -> None:
+        raise DatapipeError(
+            f"{self._where}: it uses {value!r}, which the key of compiled code cannot cover. A kernel may use numbers, text, "
+            f"arrays, tuples, NamedTuples, @inline functions, and names of {', '.join(_VERSIONED_MODULES)}."
+        )
+
+    def _write(self, *parts: str | bytes) -> None:
+        for part in parts:
+            content = part.encode() if isinstance(part, str) else part
+            self.hasher.update(f"{len(content)}:".encode() + content)
+
+
+def _constants(code: CodeType) -> tuple[Any, ...]:
+    """A function's constants without its docstring, which is the first of them."""
+    if sys.version_info >= (3, 13):
+        has_slot = bool(code.co_flags & _HAS_DOCSTRING)
+    else:  # every function has the slot, None where there is no docstring
+        has_slot = bool(code.co_flags & inspect.CO_NEWLOCALS) and not code.co_name.startswith("<")
+    return code.co_consts[1:] if has_slot else code.co_consts
+
+
+_HAS_DOCSTRING = 0x4000000  # inspect.CO_HAS_DOCSTRING of Python 3.13
+_LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """The globals that a function reads, those of functions inside it too. `dis` would take ten times as long."""
+    high = 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2]):
+        if operation == _LOAD_GLOBAL:
+            yield code.co_names[(high | argument) >> 1]  # the lowest bit says whether it is called
+        high = (high | argument) << 8 if operation == _EXTENDED_ARG else 0
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)

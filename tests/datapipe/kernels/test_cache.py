@@ -1,0 +1,297 @@
+"""Compiled kernels are kept by the code that they reach, whole, and compiled once. The cache's files tell what was compiled.
+
+Each test makes a package of its own with small kernels, and runs it in other processes with a cache of its own:
+
+    shop/helpers.py    @inline doubled
+    shop/kernels.py    @kernel double (calls doubled), @kernel negate (calls nothing)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from datapipe.kernels import IS_COMPILED
+
+pytestmark = pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled with NUMBA_DISABLE_JIT")
+
+_DATAPIPE = Path(__file__).resolve().parents[3]
+_HELPERS = '''
+from datapipe.kernels import inline
+
+@inline
+def doubled(value):
+    """Twice the value."""
+    return value * 2
+'''
+_KERNELS = '''
+import numpy as np
+
+from datapipe.kernels import kernel
+from shop.helpers import doubled
+
+_TABLE = np.array([1, 2, 3])
+
+@kernel("void(int64[::1])")
+def double(out):
+    """Doubles."""
+    for i in range(len(out)):
+        out[i] = doubled(out[i])
+
+@kernel("void(int64[::1])")
+def negate(out):
+    """Negates."""
+    for i in range(len(out)):
+        out[i] = -out[i] * _TABLE[0]
+'''
+_CALL_BOTH = """
+import numpy as np
+from shop.kernels import double, negate
+values = np.array([1, 2, 3])
+double(values)
+negate(values)
+print(*values)
+"""
+_COMPILE = """
+from datapipe.kernels.compiling import compile_kernels
+compile_kernels({names}, 2, lambda name, number, count: print(name))
+"""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The package in a folder, and a cache."""
+
+    folder: Path
+    home: Path
+
+    def write(self, helpers: str = _HELPERS, kernels: str = _KERNELS) -> None:
+        package = self.folder / "shop"
+        package.mkdir(parents=True, exist_ok=True)
+        for name, content in {"__init__": "", "helpers": helpers, "kernels": kernels}.items():
+            (package / f"{name}.py").write_text(content)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        path = os.pathsep.join([str(self.folder), str(_DATAPIPE)])
+        return {**os.environ, "XDG_CACHE_HOME": str(self.home), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
+
+    def run(self, code: str = _CALL_BOTH) -> str:
+        with self.start(code) as process:
+            said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        return said.strip()
+
+    def compiled(self) -> dict[str, int]:
+        """How many forms of each kernel were compiled and kept."""
+        counts: dict[str, int] = {}
+        for path in self.files(".bin"):
+            name = path.name.partition("-")[0]
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    def files(self, suffix: str) -> list[Path]:
+        return [path for path in self.home.rglob("*") if path.suffix == suffix]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path / "first", tmp_path / "cache")
+    made.write()
+    return made
+
+
+@pytest.fixture(scope="module")
+def full_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has both kernels."""
+    folder = tmp_path_factory.mktemp("full")
+    made = Shop(folder / "first", folder / "cache")
+    made.write()
+    assert made.run() == "-2 -4 -6"
+    assert made.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+    return made.home
+
+
+@pytest.fixture
+def stocked(shop: Shop, full_cache: Path) -> Shop:
+    """With both kernels in the cache."""
+    shutil.copytree(full_cache, shop.home)
+    return shop
+
+
+def test_cache_comment_above_a_kernel_compiles_nothing(stocked: Shop) -> None:
+    stocked.write(kernels="# A line more.\n\n" + _KERNELS)
+    assert stocked.run() == "-2 -4 -6"
+    assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+
+
+def test_cache_docstrings_of_kernel_and_helper_compile_nothing(stocked: Shop) -> None:
+    stocked.write(
+        _HELPERS.replace("Twice the value", "The value, two times"), _KERNELS.replace("Doubles.", "Makes twice as much.")
+    )
+    stocked.run()
+    assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+
+
+def test_cache_helper_in_another_file_recompiles_its_dependents_alone(stocked: Shop) -> None:
+    stocked.write(helpers=_HELPERS.replace("value * 2", "value * 3"))
+    assert stocked.run() == "-3 -6 -9"
+    assert stocked.compiled() == {"kernels.double": 2, "kernels.negate": 1}
+
+
+def test_cache_table_that_a_kernel_reads_recompiles_it(stocked: Shop) -> None:
+    stocked.write(kernels=_KERNELS.replace("[1, 2, 3]", "[5, 2, 3]"))
+    assert stocked.run() == "-10 -20 -30"
+    assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 2}
+
+
+def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Path) -> None:
+    second = Shop(tmp_path / "second", stocked.home)
+    second.write()
+    assert second.run() == "-2 -4 -6"
+    assert second.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+
+
+def test_cache_module_that_no_key_covers_is_an_error(shop: Shop) -> None:
+    shop.write(
+        kernels=_KERNELS.replace("import numpy as np", "import os\nimport numpy as np").replace("_TABLE[0]", "len(os.sep)")
+    )
+    with shop.start(_CALL_BOTH.replace("negate(values)", "negate.entry")) as process:
+        process.communicate()
+    assert process.returncode != 0
+    assert "kernels.negate" not in shop.compiled()
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_cache_damaged_file_is_compiled_anew(stocked: Shop, damage) -> None:
+    for path in stocked.files(".bin"):
+        path.write_bytes(damage(path.read_bytes()))
+    assert stocked.run() == "-2 -4 -6"
+    before = [path.read_bytes() for path in stocked.files(".bin")]
+    assert stocked.run() == "-2 -4 -6"
+    assert [path.read_bytes() for path in stocked.files(".bin")] == before
+
+
+def test_compile_kernels_named_ones_alone_are_compiled(shop: Shop) -> None:
+    assert shop.run(_COMPILE.format(names=["shop.kernels:negate", "shop.helpers:doubled"])) == "kernels.negate"
+    assert shop.compiled() == {"kernels.negate": 1}
+    assert shop.files(".lock") == []
+
+
+def test_compile_kernels_again_compiles_none(stocked: Shop) -> None:
+    assert stocked.run(_COMPILE.format(names=["shop.kernels:negate", "shop.kernels:double"])) == ""
+
+
+def test_compile_kernels_that_cannot_be_compiled_are_named(shop: Shop) -> None:
+    shop.write(helpers=_HELPERS.replace("value * 2", "value.no_such_attribute"))
+    code = """
+        from datapipe.errors import DatapipeError
+        from datapipe.kernels.compiling import compile_kernels
+        try:
+            compile_kernels(["shop.kernels:double", "shop.kernels:negate"], 2, lambda name, number, count: None)
+        except DatapipeError as error:
+            print("kernels.double" in str(error), "kernels.negate" in str(error))
+    """
+    assert shop.run(code) == "True False"
+    assert shop.compiled() == {"kernels.negate": 1}
+
+
+_HOLD = """
+import sys
+from shop.kernels import double
+with double.entry.lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _held(shop: Shop, code: str = _HOLD) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, env=shop.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+_COUNTING = """
+from datapipe.kernels import compiled
+from shop.kernels import double
+save = compiled._KernelCache.save_overload
+compiled._KernelCache.save_overload = lambda *arguments: (print("compiled", flush=True), save(*arguments))
+import numpy as np
+values = np.array([1])
+double(values)
+print(*values)
+"""
+
+
+def test_cache_two_processes_that_need_one_kernel_compile_it_once(shop: Shop) -> None:
+    holder = _held(shop)
+    processes = [shop.start(_COUNTING) for _ in range(2)]  # both wait for the lock, whichever comes first to it
+    holder.communicate("go", timeout=60)
+    said = sorted(process.communicate(timeout=120)[0] for process in processes)
+    assert said == ["2\n", "compiled\n2\n"]
+    assert shop.files(".lock") == []
+
+
+def test_cache_compiler_that_is_killed_leaves_nothing_and_frees_its_kernel(shop: Shop) -> None:
+    writing = _HOLD.replace("    print", "    double.entry.path.with_suffix('.0.tmp').write_bytes(b'half')\n    print")
+    holder = _held(shop, writing)
+    waiting = shop.start(_CALL_BOTH)
+    holder.kill()
+    holder.communicate()
+    assert waiting.communicate(timeout=120)[0].strip() == "-2 -4 -6"
+    assert shop.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+
+
+def test_compilation_that_is_closed_at_once_leaves_whole_files_and_no_process(shop: Shop) -> None:
+    code = """
+        from datapipe.kernels.compiling import Compilation
+        with Compilation(["shop.kernels:double", "shop.kernels:negate"], 2, lambda *told: None) as compilation:
+            process = compilation._process
+        print(process.returncode is not None)
+    """
+    assert shop.run(code) == "True"
+    assert shop.run() == "-2 -4 -6"
+    assert shop.compiled() == {"kernels.double": 1, "kernels.negate": 1}
+
+
+def test_remove_unused_deletes_what_nobody_used_and_folders_of_earlier_releases(stocked: Shop) -> None:
+    legacy = stocked.home / "datapipe" / "kernels-0123-numba0.61.0"
+    (legacy / "words_ab").mkdir(parents=True)
+    (legacy / "words_ab" / "words.split-1.py311.nbi").write_bytes(b"old")
+    other = stocked.home / "datapipe" / "kernels" / "python3.10-numpy1"
+    other.mkdir()
+    kept = stocked.files(".bin")
+    for path in (
+        other / "words.split-00.bin",
+        kept[0].with_name("kernels.gone-00.bin"),
+        kept[0].with_name("kernels.gone.0.tmp"),
+    ):
+        path.write_bytes(b"old")
+        os.utime(path, (0, 0))
+    stocked.run("import time\nfrom datapipe.kernels.cache import remove_unused\nremove_unused(time.time())")
+    assert not legacy.exists()
+    assert not other.exists()
+    assert stocked.files(".bin") == kept
+    assert stocked.files(".tmp") == []
+
+
+def test_cache_kernel_that_is_loaded_counts_as_used(stocked: Shop) -> None:
+    for path in stocked.files(".bin"):
+        os.utime(path, (0, 0))
+    stocked.run()
+    stocked.run("import time\nfrom datapipe.kernels.cache import remove_unused\nremove_unused(time.time())")
+    assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 1}

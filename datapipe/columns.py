@@ -22,17 +22,18 @@ KEY_TYPE = pa.binary(KEY_BYTES)
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array, without a copy.
+    """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
 
     The array must hold no nulls: a text is a text, and readers turn missing ones into quarantine.
     """
     assert pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type), texts.type
     assert texts.null_count == 0
     _, offset_buffer, data_buffer = texts.buffers()
-    if len(texts) == 0 or offset_buffer is None:
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    offsets = np.frombuffer(offset_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    offsets, data = np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    if len(texts) > 0 and offset_buffer is not None:
+        offsets = np.frombuffer(offset_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        data = data if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    offsets.flags.writeable = data.flags.writeable = False
     return offsets, data
 
 

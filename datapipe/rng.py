@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+"""The increment of splitmix64's counter, and the multipliers of its finaliser."""
 
 
 def seed_for(root: int, *names: str | int) -> int:
@@ -34,8 +35,8 @@ def mix64(values: np.ndarray) -> np.ndarray:
     Args:
         values: (n,) uint64.
     """
-    values = (values ^ (values >> np.uint64(30))) * _MIX_1
-    values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    values = (values ^ (values >> np.uint64(30))) * MIX_1
+    values = (values ^ (values >> np.uint64(27))) * MIX_2
     return values ^ (values >> np.uint64(31))
 
 
@@ -48,7 +49,7 @@ def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
     """
     file_hash, place = halves
     with np.errstate(over="ignore"):
-        return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + _GOLDEN + place) ^ np.uint64(seed))
+        return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + GOLDEN + place) ^ np.uint64(seed))
 
 
 def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:

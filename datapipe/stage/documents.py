@@ -173,7 +173,7 @@ class DocumentBatch:
 
     @cached_property
     def buffers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offsets (num_docs + 1,) int64 and bytes uint8 of the texts; see `columns.text_buffers`."""
+        """Offsets (num_docs + 1,) int64 and bytes uint8 of the texts, read-only; see `columns.text_buffers`."""
         return columns.text_buffers(self.texts)
 
     @property

@@ -23,6 +23,8 @@ import numpy as np
 from datapipe.errors import UserError
 from datapipe.kernels.filters import fasttext as features
 from datapipe.kernels.filters import fasttext_labels as kernels
+from datapipe.kernels.hashing import num_slots_for
+from datapipe.kernels.types import input_record
 from datapipe.stage.fasttext_file import (
     LABEL,
     NEGATIVES,
@@ -81,64 +83,67 @@ class CompiledModel:
     """Why the kernels cannot judge by it: they can."""
 
     def __init__(self, file: ModelFile) -> None:
-        self.labels, self._path = file.labels, file.path
-        self._matrix, self._words = _made_dense(file.matrix), _indexed(file.data, file.dictionary)
-        self._buckets = _bucket_rows(file.options.num_buckets, file.dictionary)
-        self._options, self._settings = file.options, _settings(file)
-        self._norms = file.output.norms if len(file.output.codes) else np.ones(len(file.labels), np.float32)
-        rows, is_tree = file.output.directions(), file.options.loss == TREE
-        self._output = rows if is_tree else np.ascontiguousarray(rows.T)
-        self._tree = _huffman(file.dictionary.counts.tolist()) if is_tree else None
+        self.labels, self._path, self._options = file.labels, file.path, file.options
+        matrix = _made_dense(file.matrix)
+        coded = input_record(features.CodedRows, (matrix.codes, matrix.centroids, matrix.norms))
+        self._model = features.Model(entries=_indexed(file.data, file.dictionary), features=_features(file), coded=coded)
+        self._dense, self._layer = matrix.dense, _layer(file)
 
     def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each text, as indices in `labels` (num_docs, k) int32, and their scores (num_docs, k) float64.
 
         The best stands first; -1 and 0 stand where there is none: all along for a text without words.
         """
-        means, num_rows = self._means(starts, stops, data)
+        embedding = self._embedding(starts, stops, data)
         labels, scores = np.empty((len(starts), k), np.int32), np.empty((len(starts), k), np.float64)
         best, num_labels = np.empty(k, np.float32), len(self.labels)
-        if self._tree:
-            paths = [np.empty(num_labels + 1, np.int32), np.empty(num_labels + 1, np.float32)]
-            kernels.tree_labels(means, num_rows, self._output, self._norms, *self._tree, *paths, best, labels, scores)
+        if isinstance(self._layer, kernels.TreeLayer):
+            scratch = kernels.TreeScratch(nodes=np.empty(num_labels + 1, np.int32), paths=np.empty(num_labels + 1, np.float32))
+            kernels.tree_labels(embedding.means, embedding.num_rows, self._layer, scratch, best, labels, scores)
         else:
-            kind = kernels.SOFTMAX if self._options.loss == SOFTMAX else kernels.SIGMOID
             chances = np.empty(num_labels, np.float32)
-            kernels.flat_labels(means, num_rows, self._output, self._norms, kind, _sigmoids(), chances, best, labels, scores)
+            kernels.flat_labels(embedding.means, embedding.num_rows, self._layer, chances, best, labels, scores)
         return labels, scores
 
-    def _means(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The mean of the rows of each text (num_docs, dim) float32, and how many rows those are (num_docs,)."""
-        matrix, longest = self._matrix, int((stops - starts).max(initial=0))
-        rows = [matrix.dense, matrix.codes, matrix.centroids, matrix.norms]
-        spelled = np.empty(longest + 2 + self._options.max_chars + features.LANES, np.uint32)
-        run_hashes = np.empty(longest // 2 + 2, np.uint64)
-        means, num_rows = np.empty((len(starts), self._options.dim), np.float32), np.empty(len(starts), np.int64)
-        words, buckets, settings = self._words, self._buckets, self._settings
-        features.embed(starts, stops, data, *words, *buckets, *settings, *rows, spelled, run_hashes, means, num_rows)
-        if not np.isfinite(means).all():
+    def _embedding(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> features.Embedding:
+        """The mean of the rows of each text, and how many rows those are."""
+        longest = int((stops - starts).max(initial=0))
+        out = features.room_for_embedding(len(starts), self._options.dim, longest, self._options.max_chars)
+        features.embed(starts, stops, data, self._model, self._dense, out)
+        if not np.isfinite(out.means).all():
             raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
-        return means, num_rows
+        return out
 
 
-def _settings(file: ModelFile) -> tuple[int, ...]:
-    """The numbers that `embed` takes, from `num_words` to `num_buckets`."""
+def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
+    """The output layer for the loss that the model was trained with."""
+    norms = file.output.norms if len(file.output.codes) else np.ones(len(file.labels), np.float32)
+    rows = file.output.directions()
+    if file.options.loss == TREE:
+        return input_record(kernels.TreeLayer, (rows, norms, *_huffman(file.dictionary.counts.tolist())))
+    kind = kernels.SOFTMAX if file.options.loss == SOFTMAX else kernels.SIGMOID
+    return input_record(kernels.FlatLayer, (np.ascontiguousarray(rows.T), norms, kind, _sigmoids()))
+
+
+def _features(file: ModelFile) -> features.Features:
+    """The features that the model knows, and their rows."""
     options, dictionary = file.options, file.dictionary
     words = zip(dictionary.starts[: dictionary.num_words].tolist(), dictionary.stops[: dictionary.num_words].tolist())
     near = [entry for entry, (start, stop) in enumerate(words) if stop - start == len(_END_OF_LINE)]
     spans = [slice(dictionary.starts[entry], dictionary.stops[entry]) for entry in near]
-    found = [entry for entry, span in zip(near, spans) if file.data[span].tobytes() == _END_OF_LINE]
+    ends = [entry for entry, span in zip(near, spans) if file.data[span].tobytes() == _END_OF_LINE]
     keeps_none = dictionary.pruned is not None and not len(dictionary.pruned)
     features_of = (0, 0, 1) if keeps_none else (options.min_chars, options.max_chars, options.run_words)
-    return dictionary.num_words, found[-1] if found else -1, *features_of, max(options.num_buckets, 1)
+    numbers = (dictionary.num_words, ends[-1] if ends else -1, *features_of, max(options.num_buckets, 1))
+    return input_record(features.Features, (*numbers, *_bucket_rows(options.num_buckets, dictionary)))
 
 
-def _indexed(data: np.ndarray, dictionary: Dictionary) -> tuple[np.ndarray, ...]:
+def _indexed(data: np.ndarray, dictionary: Dictionary) -> features.Entries:
     """The dictionary as `embed` takes it, with its hash table at most half full."""
     hashes = np.empty(len(dictionary.starts), np.uint32)
-    table = np.full(1 << (2 * len(hashes)).bit_length(), -1, np.int32)
+    table = np.full(num_slots_for(len(hashes)), -1, np.int32)
     features.index_words(dictionary.starts, dictionary.stops, data, hashes, table)
-    return dictionary.starts, dictionary.stops, data, hashes, table
+    return input_record(features.Entries, (dictionary.starts, dictionary.stops, data, hashes, table))
 
 
 def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, np.ndarray]:

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.text import normalize
 from datapipe.kernels.text.unicode_classes import stable_table
 from datapipe.kernels.tokens import bpe
 from datapipe.kernels.tokens.added_tokens import PASSED_OVER, TEXT, cut_at_tokens, token_trie
+from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
+from datapipe.kernels.types import input_record
 from datapipe.tokens.recognition import Added, Recognised, recognise
 
 _NUM_LINES, _NUM_LONG_LINES = 1 << 17, 1 << 14
@@ -60,23 +63,23 @@ class CompiledEncoder:
     def __init__(self, model: Mapping[str, Any], recognised: Recognised) -> None:
         self._recognised = recognised
         vocabulary, letters = model["vocab"], byte_alphabet()
-        self._byte_ids = np.zeros(256, np.int32)
+        byte_ids = np.zeros(256, np.int32)
         for letter, byte in letters.items():
-            self._byte_ids[byte] = vocabulary.get(letter, 0)  # bytes that UTF-8 never has may be no tokens
+            byte_ids[byte] = vocabulary.get(letter, 0)  # bytes that UTF-8 never has may be no tokens
         lines = [merge for merge in model["merges"] if not (isinstance(merge, str) and merge.startswith("#version"))]
         merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in lines]
         ids = np.array([(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in merges], np.int64).reshape(-1, 3)
-        self._merges = bpe.merge_table(*(np.ascontiguousarray(column) for column in ids.T))
-        self._whole = _token_table(vocabulary, letters) if recognised.ignore_merges else _token_table({}, letters)
+        merge_table = bpe.merge_table(*(np.ascontiguousarray(column) for column in ids.T))
+        whole = _token_table(vocabulary if recognised.ignore_merges else {}, letters)
+        self._tokens = input_record(bpe.Tokens, (byte_ids, merge_table, recognised.ignore_merges, *whole))
         self._tries = [
             token_trie(_tokens_of(recognised.added, normalized))
             for normalized in (False, True)
             if any(not token.special and token.normalized == normalized for token in recognised.added)
         ]
         self._stable = stable_table(recognised.normalizer) if recognised.normalizer else None  # pyright: ignore[reportArgumentType]
-        self._lines = np.zeros((_NUM_LINES, bpe.LINE_WORDS), np.uint64)
-        self._long_lines = np.zeros((_NUM_LONG_LINES, bpe.LONG_WORDS), np.uint64)
-        self._scratch = _scratch(1 << 12)
+        caches = np.zeros((_NUM_LINES, LINE_WORDS), np.uint64), np.zeros((_NUM_LONG_LINES, LONG_WORDS), np.uint64)
+        self._workspace = bpe.Workspace(*caches, *_scratch(1 << 12))
         self._ends = np.zeros(0, np.int64)  # kept from call to call: its pages are touched once
 
     def unstable(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
@@ -99,12 +102,9 @@ class CompiledEncoder:
         if num_bytes > len(self._ends):
             self._ends = np.empty(num_bytes, np.int64)
         ends = self._ends[: self._recognised.cut(parts, data, self._ends)]
-        self._make_room(int(bpe.longest_piece(int(parts[0]), ends)))
+        self._make_room(bpe.longest_piece(int(parts[0]), ends))
         part_offsets, out = np.empty(len(parts), np.int64), np.empty(num_bytes + len(parts), np.int32)
-        tables = (self._byte_ids, self._merges, self._recognised.ignore_merges, *self._whole)
-        num_ids = bpe.encode_pieces(
-            parts, data, fixed, ends, *tables, self._lines, self._long_lines, *self._scratch, part_offsets, out
-        )
+        num_ids = bpe.encode_pieces(parts, data, fixed, ends, self._tokens, self._workspace, part_offsets, out)
         return out[:num_ids], part_offsets[text_offsets]
 
     def _parts(self, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -119,8 +119,8 @@ class CompiledEncoder:
         return np.ascontiguousarray(offsets), fixed, text_offsets
 
     def _make_room(self, longest_piece: int) -> None:
-        if longest_piece > len(self._scratch[0]):
-            self._scratch = _scratch(1 << longest_piece.bit_length())
+        if longest_piece > len(self._workspace.ids):
+            self._workspace = bpe.Workspace(*self._workspace[:2], *_scratch(1 << longest_piece.bit_length()))
 
 
 def _tokens_of(added: tuple[Added, ...], normalized: bool) -> dict[bytes, int]:
@@ -137,12 +137,12 @@ def _token_table(vocabulary: Mapping[str, int], letters: Mapping[str, int]) -> t
             tokens[number] = bytes(letters[letter] for letter in token)
     offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
     data = np.frombuffer(b"".join(tokens) or b"\0", np.uint8)
-    slots = np.full(1 << (2 * len(tokens) + 2).bit_length(), -1, np.int32)
+    slots = np.full(num_slots_for(len(tokens)), -1, np.int32)
     bpe.fill_vocabulary(offsets, data, slots)
     return slots, offsets, data
 
 
 def _scratch(longest_piece: int) -> tuple[np.ndarray, ...]:
-    """Working space of `bpe.encode_pieces`."""
+    """What `bpe.Workspace` has beside its caches."""
     ids, following, before = (np.empty(longest_piece, np.int32) for _ in range(3))
     return ids, following, before, np.empty(longest_piece, np.uint64), np.empty(3 * longest_piece, np.uint64)

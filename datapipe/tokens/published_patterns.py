@@ -54,13 +54,13 @@ class Pattern:
         """
         flags = self.flags
         if self.family == "gpt2":
-            return int(cut_gpt2(offsets, data, gpt2_table(flags.numbers_apart), flags.longest_number, ends))
+            return cut_gpt2(offsets, data, gpt2_table(flags.numbers_apart), flags.longest_number, ends)
         if self.family == "cl100k":
             table = cl100k_table(flags.marks_are_letters, flags.numbers_apart)
-            return int(cut_cl100k(offsets, data, table, flags.longest_number, flags.whole_tail, ends))
+            return cut_cl100k(offsets, data, table, flags.longest_number, flags.whole_tail, ends)
         if self.family == "o200k":
-            return int(cut_o200k(offsets, data, o200k_table(), flags.longest_number, flags.contractions, ends))
-        return int(cut_deepseek(offsets, data, deepseek_table(), ends))
+            return cut_o200k(offsets, data, o200k_table(), flags.longest_number, flags.contractions, ends)
+        return cut_deepseek(offsets, data, deepseek_table(), ends)
 
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -10,6 +10,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.kernels.dedup import substring
+from datapipe.kernels.dedup.substring_tokens import TokenRules, token_rules
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import key_hash
 from stages.dedup._cutting import cut_rows
@@ -79,9 +80,14 @@ class Grams:
         return self.length - self.gram + 1
 
     @property
-    def text(self) -> tuple[np.ndarray, bool, int]:
-        """What every kernel asks for."""
-        return substring.token_table(), self.by_bytes, self.length
+    def rules(self) -> TokenRules:
+        """What kernels take for a token."""
+        return token_rules(self.by_bytes)
+
+    @property
+    def sizes(self) -> substring.WindowSizes:
+        """How kernels take tokens together."""
+        return substring.window_sizes(self.length, self.gram, self.piece_tokens)
 
 
 def emitted(batch: DocumentBatch, grams: Grams, keep: str, rank: np.uint16) -> dict[str, pa.RecordBatch]:
@@ -108,19 +114,19 @@ def _selected(batch: DocumentBatch, grams: Grams) -> list[np.ndarray]:
     """What `substring.select_anchors` finds in all parts of documents: pieces; anchors, (num_anchors, 5) int64: document,
     number of the piece, first byte, bytes, trims; their halves; echoes, (num_echoes, 3) int64: document, first byte, last."""
     parts, (_, data) = batch.parts, batch.buffers
-    room = (
+    room = substring.AnchorsOut(
         np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
         np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
         np.empty((_ROOM_ANCHORS, 2), np.uint64),
         np.empty((_ROOM_ANCHORS, substring.NUM_ECHO), np.int64),
     )
-    fixed = (*grams.text, grams.gram, grams.piece_tokens, substring.powers_of_radix(grams.length))
-    scratch = substring.scratch(grams.piece_tokens, grams.length)
+    rules, sizes = grams.rules, grams.sizes
+    scratch = substring.scratch_for(sizes)
     state, num_pieces = np.array([0, parts.offsets[0], 0, 0, 0], np.int64), 0
     found: list[tuple[np.ndarray, ...]] = [tuple(one[:0] for one in room)]
     while state[0] < len(parts.documents):
         recent = substring.recent_anchors()
-        num_anchors = int(substring.select_anchors(parts.offsets, data, *fixed, *scratch, recent, state, *room))
+        num_anchors = substring.select_anchors(parts.offsets, data, rules, sizes, scratch, recent, state, room)
         counts = (state[3], num_anchors, num_anchors, state[4])
         pieces, anchors, halves, echoes = (one[:count].copy() for one, count in zip(room, counts))
         anchors[:, 0] += num_pieces

@@ -14,6 +14,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.kernels.dedup import substring
+from datapipe.kernels.types import input_record
 from datapipe.stage.tables import is_new, key_hash
 from stages.dedup._cutting import cut_rows
 from stages.dedup._passages import Grams
@@ -100,13 +101,14 @@ def windows_of(candidates: pa.RecordBatch, passages: pa.RecordBatch, grams: Gram
     spans = spans[np.argsort(here[spans], kind="stable")]
     passage, begins = here[spans], columns.numbers(passages.column("start"))
     starts, sizes = columns.numbers(candidates.column("start"))[spans], columns.numbers(candidates.column("size"))[spans]
-    froms, sizes = starts - begins[passage], sizes.astype(np.int64)
+    sizes = sizes.astype(np.int64)
     room = int(np.minimum(sizes, grams.most_windows).sum())
     windows, halves = np.empty((room, 3), np.int64), np.empty((room, 2), np.uint64)
     met = columns.numbers(candidates.column("gram"))[spans]
-    scratch, powers = substring.scratch(grams.piece_tokens, grams.length)[:3], substring.powers_of_radix(grams.length)
-    texts = columns.text_buffers(passages.column("text"))
-    found = int(substring.hash_windows(*texts, *grams.text, powers, passage, froms, sizes, met, *scratch, windows, halves))
+    anchor_spans = input_record(substring.AnchorSpans, (passage, starts - begins[passage], sizes, met))
+    offsets, data = columns.text_buffers(passages.column("text"))
+    scratch = substring.scratch_for(grams.sizes)
+    found = substring.hash_windows(offsets, data, grams.rules, grams.sizes, anchor_spans, scratch, windows, halves)
     windows, halves = windows[:found], halves[:found]
     candidate = spans[windows[:, 0]]
     keys = columns.keys_from(columns.key_matrix(candidates.column("key"))[candidate])

@@ -11,6 +11,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.dedup import substring
+from datapipe.kernels.dedup.substring_tokens import token_rules
 from stages.dedup._passages import Grams
 
 
@@ -50,7 +51,7 @@ def _tokens(offsets: np.ndarray, data: np.ndarray, by_bytes: bool) -> tuple[np.n
         return np.arange(offsets[0], offsets[-1]), data[offsets[0] : offsets[-1]], documents
     room = int(offsets[-1] - offsets[0])
     starts, hashes, documents = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)
-    count = int(substring.list_tokens(offsets, data, substring.token_table(), starts, hashes, documents))
+    count = substring.list_tokens(offsets, data, token_rules(False), starts, hashes, documents)
     return starts[:count], hashes[:count], documents[:count]
 
 

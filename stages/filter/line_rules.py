@@ -99,14 +99,14 @@ class LineRules(ProfiledFilter):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         offsets, data = batch.buffers
-        judged = line_rules.judge(batch.lines, data, self._limits())
+        judged = line_rules.judge(batch.lines, data, self._limits(), self.symbol_lines)
         before, after = judged.sums[:, line_rules.WORDS_BEFORE], judged.sums[:, line_rules.WORDS_AFTER]
         removed = np.where(before > 0, (before - after) / np.maximum(before, 1), 1.0)
         result = FilterResult.judged(self.rules(), [removed])
         of_kept = np.where(result.keep[:, np.newaxis], judged.sums, 0)
         new = {name: pa.array(of_kept[:, list(reasons)].sum(axis=1)) for name, reasons in _TALLIES.items()}
         if of_kept[:, line_rules.KEPT + 1 : line_rules.NUM_REASONS].any():
-            new["text"] = columns.texts_from(*line_rules.written(offsets, data, batch.lines, judged, result.keep))
+            new["text"] = columns.texts_from(*line_rules.written(offsets, data, batch.lines, judged.edits, result.keep))
         return replace(result, columns=new)
 
     def _limits(self) -> line_rules.Limits:
@@ -117,5 +117,4 @@ class LineRules(ProfiledFilter):
             min_words=self.min_words,
             max_phrase_words=self.max_phrase_words,
             loose_dots=self.any_after_read_more,
-            symbols=self.symbol_lines,
         )

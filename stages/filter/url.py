@@ -37,6 +37,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.filters import url, url_lists
+from datapipe.kernels.types import input_record
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.filter import _url_lists as lists
@@ -191,6 +192,6 @@ def _count(
     offsets: np.ndarray, data: np.ndarray, automaton: url_lists.Automaton, first_soft: int | None, out: np.ndarray
 ) -> None:
     """Counts words below `first_soft` and from it on, or, where that is None, all entries as parts of words."""
-    tables = (automaton.classes, automaton.steps, automaton.patterns, automaton.links)
     first = automaton.num_patterns if first_soft is None else first_soft
-    url_lists.count_words(offsets, data, *tables, first, first_soft is not None, out)
+    tables = input_record(url_lists.Automaton, automaton)  # a stage that was pickled has writable arrays
+    url_lists.count_words(offsets, data, tables, first, first_soft is not None, out)

@@ -40,12 +40,12 @@ def edited(text: str, loose_dots: bool) -> str:
     return text if text.strip() else ""
 
 
-def judged(line: bytes, limits: Limits) -> tuple[int, int, int, bytes]:
+def judged(line: bytes, limits: Limits, symbols: str) -> tuple[int, int, int, bytes]:
     """(reason, words before, words after, the rest where it was edited)."""
     text = decoded(line)
     before, words = counted(text), len(text.split())
     reason = KEPT
-    if limits.symbols and text[0] in limits.symbols and set(text) <= {*limits.symbols, " "}:
+    if symbols and text[0] in symbols and set(text) <= {*symbols, " "}:
         reason = SYMBOLS
     elif sum(map(str.isupper, text)) / len(text) > limits.max_uppercase:
         reason = UPPERCASE

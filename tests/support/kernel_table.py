@@ -85,13 +85,13 @@ class Row:
         kernel: as declared in `datapipe/kernels`.
         arguments: makes them of a case, fresh ones each time.
         oracle: the inputs -> (what is returned, the start of each output).
-        num_outputs: how many of the last arguments the kernel writes to.
+        num_outputs: how many of the last arguments the kernel writes to; the oracle tells the arrays of a record one by one.
         variant: tells rows of one kernel apart.
         valid_only: the kernel is promised UTF-8, and says so.
         from_case: the oracle is given the case, where its texts are not among the inputs.
     """
 
-    kernel: Kernel
+    kernel: Kernel[..., Any]
     arguments: Callable[[Case], Sequence[Any]]
     oracle: Callable[..., tuple[Any, Sequence[Any]]]
     num_outputs: int = 1
@@ -107,7 +107,8 @@ class Row:
         """What the kernel returns and its outputs."""
         arguments = list(self.arguments(case))
         returned = self.kernel(*arguments)
-        return returned, arguments[len(arguments) - self.num_outputs :]
+        outputs = arguments[len(arguments) - self.num_outputs :]
+        return returned, [array for output in outputs for array in (output if isinstance(output, tuple) else (output,))]
 
     def expected(self, case: Case) -> tuple[Any, Sequence[Any]]:
         if self.from_case:
@@ -152,7 +153,7 @@ def rows_by_kernel() -> dict[str, list[Row]]:
 
 
 def kernel_names() -> list[str]:
-    """Names ("words.find_words") of the functions of `datapipe/kernels` that are decorated with `@kernel(…)`."""
+    """Names ("words.find_words") of the functions of `datapipe/kernels` that are decorated with `@kernel`."""
     package = find_spec("datapipe.kernels")
     assert package is not None
     assert package.origin is not None
@@ -161,12 +162,12 @@ def kernel_names() -> list[str]:
 
 
 def _decorated(source: str) -> Iterator[str]:
-    if "@kernel(" not in source:
+    if "@kernel\n" not in source:
         return
     for node in ast.parse(source).body:
         for decorator in getattr(node, "decorator_list", []):
             match decorator, node:
-                case ast.Call(func=ast.Name(id="kernel")), ast.FunctionDef(name=name):
+                case ast.Name(id="kernel"), ast.FunctionDef(name=name):
                     yield name
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int64s, Int64sOut
 
 
 def connected_components(num_nodes: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -36,8 +37,8 @@ def _find(parents, node):
     return node
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), int64[::1])")
-def join(a, b, labels) -> None:
+@kernel
+def join(a: Int64s, b: Int64s, labels: Int64sOut) -> None:
     """Labels every node with the smallest node of its component.
 
     Args:

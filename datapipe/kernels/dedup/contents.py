@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.types import Int64s, UInt8s, UInt8sOut
 
 BLANK, DIGITS, LETTERS = 0, 1, 2
 """No letter and no digit; digits and no letter; a letter."""
@@ -26,8 +27,8 @@ def _classes() -> np.ndarray:
 _CLASSES = _classes()
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), uint8[::1])")
-def find_contents(offsets, data, contents) -> None:
+@kernel
+def find_contents(offsets: Int64s, data: UInt8s, contents: UInt8sOut) -> None:
     """The greatest of `BLANK`, `DIGITS` and `LETTERS` that a byte of each text is.
 
     Args:

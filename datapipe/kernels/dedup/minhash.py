@@ -26,18 +26,31 @@ web text with 112 permutations over word 5-grams.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import eight_bytes, mix64
+from datapipe.kernels.hashing import FNV_BASIS, eight_bytes, mix64
+from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.types import (
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt8sOut,
+    UInt32Matrix,
+    UInt32MatrixOut,
+    UInt64s,
+    UInt64sOut,
+    input_record,
+)
+from datapipe.rng import GOLDEN
 
 _BLOCK = 256
 _PADDING_BYTES = 8
-_WORD = np.uint64(0xCBF29CE484222325)
+_WORD = FNV_BASIS
 _CHARACTER = np.uint64(0xA0761D6478BD642F)
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER = GOLDEN
 _RADIX = np.uint64(0xD1342543DE82EF9B)  # 3 mod 8: differences of its small powers keep all but a few of the 64 bits
 _SHORT = np.uint64(1 << 32)  # the namespace of documents without a shingle, past every band
 _ONES = np.uint64(0x0101010101010101)
@@ -47,32 +60,48 @@ _GREATEST = np.int64(2**63 - 1)
 _0, _1, _4, _7, _8, _29, _32, _56 = (np.uint64(number) for number in (0, 1, 4, 7, 8, 29, 32, 56))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Permutations:
-    """Multipliers and addends, (num_perm,) int64 each."""
+class Permutations(NamedTuple):
+    """Multipliers and addends, (num_perm,) int64 each: an input of kernels."""
 
-    a: np.ndarray
-    b: np.ndarray
+    a: Int64s
+    b: Int64s
+
+
+class SignaturesOut(NamedTuple):
+    """What `sign` writes.
+
+    Attributes:
+        num_words: (num_docs,) int64.
+        word_hashes: (num_docs,) uint64, of the last `ngram` words: all of them where there are no more.
+        signed: (num_docs, num_perm) uint32; all ones where there is no shingle.
+    """
+
+    num_words: Int64sOut
+    word_hashes: UInt64sOut
+    signed: UInt32MatrixOut
 
 
 def permutations(seed: int, num_perm: int) -> Permutations:
     """The permutations of a seed: 64 uniform bits for each multiplier and each addend, from NumPy's Philox, whose raw
     stream is the same in every version."""
     a, b = np.random.Philox(key=seed).random_raw(2 * num_perm).view(np.int64).reshape(2, num_perm)
-    return Permutations(a=a, b=b)
+    return input_record(Permutations, (a, b))
 
 
 def signatures(
     offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, by_character: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Number of words (num_docs,) int64, hash of the last `ngram` words (num_docs,) uint64, and signatures
-    (num_docs, num_perm) uint32 of documents as `columns.text_buffers` gives them. By character, its characters are words."""
+) -> SignaturesOut:
+    """The signatures of documents as `columns.text_buffers` gives them. By character, its characters are words."""
     num_docs = len(offsets) - 1
     folded = np.empty(int(np.diff(offsets).max(initial=0)) + _PADDING_BYTES, np.uint8)
-    num_words, word_hashes = np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64)
-    signed = np.empty((num_docs, len(chosen.a)), np.uint32)
-    sign(offsets, data, chosen.a, chosen.b, ngram, by_character, folded, num_words, word_hashes, signed)
-    return num_words, word_hashes, signed
+    out = SignaturesOut(
+        num_words=np.empty(num_docs, np.int64),
+        word_hashes=np.empty(num_docs, np.uint64),
+        signed=np.empty((num_docs, len(chosen.a)), np.uint32),
+    )
+    read_only = input_record(Permutations, chosen)  # again, since pickling the stage makes arrays writable
+    sign(offsets, data, read_only, ngram, by_character, folded, out)
+    return out
 
 
 def band_rows(
@@ -136,7 +165,7 @@ def _hash_character(folded, j):
     """The hash of the character that starts at byte j, and where it stops: a byte and those of 0x80 to 0xBF after it, up to
     four bytes, whether they are UTF-8 or not."""
     size = _1
-    while size < _4 and folded[j] >= 0xC0 and folded[j + size] & np.uint8(0xC0) == 0x80:
+    while size < _4 and folded[j] >= 0xC0 and is_continuation(folded[j + size]):
         size += _1
     return mix64((eight_bytes(folded, j) & ((_1 << (size * _8)) - _1)) ^ _CHARACTER), j + size
 
@@ -151,25 +180,22 @@ def _fold_in(block, count, a, b, least) -> None:
         least[p] = lowest
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1], int64[::1], int64,"
-    " boolean, uint8[::1], int64[::1], uint64[::1], uint32[:, ::1])"
-)
-def sign(offsets, data, a, b, ngram, by_character, folded, num_words, word_hashes, signed) -> None:
+@kernel
+def sign(
+    offsets: Int64s, data: UInt8s, chosen: Permutations, ngram: int, by_character: bool, folded: UInt8sOut, out: SignaturesOut
+) -> None:
     """Signatures of documents, and for those of fewer than `ngram` words a hash of all their words.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        a: (num_perm,) int64.
-        b: (num_perm,) int64.
+        chosen: the permutations.
         ngram: words of a shingle, at least 1.
         by_character: each character of a word is a word, and where words part, there is none.
         folded: scratch, (bytes of the longest document + 8,) uint8.
-        num_words: (num_docs,) int64.
-        word_hashes: (num_docs,) uint64, of the last `ngram` words: all of them where there are no more.
-        signed: (num_docs, num_perm) uint32; all ones where there is no shingle.
+        out: what is found.
     """
+    a, b = chosen.a, chosen.b
     ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int64)
     leaving = _1
     for _ in range(ngram):
@@ -195,13 +221,21 @@ def sign(offsets, data, a, b, ngram, by_character, folded, num_words, word_hashe
                 _fold_in(block, waiting, a, b, least)
                 waiting = 0
         _fold_in(block, waiting, a, b, least)
-        num_words[document], word_hashes[document] = count, mix64(rolled ^ np.uint64(count))
+        out.num_words[document], out.word_hashes[document] = count, mix64(rolled ^ np.uint64(count))
         for p in range(len(a)):
-            signed[document, p] = np.uint32((np.uint64(least[p]) >> _32) ^ _SIGN)
+            out.signed[document, p] = np.uint32((np.uint64(least[p]) >> _32) ^ _SIGN)
 
 
-@kernel("void(uint32[:, ::1], int64[::1], uint64[::1], int64, int64, uint64[::1], int64[::1])")
-def band(signed, num_words, word_hashes, ngram, num_bands, hashes, documents) -> None:
+@kernel
+def band(
+    signed: UInt32Matrix,
+    num_words: Int64s,
+    word_hashes: UInt64s,
+    ngram: int,
+    num_bands: int,
+    hashes: UInt64sOut,
+    documents: Int64sOut,
+) -> None:
     """The rows by which documents are exchanged; see `band_rows`.
 
     Args:
@@ -213,7 +247,7 @@ def band(signed, num_words, word_hashes, ngram, num_bands, hashes, documents) ->
         hashes: (num_rows,) uint64.
         documents: (num_rows,) int64, the document of each row, ascending.
     """
-    rows, at = signed.shape[1] // num_bands, 0
+    rows, row = signed.shape[1] // num_bands, 0
     for document in range(len(signed)):
         if num_words[document] >= ngram:
             for index in range(num_bands):
@@ -221,8 +255,8 @@ def band(signed, num_words, word_hashes, ngram, num_bands, hashes, documents) ->
                 for p in range(index * rows, (index + 1) * rows):
                     hashed = (hashed ^ np.uint64(signed[document, p])) * _MULTIPLIER
                     hashed ^= hashed >> _29
-                hashes[at], documents[at] = mix64(hashed), document
-                at += 1
+                hashes[row], documents[row] = mix64(hashed), document
+                row += 1
         elif num_words[document] > 0:
-            hashes[at], documents[at] = mix64(word_hashes[document] ^ mix64(_SHORT)), document
-            at += 1
+            hashes[row], documents[row] = mix64(word_hashes[document] ^ mix64(_SHORT)), document
+            row += 1

@@ -8,8 +8,8 @@ first of several (winnowing: Schleimer, Wilkerson and Aiken 2003), so windows th
 enough to compare windows whose anchors meet. Neighbours mostly choose the same gram: 2 anchors for length - gram + 2 tokens of
 text, and each holds the run of windows that chose it, its span.
 
-A token is a run of letters, marks and digits, or a run of signs; of scripts without spaces each character is one. White space
-parts tokens and counts for nothing. A token owns the bytes up to the next one, so what is cut ends where the next token begins.
+A token is a byte, or as `substring_tokens` has it. It owns the bytes up to the next one, so what is cut ends where the next
+token begins.
 Long documents are worked at piece by piece, which overlap by a window less a token, so memory is that of a piece.
 
 Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Such hashes fail on words made for it, of 1,024
@@ -20,16 +20,27 @@ One core of a 2-core AMD EPYC lists tokens at 160 MB/s of web text, and selects 
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import mix64
-from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
-from datapipe.kernels.text.unicode_words import ALONE, EXTENDS, JOINS, role_table
+from datapipe.kernels.dedup.substring_tokens import TokenRules, find_tokens
+from datapipe.kernels.hashing import mix64
+from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.types import (
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt8sOut,
+    UInt64MatrixOut,
+    UInt64s,
+    UInt64sOut,
+    input_record,
+)
+from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
 NUM_PIECE, NUM_ANCHOR, NUM_ECHO = 4, 4, 3
@@ -41,32 +52,75 @@ ECHOED = 256
 
 _SLOTS = 1 << 12
 
-_WHITE, _WORD, _LONE, _SIGN, _MORE = range(5)
-_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _RADIX = np.uint64(0xD1342543DE82EF9B)
-_GRAM = np.uint64(0x9E3779B97F4A7C15)
+_GRAM = GOLDEN
 _0, _1 = np.uint64(0), np.uint64(1)
 
 
-@lru_cache(maxsize=1)
-def token_table() -> np.ndarray:
-    """What every code point does to tokens: (0x110000,) uint8."""
-    roles = role_table()
-    table = np.full(sys.maxunicode + 1, _SIGN, np.uint8)
-    table[(roles & JOINS) != 0] = _WORD
-    table[(roles & ALONE) != 0] = _LONE
-    table[(roles & EXTENDS) != 0] = _MORE
-    table[class_table() == SPACE] = _WHITE
-    table.flags.writeable = False
-    return table
+class WindowSizes(NamedTuple):
+    """How tokens are taken together, an input of kernels.
+
+    Attributes:
+        length: tokens of a window.
+        gram: tokens of a gram, at most `length`.
+        piece_tokens: windows of a piece.
+        powers: (2 * length + 1,) uint64, the powers of the radix that spans of windows need.
+    """
+
+    length: int
+    gram: int
+    piece_tokens: int
+    powers: UInt64s
+
+
+class AnchorSpans(NamedTuple):
+    """Spans of anchors in passages, an input of kernels.
+
+    Attributes:
+        passages: (num_spans,) int64, the passage of each span, equal ones side by side.
+        starts: (num_spans,) int64, its first byte in the passage.
+        sizes: (num_spans,) int64, its bytes.
+        grams: (num_spans,) uint64, the hash by which its anchor was met.
+    """
+
+    passages: Int64s
+    starts: Int64s
+    sizes: Int64s
+    grams: UInt64s
+
+
+class Scratch(NamedTuple):
+    """Room for the tokens of a piece: its first bytes and hashes; the polynomial of the hashes; a queue of grams."""
+
+    starts: Int64sOut
+    hashes: UInt64sOut
+    prefix: UInt64sOut
+    queue_tokens: Int64sOut
+    queue_values: UInt64sOut
+
+
+class AnchorsOut(NamedTuple):
+    """What `select_anchors` writes, in columns as told above.
+
+    Attributes:
+        pieces: (num_pieces, NUM_PIECE) int64; of documents of fewer tokens than a window there is none.
+        anchors: (num_anchors, NUM_ANCHOR) int64, at least `piece_tokens` of them.
+        halves: (num_anchors, 2) uint64: hash of the gram, hash of the span.
+        echoes: (num_anchors, NUM_ECHO) int64, of whole characters.
+    """
+
+    pieces: Int64MatrixOut
+    anchors: Int64MatrixOut
+    halves: UInt64MatrixOut
+    echoes: Int64MatrixOut
 
 
 @lru_cache(maxsize=4)
-def powers_of_radix(length: int) -> np.ndarray:
-    """The powers that spans of windows of `length` need: (2 * length + 1,) uint64."""
+def window_sizes(length: int, gram: int, piece_tokens: int) -> WindowSizes:
+    """Windows of `length` tokens that choose a gram of `gram`, `piece_tokens` in a piece."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
-    return np.cumprod(factors, dtype=np.uint64)
+    return input_record(WindowSizes, (length, gram, piece_tokens, np.cumprod(factors, dtype=np.uint64)))
 
 
 def recent_anchors() -> np.ndarray:
@@ -74,52 +128,16 @@ def recent_anchors() -> np.ndarray:
     return np.full(_SLOTS, -1, np.int64)
 
 
-def scratch(piece_tokens: int, length: int) -> tuple[np.ndarray, ...]:
-    """Room for the tokens of a piece: starts, hashes, prefix, places, values."""
-    room = piece_tokens + length + 2
-    return tuple(np.empty(room, kind) for kind in (np.int64, np.uint64, np.uint64, np.int64, np.uint64))
-
-
-@inline
-def _token(data, at, stop, kinds, kind, size) -> tuple[Any, Any]:
-    """The hash of the token that begins at `at` with a character of `kind` and `size`, and where it stops."""
-    hashed, first = _BASIS, _WORD if kind == _MORE else kind
-    while True:
-        for place in range(at, at + size):
-            hashed = (hashed ^ np.uint64(data[place])) * _PRIME
-        at += size
-        if at == stop:
-            break
-        code, size = np.int64(data[at]), np.int64(1)
-        if code >= 0x80:
-            code, size = decode(data, at, stop)
-        kind = kinds[code]
-        if kind != _MORE and (kind != first or first == _LONE):
-            break
-    return mix64(hashed), at
-
-
-@inline
-def _find_tokens(data, at, stop, kinds, by_bytes, limit, starts, hashes) -> Any:
-    """Fills where the first tokens from `at` on begin, and their hashes; returns how many, at most `limit`."""
-    count = np.int64(0)
-    if by_bytes:
-        count = min(limit, stop - at)
-        for place in range(count):
-            starts[place], hashes[place] = at + place, mix64(np.uint64(data[at + place]) + _1)
-        return count
-    while at < stop and count < limit:
-        code, size = np.int64(data[at]), np.int64(1)
-        if code >= 0x80:
-            code, size = decode(data, at, stop)
-        kind = kinds[code]
-        if kind == _WHITE:
-            at += size
-            continue
-        starts[count] = at
-        hashes[count], at = _token(data, at, stop, kinds, kind, size)
-        count += 1
-    return count
+def scratch_for(sizes: WindowSizes) -> Scratch:
+    """Room for the tokens of any piece."""
+    room = sizes.piece_tokens + sizes.length + 2
+    return Scratch(
+        starts=np.empty(room, np.int64),
+        hashes=np.empty(room, np.uint64),
+        prefix=np.empty(room, np.uint64),
+        queue_tokens=np.empty(room, np.int64),
+        queue_values=np.empty(room, np.uint64),
+    )
 
 
 @inline
@@ -134,9 +152,9 @@ def _sum_up(hashes, count, prefix) -> None:
 def _trims(data, start, stop) -> Any:
     """Bytes of characters that are cut by the ends of [start, stop): at its begin, plus 16 times at its end."""
     front, back = np.int64(0), np.int64(1)
-    while front < 3 and start + front < stop and data[start + front] & 0xC0 == 0x80:
+    while front < 3 and start + front < stop and is_continuation(data[start + front]):
         front += 1
-    while back < 4 and stop - back > start and data[stop - back] & 0xC0 == 0x80:
+    while back < 4 and stop - back > start and is_continuation(data[stop - back]):
         back += 1
     lead = data[stop - back]
     size = 4 if lead >= 0xF0 else (3 if lead >= 0xE0 else (2 if lead >= 0xC0 else 1))
@@ -149,7 +167,8 @@ def _take_span(
 ) -> Any:
     """The tokens [first, stop) around the gram whose hash is half[0]: an anchor, or an echo of one of this piece.
 
-    Returns whether it is an anchor; an echo goes on in `echo`, as first token and last.
+    Returns whether it is an anchor; an echo goes on in `echo`, as first token and last. It takes arrays, not their records:
+    each array that is taken out of a tuple is counted as used, and anchors cost a tenth more.
     """
     half[0] = mix64(half[0] ^ _GRAM)  # the least of many is small; this is even again
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
@@ -178,11 +197,11 @@ def _end_echo(data, by_bytes, piece, starts, echo, echoes) -> None:
 
 
 @inline
-def _winnow(
-    data, by_bytes, piece, count, length, gram, powers, starts, prefix, places, values, recent, base, anchors, halves, half,
-    echo, echoes,
-) -> Any:  # fmt: skip
+def _winnow(data, by_bytes, piece, count, windows, scratch, recent, base, half, echo, out) -> Any:
     """Writes the anchors of the windows of `count` tokens after `base` others, and returns how many there are then."""
+    length, gram, powers = windows.length, windows.gram, windows.powers
+    anchors, halves, echoes = out.anchors, out.halves, out.echoes
+    starts, prefix, places, values = scratch.starts, scratch.prefix, scratch.queue_tokens, scratch.queue_values
     found, head, tail, window_grams = base, np.int64(0), np.int64(0), length - gram + 1
     current, first, chosen = np.int64(-1), np.int64(0), _0
     for place in range(count - gram + 2):
@@ -215,18 +234,17 @@ def _winnow(
     return found
 
 
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), boolean"
-_SCRATCH = "int64[::1], uint64[::1], uint64[::1], int64[::1], uint64[::1]"
-
-
-@kernel(
-    f"int64({_TEXT}, int64, int64, int64, uint64[::1], {_SCRATCH}, int64[::1], int64[::1], int64[:, ::1], int64[:, ::1],"
-    " uint64[:, ::1], int64[:, ::1])"
-)
+@kernel
 def select_anchors(
-    offsets, data, kinds, by_bytes, length, gram, piece_tokens, powers,
-    starts, hashes, prefix, places, values, recent, state, pieces, anchors, halves, echoes,
-) -> Any:  # fmt: skip
+    offsets: Int64s,
+    data: UInt8s,
+    rules: TokenRules,
+    windows: WindowSizes,
+    scratch: Scratch,
+    recent: Int64sOut,
+    state: Int64sOut,
+    out: AnchorsOut,
+) -> int:
     """Finds the pieces of documents and their anchors, until there is no room for another piece; returns the anchors found.
 
     A span that says what another of its piece said is no anchor but an echo, where that is noticed: texts that repeat
@@ -235,27 +253,22 @@ def select_anchors(
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        kinds: `token_table`.
-        by_bytes: whether every byte is a token.
-        length: tokens of a window.
-        gram: tokens of a gram, at most `length`.
-        piece_tokens: windows of a piece.
-        powers: `powers_of_radix(length)`.
-        starts … values: `scratch(piece_tokens, length)`.
+        rules: what a token is.
+        windows: how many tokens a window, a gram and a piece have.
+        scratch: `scratch_for(windows)`.
         recent: `recent_anchors()`.
         state: (5,) int64: document, byte and number of the next piece, which this moves on; pieces and echoes found.
-        pieces: (num_pieces, NUM_PIECE) int64; of documents of fewer tokens than a window there is none.
-        anchors: (num_anchors, NUM_ANCHOR) int64, at least `piece_tokens` of them.
-        halves: (num_anchors, 2) uint64: hash of the gram, hash of the span.
-        echoes: (num_anchors, NUM_ECHO) int64, of whole characters.
+        out: what is found.
     """
+    by_bytes, length, piece_tokens = rules.by_bytes, windows.length, windows.piece_tokens
+    starts, hashes, pieces = scratch.starts, scratch.hashes, out.pieces
     num_pieces, num_anchors, limit = np.int64(0), np.int64(0), piece_tokens + length
     half, echo = np.zeros(2, np.uint64), np.zeros(3, np.int64)
     echo[0] = -1
     doc, at, number = state[0], state[1], state[2]
-    while doc < len(offsets) - 1 and num_pieces < len(pieces) and num_anchors + piece_tokens <= len(anchors):
+    while doc < len(offsets) - 1 and num_pieces < len(pieces) and num_anchors + piece_tokens <= len(out.anchors):
         stop = offsets[doc + 1]
-        count = _find_tokens(data, at, stop, kinds, by_bytes, limit, starts, hashes)
+        count = find_tokens(data, at, stop, rules, limit, starts, hashes)
         goes_on = count == limit
         count -= goes_on
         following = starts[piece_tokens] if goes_on else stop
@@ -263,81 +276,83 @@ def select_anchors(
             starts[0] = at
             if not goes_on:
                 starts[count] = stop
-            _sum_up(hashes, count, prefix)
+            _sum_up(hashes, count, scratch.prefix)
             pieces[num_pieces, 0], pieces[num_pieces, 1], pieces[num_pieces, 2] = doc, number, at
             pieces[num_pieces, 3] = starts[count]
-            num_anchors = _winnow(data, by_bytes, num_pieces, count, length, gram, powers, starts, prefix, places, values,
-                                  recent, num_anchors, anchors, halves, half, echo, echoes)  # fmt: skip
+            num_anchors = _winnow(data, by_bytes, num_pieces, count, windows, scratch, recent, num_anchors, half, echo, out)
             num_pieces += 1
         doc, number = (doc, number + 1) if goes_on else (doc + 1, np.int64(0))
         at = following
     state[0], state[1], state[2], state[3], state[4] = doc, at, number, num_pieces, echo[2]
-    return num_anchors
+    return int(num_anchors)
 
 
-@kernel(
-    f"int64({_TEXT}, int64, uint64[::1], int64[::1], int64[::1], int64[::1], uint64[::1], int64[::1], uint64[::1], uint64[::1],"
-    " int64[:, ::1], uint64[:, ::1])"
-)
+@kernel
 def hash_windows(
-    offsets, data, kinds, by_bytes, length, powers, passages, froms, sizes, grams, starts, hashes, prefix, windows, halves
-) -> Any:
+    offsets: Int64s,
+    data: UInt8s,
+    rules: TokenRules,
+    sizes: WindowSizes,
+    spans: AnchorSpans,
+    scratch: Scratch,
+    windows: Int64MatrixOut,
+    halves: UInt64MatrixOut,
+) -> int:
     """The hashes of all windows of some spans; returns how many there are.
 
     Args:
         offsets, data: passages: texts of pieces, as `select_anchors` found them.
-        kinds, by_bytes, length, powers: as there.
-        passages: (num_spans,) int64, the passage of each span, equal ones side by side.
-        froms: (num_spans,) int64, its first byte in the passage.
-        sizes: (num_spans,) int64, its bytes.
-        grams: (num_spans,) uint64, the hash by which its anchor was met.
-        starts, hashes, prefix: `scratch`.
+        rules, sizes, scratch: as there.
+        spans: in the passages.
         windows: (num_windows, 3) int64: the span of each, its first byte in the passage and its bytes, whole characters alone.
         halves: (num_windows, 2) uint64.
     """
+    by_bytes, length, starts, prefix = rules.by_bytes, sizes.length, scratch.starts, scratch.prefix
     found, before, count = np.int64(0), np.int64(-1), np.int64(0)
-    for span in range(len(passages)):
-        passage = passages[span]
+    for span in range(len(spans.passages)):
+        passage = spans.passages[span]
         begin, stop = offsets[passage], offsets[passage + 1]
         if passage != before:
             before = passage
-            count = _find_tokens(data, begin, stop, kinds, by_bytes, len(starts) - 2, starts, hashes)
+            count = find_tokens(data, begin, stop, rules, len(starts) - 2, starts, scratch.hashes)
             starts[0], starts[count] = begin, stop
-            _sum_up(hashes, count, prefix)
-        first = np.searchsorted(starts[:count], begin + froms[span])
-        end = begin + froms[span] + sizes[span]
+            _sum_up(scratch.hashes, count, prefix)
+        first = np.searchsorted(starts[:count], begin + spans.starts[span])
+        end = begin + spans.starts[span] + spans.sizes[span]
         while first + length <= count and starts[first + length] <= end:
             start, size = starts[first], starts[first + length] - starts[first]
             trims = _trims(data, start, start + size) if by_bytes else 0
             windows[found, 0], windows[found, 1] = span, start + trims % 16 - begin
             windows[found, 2] = size - trims % 16 - trims // 16
-            halves[found, 1] = mix64(prefix[first + length] - prefix[first] * powers[length])
-            halves[found, 0] = mix64(grams[span] + mix64(halves[found, 1] ^ _GRAM))
+            halves[found, 1] = mix64(prefix[first + length] - prefix[first] * sizes.powers[length])
+            halves[found, 0] = mix64(spans.grams[span] + mix64(halves[found, 1] ^ _GRAM))
             found += 1
             first += 1
-    return found
+    return int(found)
 
 
-@kernel(f"int64({_TEXT[:-9]}, int64[::1], uint64[::1], int64[::1])")
-def list_tokens(offsets, data, kinds, starts, hashes, documents) -> Any:
-    """Lists the tokens that are no bytes, with the hash and the document of each; returns how many.
+@kernel
+def list_tokens(
+    offsets: Int64s, data: UInt8s, rules: TokenRules, starts: Int64sOut, hashes: UInt64sOut, documents: Int64sOut
+) -> int:
+    """Lists all tokens, with the hash and the document of each; returns how many.
 
     Args:
-        offsets, data, kinds: as for `select_anchors`.
+        offsets, data, rules: as for `select_anchors`.
         starts, documents: (num_bytes,) int64, the first byte and the document of each token; no more than bytes.
         hashes: (num_bytes,) uint64.
     """
     found = np.int64(0)
     for doc in range(len(offsets) - 1):
         stop = offsets[doc + 1]
-        count = _find_tokens(data, offsets[doc], stop, kinds, False, stop - offsets[doc], starts[found:], hashes[found:])
+        count = find_tokens(data, offsets[doc], stop, rules, stop - offsets[doc], starts[found:], hashes[found:])
         documents[found : found + count] = doc
         found += count
-    return found
+    return int(found)
 
 
-@kernel("void(int64[::1], int64[::1], Array(uint8, 1, 'C', True), uint8[::1])")
-def copy_spans(starts, stops, data, out) -> None:
+@kernel
+def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
     """Copies the bytes [starts[i], stops[i]), (num_spans,) int64 each, one after another into `out`."""
     to = np.int64(0)
     for span in range(len(starts)):

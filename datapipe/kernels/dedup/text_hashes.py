@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import eight_bytes, mix64
+from datapipe.kernels.hashing import eight_bytes, mix64
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64sOut
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -39,8 +40,8 @@ def _absorb(hashed, digest, piece):
     return hashed ^ (hashed >> _29), digest ^ (digest >> _32)
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), uint64[::1], uint64[::1])")
-def hash_texts(offsets, data, hashes, digests) -> None:
+@kernel
+def hash_texts(offsets: Int64s, data: UInt8s, hashes: UInt64sOut, digests: UInt64sOut) -> None:
     """A 128-bit hash of every text.
 
     Args:
@@ -78,8 +79,8 @@ def _long_space(data, j, stop):
     return _3 if is_single else _0
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1], uint8[::1])")
-def squeeze_space(offsets, data, out_offsets, out) -> None:
+@kernel
+def squeeze_space(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Every text with each run of white space as one space, and none at its ends.
 
     Args:

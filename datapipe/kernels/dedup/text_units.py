@@ -17,16 +17,16 @@ Every byte is looked at a bounded number of times. One core of a 2-core AMD EPYC
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import mix64
+from datapipe.kernels.hashing import mix64
 from datapipe.kernels.text.marks import DIGIT, END, PUNCT, WHITE, mark_at, mark_table
 from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
+from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s, UInt32sOut, UInt64sOut
 
 Unit = Literal["line", "paragraph", "three_sentences"]
 
@@ -42,9 +42,20 @@ _PRIME_3, _PRIME_4 = np.uint64(0x165667B19E3779F9), np.uint64(0xD6E8FEB86659FD93
 _29, _32 = np.uint64(29), np.uint64(32)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextUnits:
-    """Units of a batch, in the order of the texts, (num_units,) each.
+class NormalForm(NamedTuple):
+    """How units are folded before they are hashed, an input of kernels.
+
+    Attributes:
+        fold: `fold_table`.
+        squeezed: whether a run of white space is one space.
+    """
+
+    fold: Int32s
+    squeezed: bool
+
+
+class TextUnits(NamedTuple):
+    """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels.
 
     Attributes:
         documents: int64, the document of each.
@@ -53,11 +64,11 @@ class TextUnits:
         hashes, digests: uint64, the two halves of its hash.
     """
 
-    documents: np.ndarray
-    starts: np.ndarray
-    sizes: np.ndarray
-    hashes: np.ndarray
-    digests: np.ndarray
+    documents: Int64sOut
+    starts: Int64sOut
+    sizes: UInt32sOut
+    hashes: UInt64sOut
+    digests: UInt64sOut
 
 
 @lru_cache(maxsize=2)
@@ -89,31 +100,40 @@ def find_units(
         normalize: how they are folded before they are hashed.
         min_chars: in characters of the normal form.
     """
-    limit = int(most_units(offsets, data, unit == "three_sentences"))
-    kinds = (np.int64, np.int64, np.uint32, np.uint64, np.uint64)
-    out = tuple(np.empty(limit, kind) for kind in kinds)
-    fold, squeezed = fold_table(normalize), normalize == "ccnet"
+    out = room_for_units(most_units(offsets, data, unit == "three_sentences"))
+    form = normal_form(normalize)
     if unit == "three_sentences":
-        found = find_three_sentences(offsets, data, fold, squeezed, mark_table(), min_chars, *out)
+        num_units = find_three_sentences(offsets, data, form, mark_table(), min_chars, out)
     else:
-        found = find_lines(offsets, data, fold, squeezed, min_chars, unit == "paragraph", *out)
-    documents, starts, sizes, hashes, digests = (column[: int(found)] for column in out)
-    return TextUnits(documents=documents, starts=starts, sizes=sizes, hashes=hashes, digests=digests)
+        num_units = find_lines(offsets, data, form, min_chars, unit == "paragraph", out)
+    return TextUnits._make(column[:num_units] for column in out)
 
 
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True)"
-_OUT = "int64[::1], int64[::1], uint32[::1], uint64[::1], uint64[::1]"
+def normal_form(normalize: Literal["none", "ccnet"]) -> NormalForm:
+    """What is hashed of a unit."""
+    return NormalForm(fold=fold_table(normalize), squeezed=normalize == "ccnet")
 
 
-@kernel(f"int64({_TEXT}, boolean)")
-def most_units(offsets, data, sentences) -> Any:
+def room_for_units(limit: int) -> TextUnits:
+    """Room for at most `limit` units; pages that are never written cost nothing."""
+    return TextUnits(
+        documents=np.empty(limit, np.int64),
+        starts=np.empty(limit, np.int64),
+        sizes=np.empty(limit, np.uint32),
+        hashes=np.empty(limit, np.uint64),
+        digests=np.empty(limit, np.uint64),
+    )
+
+
+@kernel
+def most_units(offsets: Int64s, data: UInt8s, sentences: bool) -> int:
     """At least the number of units: newlines, one more for each document, and for sentences the bytes that may end one."""
     count = np.int64(len(offsets) - 1)
     for at in range(offsets[0], offsets[len(offsets) - 1]):
         byte = data[at]
         ends = (byte == 0x21) | (byte == 0x2E) | (byte == 0x3F) | (byte >= 0xC0)
         count += np.int64((byte == _NEWLINE) | (sentences & ends))
-    return count
+    return int(count)
 
 
 @inline
@@ -172,18 +192,18 @@ def _next_newline(data, at, stop) -> Any:
     return stop
 
 
-@kernel(f"int64({_TEXT}, Array(int32, 1, 'C', True), boolean, int64, boolean, {_OUT})")
-def find_lines(offsets, data, fold, squeezed, min_chars, paragraphs, documents, starts, sizes, hashes, digests) -> Any:
-    """Fills the arrays of `TextUnits` with lines that are not blank, or with runs of such lines, and returns how many.
+@kernel
+def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, paragraphs: bool, out: TextUnits) -> int:
+    """Fills `out` with lines that are not blank, or with runs of such lines, and returns how many.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        fold: `fold_table`.
-        squeezed: whether a run of white space is one space.
+        form: what is hashed.
         min_chars: least characters of the normal form; one at least.
         paragraphs: whether lines without a blank one between them are one unit.
     """
+    (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     for doc in range(len(offsets) - 1):
         at, end = offsets[doc], offsets[doc + 1]
@@ -205,7 +225,7 @@ def find_lines(offsets, data, fold, squeezed, min_chars, paragraphs, documents, 
                 content = line_stop
             apart = blank
             at = min(line_stop + 1, end)
-    return count
+    return int(count)
 
 
 @inline
@@ -227,9 +247,11 @@ def _sentence_stop(data, at, stop, marks) -> Any:
     return stop
 
 
-@kernel(f"int64({_TEXT}, Array(int32, 1, 'C', True), boolean, Array(uint16, 1, 'C', True), int64, {_OUT})")
-def find_three_sentences(offsets, data, fold, squeezed, marks, min_chars, documents, starts, sizes, hashes, digests) -> Any:
-    """Fills the arrays of `TextUnits` with every three sentences in a row, and returns how many; as `find_lines`.
+@kernel
+def find_three_sentences(
+    offsets: Int64s, data: UInt8s, form: NormalForm, marks: UInt16s, min_chars: int, out: TextUnits
+) -> int:
+    """Fills `out` with every three sentences in a row, and returns how many; as `find_lines`.
 
     A sentence whose normal form is empty belongs to the one before it.
 
@@ -237,6 +259,7 @@ def find_three_sentences(offsets, data, fold, squeezed, marks, min_chars, docume
         marks: `marks.mark_table`.
         min_chars: least characters of the three together.
     """
+    (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)
     for doc in range(len(offsets) - 1):
@@ -257,4 +280,4 @@ def find_three_sentences(offsets, data, fold, squeezed, marks, min_chars, docume
                     count += 1
             elif count and documents[count - 1] == doc and starts[count - 1] + np.int64(sizes[count - 1]) == begin:
                 sizes[count - 1] = at - starts[count - 1]
-    return count
+    return int(count)

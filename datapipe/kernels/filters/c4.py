@@ -16,7 +16,7 @@ is; sentences are counted at 800 MB/s of prose. Kept lines are written at 0.9 GB
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,17 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.marks import WHITE, mark_at, mark_table, stripped
 from datapipe.kernels.text.sentences import count_sentences
 from datapipe.kernels.text.words import Lines
+from datapipe.kernels.types import (
+    Int32s,
+    Int32sOut,
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt8sOut,
+    UInt16s,
+    input_record,
+)
 
 KEPT, LONG_WORD, NO_END_MARK, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, POLICY = range(8)
 """Reasons, in the order in which they are tried."""
@@ -32,9 +43,6 @@ NUM_REASONS = 8
 SENTENCES, LONG_LINES, JOINED_BYTES = range(NUM_REASONS, NUM_REASONS + 3)
 NUM_SUMS = NUM_REASONS + 3
 """Columns of the sums of a document: its lines by reason, then these."""
-
-_LEAST_WORDS, _MOST_CHARS, _WORDS_BEFORE, _END_MARK, _APOSTROPHE, _FIRST_CHECK = range(6)
-"""Places of `Limits.packed`; from the last on one for each reason from LOREM_IPSUM."""
 
 _OPEN, _CLOSE, _DOT, _BRACE, _NEWLINE = (ord(sign) for sign in "[].{\n")
 _EDIT, _NEEDED, _LOREM, _TERMS, _JAVASCRIPT, _PRIVACY, _COOKIE, _IE_POLICY, _USES, _USE_OF, _USE = (
@@ -57,9 +65,8 @@ _ANCHORS = np.zeros(256, np.uint8)
 _ANCHORS[np.frombuffer(b"jJkKmMvV{", np.uint8)] = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What lines are held against; see `stages/filter/c4_quality.py`."""
+class Limits(NamedTuple):
+    """What lines are compared with, an input of kernels; see `stages/filter/c4_quality.py`."""
 
     min_words: int
     max_word_chars: int
@@ -71,12 +78,19 @@ class Limits:
     curly_bracket: bool
     policy: bool
 
-    @property
-    def packed(self) -> np.ndarray:
-        """(9,) int64."""
-        words = [self.min_words, self.max_word_chars, self.words_before_citations]
-        ends = [self.need_end_mark, self.apostrophe_ends_line]
-        return np.array([*words, *ends, self.lorem_ipsum, self.javascript, self.curly_bracket, self.policy], np.int64)
+
+class CleanLines(NamedTuple):
+    """The lines of `Lines` without citations, an input of kernels.
+
+    Attributes:
+        starts: (num_lines,) int64, in `data`.
+        lengths: (num_lines,) int32.
+        data: bytes, of the batch where no line has a citation.
+    """
+
+    starts: Int64s
+    lengths: Int32s
+    data: UInt8s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,38 +98,39 @@ class Judged:
     """The lines of a batch as they would be kept.
 
     Attributes:
-        starts: (num_lines,) int64, in `data`.
-        lengths: (num_lines,) int32.
-        data: bytes, of the batch or without citations.
+        lines: without citations.
         reasons: (num_lines,) uint8.
         sums: (num_docs, NUM_SUMS) int64.
     """
 
-    starts: np.ndarray
-    lengths: np.ndarray
-    data: np.ndarray
+    lines: CleanLines
     reasons: np.ndarray
     sums: np.ndarray
 
 
 def judge(lines: Lines, data: np.ndarray, limits: Limits, without_citations: bool, long_line_chars: int) -> Judged:
     """Every line with its reason, every document with its sums."""
-    starts, lengths, clean = lines.starts, lines.lengths, data
-    if without_citations and len(starts):
-        begin, end = int(starts[0]), int(starts[-1] + lengths[-1])
-        places = begin + np.flatnonzero(data[begin:end] == _OPEN)
-        sizes = np.empty(len(places), np.int64)
-        if find_citations(starts, lengths, data, places, sizes):
-            clean = np.empty(end - begin - int(sizes.sum()), np.uint8)
-            starts, lengths = np.empty_like(starts), np.empty_like(lengths)
-            cut_citations(lines.starts, lines.lengths, data, places, sizes, starts, lengths, clean)
-            clean.flags.writeable = False
-    reasons = np.empty(len(starts), np.uint8)
-    judge_lines(lines.starts, lines.lengths, data, starts, lengths, clean, mark_table(), limits.packed, reasons)
-    sentences = count_sentences(starts, lengths, reasons == KEPT, clean)
+    clean = clean_lines(lines, data, without_citations)
+    reasons = np.empty(len(lines.starts), np.uint8)
+    judge_lines(lines, data, clean, mark_table(), limits, reasons)
+    sentences = count_sentences(clean.starts, clean.lengths, reasons == KEPT, clean.data)
     sums = np.empty((len(lines.doc_offsets) - 1, NUM_SUMS), np.int64)
-    sum_documents(lines.doc_offsets, lengths, lines.chars, reasons, sentences, long_line_chars, sums)
-    return Judged(starts=starts, lengths=lengths, data=clean, reasons=reasons, sums=sums)
+    sum_documents(lines.doc_offsets, clean.lengths, lines.chars, reasons, sentences, long_line_chars, sums)
+    return Judged(lines=clean, reasons=reasons, sums=sums)
+
+
+def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> CleanLines:
+    """The lines in bytes of their own where citations are taken from them, else where they are in the batch."""
+    if without_citations and len(lines.starts):
+        begin, end = int(lines.starts[0]), int(lines.starts[-1] + lines.lengths[-1])
+        brackets = begin + np.flatnonzero(data[begin:end] == _OPEN)
+        sizes = np.empty(len(brackets), np.int64)
+        if find_citations(lines, data, brackets, sizes):
+            clean = np.empty(end - begin - int(sizes.sum()), np.uint8)
+            starts, lengths = np.empty(len(lines.starts), np.int64), np.empty(len(lines.starts), np.int32)
+            cut_citations(lines, data, brackets, sizes, starts, lengths, clean)
+            return input_record(CleanLines, (starts, lengths, clean))
+    return input_record(CleanLines, (lines.starts, lines.lengths, data))
 
 
 def joined(doc_offsets: np.ndarray, judged: Judged, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,48 +138,47 @@ def joined(doc_offsets: np.ndarray, judged: Judged, keep: np.ndarray) -> tuple[n
     out = np.empty(int(judged.sums[keep, JOINED_BYTES].sum()), np.uint8)
     out_offsets = np.empty(len(doc_offsets), np.int64)
     kept = (judged.reasons == KEPT).view(np.uint8)
-    arrays = (judged.starts, judged.lengths, judged.data, kept, keep.view(np.uint8))
-    join_lines(doc_offsets, *arrays, mark_table(), out_offsets, out)
+    join_lines(doc_offsets, judged.lines, kept, keep.view(np.uint8), mark_table(), out_offsets, out)
     return out_offsets, out[: out_offsets[-1]]
 
 
-_DATA = "Array(uint8, 1, 'C', True)"
-_MARKS = "Array(uint16, 1, 'C', True)"
-
-
-@kernel(f"int64(int64[::1], int32[::1], {_DATA}, int64[::1], int64[::1])")
-def find_citations(starts, lengths, data, places, sizes) -> Any:
-    """Which brackets begin a citation in a line: fills `sizes` (num_places,) with its bytes or 0, and returns how many do.
+@kernel
+def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
+    """Which brackets begin a citation in a line: fills `sizes` (num_brackets,) with its bytes or 0, and returns how many do.
 
     Args:
-        places: (num_places,) int64, ascending: every [ of the data.
+        brackets: (num_brackets,) int64, ascending: every [ of the data.
     """
+    starts, lengths = lines.starts, lines.lengths
     count, line = np.int64(0), np.int64(0)
-    for number in range(len(places)):
-        at = places[number]
+    for number in range(len(brackets)):
+        at = brackets[number]
         while line < len(starts) and starts[line] + lengths[line] <= at:
             line += 1
         sizes[number] = 0
         if line < len(starts) and starts[line] <= at:
             sizes[number] = _citation(data, at, starts[line] + lengths[line])
         count += np.int64(sizes[number] > 0)
-    return count
+    return int(count)
 
 
-@kernel(f"void(int64[::1], int32[::1], {_DATA}, int64[::1], int64[::1], int64[::1], int32[::1], uint8[::1])")
-def cut_citations(starts, lengths, data, places, sizes, out_starts, out_lengths, out) -> None:
+@kernel
+def cut_citations(
+    lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut
+) -> None:
     """All bytes from the first line to the last but those of citations, and where the lines are then; at least one line.
 
     Args:
-        places, sizes: of `find_citations`.
+        brackets, sizes: of `find_citations`.
         out: uint8, just long enough.
     """
+    starts, lengths = lines.starts, lines.lengths
     number, to, first = np.int64(0), np.int64(0), starts[0]
     for line in range(len(starts)):
         out_starts[line] = to + starts[line] - first
         out_lengths[line] = lengths[line]
-        while number < len(places) and places[number] < starts[line] + lengths[line]:
-            at, size = places[number], sizes[number]
+        while number < len(brackets) and brackets[number] < starts[line] + lengths[line]:
+            at, size = brackets[number], sizes[number]
             if size:
                 out[to : to + at - first] = data[first:at]
                 to += at - first
@@ -200,27 +214,28 @@ def _says(data, at, stop, phrase, case) -> Any:
     return True
 
 
-@kernel(f"void(int64[::1], int32[::1], {_DATA}, int64[::1], int32[::1], {_DATA}, {_MARKS}, int64[::1], uint8[::1])")
-def judge_lines(starts, lengths, data, clean_starts, clean_lengths, clean, marks, limits, out) -> None:
+@kernel
+def judge_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s, limits: Limits, out: UInt8sOut) -> None:
     """Fills `out` (num_lines,) with reasons.
 
     Args:
-        starts, lengths, data: the lines as they came.
-        clean_starts, clean_lengths, clean: the lines without citations.
+        lines, data: the lines as they came.
+        clean: the lines without citations.
         marks: `marks.mark_table`.
-        limits: `Limits.packed`.
+        limits: of the words, and which phrases count.
     """
-    for line in range(len(starts)):
-        start, stop = starts[line], starts[line] + lengths[line]
-        first, last = clean_starts[line], clean_starts[line] + clean_lengths[line]
-        if stop - start > limits[_MOST_CHARS] and _has_long_word(data, start, stop, marks, limits[_MOST_CHARS]):
+    most = limits.max_word_chars
+    for line in range(len(lines.starts)):
+        start, stop = lines.starts[line], lines.starts[line] + lines.lengths[line]
+        first, last = clean.starts[line], clean.starts[line] + clean.lengths[line]
+        if stop - start > most and _has_long_word(data, start, stop, marks, most):
             out[line] = LONG_WORD
-        elif limits[_END_MARK] and not _has_end_mark(clean, first, last, limits[_APOSTROPHE]):
+        elif limits.need_end_mark and not _has_end_mark(clean.data, first, last, limits.apostrophe_ends_line):
             out[line] = NO_END_MARK
-        elif _is_short(data, start, stop, clean, first, last, marks, limits):
+        elif _is_short(data, start, stop, clean.data, first, last, marks, limits):
             out[line] = FEW_WORDS
         else:
-            out[line] = _of_phrases(clean, first, last, limits)
+            out[line] = _of_phrases(clean.data, first, last, limits)
 
 
 @inline
@@ -248,9 +263,9 @@ def _has_end_mark(data, start, stop, apostrophe) -> Any:
 @inline
 def _is_short(data, start, stop, clean, first, last, marks, limits) -> Any:
     """Whether a line has too few words, as it came or without citations."""
-    if limits[_WORDS_BEFORE]:
-        return not _has_words(data, start, stop, marks, limits[_LEAST_WORDS])
-    return not _has_words(clean, first, last, marks, limits[_LEAST_WORDS])
+    if limits.words_before_citations:
+        return not _has_words(data, start, stop, marks, limits.min_words)
+    return not _has_words(clean, first, last, marks, limits.min_words)
 
 
 @inline
@@ -287,10 +302,18 @@ def _of_phrases(data, start, stop, limits) -> Any:
                 found |= np.int64(at - 3 >= start and _says(data, at - 3, stop, _PRIVACY, 0x20)) << POLICY
             else:  # k
                 found |= np.int64(at - 3 >= start and _is_cookie(data, at - 3, start, stop)) << POLICY
+    found &= _counted_phrases(limits)
     for reason in range(LOREM_IPSUM, NUM_REASONS):
-        if limits[_FIRST_CHECK + reason - LOREM_IPSUM] and (found >> reason) & 1:
+        if (found >> reason) & 1:
             return reason
     return KEPT
+
+
+@inline
+def _counted_phrases(limits) -> Any:
+    """A bit for every reason whose phrases count."""
+    reasons = np.int64(limits.lorem_ipsum) << LOREM_IPSUM | np.int64(limits.javascript) << JAVASCRIPT
+    return reasons | np.int64(limits.curly_bracket) << CURLY_BRACKET | np.int64(limits.policy) << POLICY
 
 
 @inline
@@ -310,8 +333,16 @@ def _is_cookie(data, at, start, stop) -> Any:
     return at - 4 >= start and _says(data, at - 4, stop, _USE, 0x20)
 
 
-@kernel("void(int64[::1], int32[::1], int32[::1], uint8[::1], int64[::1], int64, int64[:, ::1])")
-def sum_documents(doc_offsets, lengths, chars, reasons, sentences, long_line_chars, out) -> None:
+@kernel
+def sum_documents(
+    doc_offsets: Int64s,
+    lengths: Int32s,
+    chars: Int32s,
+    reasons: UInt8s,
+    sentences: Int64s,
+    long_line_chars: int,
+    out: Int64MatrixOut,
+) -> None:
     """Fills `out` (num_docs, NUM_SUMS).
 
     Args:
@@ -333,11 +364,13 @@ def sum_documents(doc_offsets, lengths, chars, reasons, sentences, long_line_cha
         out[doc, JOINED_BYTES] -= np.int64(out[doc, KEPT] > 0)
 
 
-@kernel(f"void(int64[::1], int64[::1], int32[::1], {_DATA}, uint8[::1], uint8[::1], {_MARKS}, int64[::1], uint8[::1])")
-def join_lines(doc_offsets, starts, lengths, data, kept, keep, marks, out_offsets, out) -> None:
+@kernel
+def join_lines(
+    doc_offsets: Int64s, lines: CleanLines, kept: UInt8s, keep: UInt8s, marks: UInt16s, out_offsets: Int64sOut, out: UInt8sOut
+) -> None:
     """The kept lines of the kept documents, joined by newlines, without white space around each text.
 
-    Lines that stand one newline apart in `data` are copied at once.
+    Lines that stand one newline apart in their data are copied at once.
 
     Args:
         kept: (num_lines,) uint8.
@@ -345,6 +378,7 @@ def join_lines(doc_offsets, starts, lengths, data, kept, keep, marks, out_offset
         out_offsets: (num_docs + 1,) int64, from 0.
         out: uint8, JOINED_BYTES of all kept documents.
     """
+    starts, lengths, data = lines
     to = np.int64(0)
     out_offsets[0] = 0
     for doc in range(len(doc_offsets) - 1):

@@ -27,6 +27,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, class_table, decode
+from datapipe.kernels.types import Float64MatrixOut, Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 NUM_LINES, MEAN_LENGTH, MAX_LENGTH, ALPHANUMERIC, ALPHABETIC, NUM_CHARS = range(6)
 """Columns of `code_measures`."""
@@ -87,8 +88,8 @@ def has_marker(offsets: np.ndarray, data: np.ndarray, stops: np.ndarray, markers
     return out
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), float64[:, ::1])")
-def measure_code(offsets, data, classes, out) -> None:
+@kernel
+def measure_code(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Float64MatrixOut) -> None:
     """Fills `out` (num_docs, 6); see `code_measures`.
 
     Args:
@@ -149,8 +150,8 @@ def _decoded(data, start, stop, classes) -> tuple[Any, Any, Any, Any, Any]:
     return num_lines + np.int64(length > 0), max(longest, length), num_chars, letters, numbers
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), int64[:, ::1])")
-def measure_encoded(offsets, data, kinds, out) -> None:
+@kernel
+def measure_encoded(offsets: Int64s, data: UInt8s, kinds: UInt8s, out: Int64MatrixOut) -> None:
     """Fills `out` (num_docs, 2); see `encoded_runs`. Runs that overlap count once.
 
     Args:
@@ -246,8 +247,8 @@ def _escapes(data, at, end, kinds) -> tuple[Any, Any]:
     return at, num_units
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64[::1])")
-def first_lines(offsets, data, num_lines, stops) -> None:
+@kernel
+def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut) -> None:
     """Where the first lines of each text stop: `stops` (num_docs,) int64, in `data`.
 
     Args:
@@ -263,11 +264,8 @@ def first_lines(offsets, data, num_lines, stops) -> None:
         stops[doc] = at
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), int64[::1], Array(uint8, 1, 'C', True), Array(int64, 1, 'C', True),"
-    " Array(uint8, 1, 'C', True), uint8[::1])"
-)
-def find_markers(offsets, stops, data, marker_offsets, markers, out) -> None:
+@kernel
+def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
     """Whether any of the markers is in the beginning of each text, in any case of ASCII: `out` (num_docs,) uint8.
 
     Args:

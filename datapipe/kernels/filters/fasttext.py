@@ -16,11 +16,27 @@ One core of a 2-core AMD EPYC does 32 MB/s of English web text and of sentences 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.types import (
+    Float32Cube,
+    Float32MatrixOut,
+    Float32MatrixUnaligned,
+    Float32s,
+    Int32s,
+    Int32sOut,
+    Int64s,
+    Int64sOut,
+    UInt8Matrix,
+    UInt8s,
+    UInt32s,
+    UInt32sOut,
+    UInt64sOut,
+)
 
 LANES = 16
 """N-grams of so many places are hashed at once; `spelled` needs as many places more."""
@@ -39,8 +55,8 @@ _HALF, _HIGH_HALF = np.uint64(32), np.uint64(0xFFFFFFFF00000000)
 _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, aligned=False)"
 
 
-@kernel(f"void(int64[::1], int64[::1], {_BYTES}, uint32[::1], int32[::1])")
-def index_words(starts, stops, data, hashes, table) -> None:
+@kernel
+def index_words(starts: Int64s, stops: Int64s, data: UInt8s, hashes: UInt32sOut, table: Int32sOut) -> None:
     """Hashes the entries of a dictionary and puts their numbers into a table with open addressing; of equal ones the last.
 
     Args:
@@ -57,57 +73,109 @@ def index_words(starts, stops, data, hashes, table) -> None:
         table[_slot(data, starts[entry], stops[entry], code, starts, stops, data, hashes, table)] = entry
 
 
-@kernel(
-    f"void(Array(int64, 1, 'C', True), int64[::1], {_BYTES}, int64[::1], int64[::1], {_BYTES}, uint32[::1], int32[::1],"
-    f" int32[::1], uint8[::1], int64, int64, int64, int64, int64, int64, {_DENSE}, Array(uint8, 2, 'C', True),"
-    " float32[:, :, ::1], float32[::1], uint32[::1], uint64[::1], float32[:, ::1], int64[::1])"
-)
-def embed(
-    starts,
-    stops,
-    data,
-    entry_starts,
-    entry_stops,
-    entry_data,
-    entry_hashes,
-    entry_table,
-    bucket_rows,
-    bucket_bits,
-    num_words,
-    end_of_line,
-    min_chars,
-    max_chars,
-    run_words,
-    num_buckets,
-    matrix,
-    codes,
-    centroids,
-    norms,
-    spelled,
-    run_hashes,
-    means,
-    num_rows,
-) -> None:
-    """The mean of the rows of each text's features.
+class Entries(NamedTuple):
+    """The entries of a dictionary with their hash table, see `index_words`: an input of kernels.
 
-    Args:
-        starts, stops: (num_docs,) int64, in `data`.
-        data: uint8, any bytes.
-        entry_starts, entry_stops, entry_data, entry_hashes, entry_table: the dictionary, see `index_words`.
-        bucket_rows: (num_buckets,) int32, the row of each bucket; empty where bucket b has row `num_words` + b.
-        bucket_bits: a bit for every bucket, from the lowest, set where it has a row; empty where all have.
+    Attributes:
+        starts, stops: (num_entries,) int64, in `data`.
+        data: uint8.
+        hashes: (num_entries,) uint32.
+        table: int32, numbers of entries, -1 where free; a power of two.
+    """
+
+    starts: Int64s
+    stops: Int64s
+    data: UInt8s
+    hashes: UInt32s
+    table: Int32s
+
+
+class Features(NamedTuple):
+    """Which features a model has and which rows are theirs, an input of kernels.
+
+    Attributes:
         num_words: entries from here on are labels.
         end_of_line: the entry of `</s>`, -1 for none. Inside a text that word is passed over; it ends each text once.
         min_chars, max_chars: of the n-grams of characters.
         run_words: the longest run of words that is a feature.
         num_buckets: 1 or more.
-        matrix: (all rows, dim) float32, aligned or not; or (0, dim), and then
-        codes, centroids, norms: (all rows, parts) uint8, (parts, 256, dim of a part) float32, (all rows,) float32.
-        spelled: scratch, longer than the longest text by `max_chars` and `LANES`.
-        run_hashes: scratch, longer than half the longest text by 2.
+        bucket_rows: (num_buckets,) int32, the row of each bucket; empty where bucket b has row `num_words` + b.
+        bucket_bits: a bit for every bucket, from the lowest, set where it has a row; empty where all have.
+    """
+
+    num_words: int
+    end_of_line: int
+    min_chars: int
+    max_chars: int
+    run_words: int
+    num_buckets: int
+    bucket_rows: Int32s
+    bucket_bits: UInt8s
+
+
+class CodedRows(NamedTuple):
+    """Rows of a quantised matrix, an input of kernels: norms times centroids.
+
+    Attributes:
+        codes: (num_rows, parts) uint8.
+        centroids: (parts, 256, dim of a part) float32.
+        norms: (num_rows,) float32.
+    """
+
+    codes: UInt8Matrix
+    centroids: Float32Cube
+    norms: Float32s
+
+
+class Model(NamedTuple):
+    """What `embed` must know of a model beside its dense rows, an input of kernels."""
+
+    entries: Entries
+    features: Features
+    coded: CodedRows
+
+
+class Embedding(NamedTuple):
+    """The means of texts with the scratch they take, an output of kernels.
+
+    Attributes:
         means: (num_docs, dim) float32.
         num_rows: (num_docs,) int64, how many rows were added; 0 for a text without words, whatever `</s>` has.
+        spelled: scratch, longer than the longest text by `max_chars` and `LANES`.
+        run_hashes: scratch, longer than half the longest text by 2.
     """
+
+    means: Float32MatrixOut
+    num_rows: Int64sOut
+    spelled: UInt32sOut
+    run_hashes: UInt64sOut
+
+
+def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: int) -> Embedding:
+    """Room for the means of `num_docs` texts of at most `longest_bytes`."""
+    return Embedding(
+        means=np.empty((num_docs, dim), np.float32),
+        num_rows=np.empty(num_docs, np.int64),
+        spelled=np.empty(longest_bytes + 2 + max_chars + LANES, np.uint32),
+        run_hashes=np.empty(longest_bytes // 2 + 2, np.uint64),
+    )
+
+
+@kernel
+def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Float32MatrixUnaligned, out: Embedding) -> None:
+    """The mean of the rows of each text's features.
+
+    Args:
+        starts, stops: (num_docs,) int64, in `data`.
+        data: uint8, any bytes.
+        model: its dictionary and features.
+        dense: (num_rows, dim) float32, aligned or not; or (0, dim), and then the model's coded rows count.
+        out: the means.
+    """
+    means, num_rows, spelled, run_hashes = out
+    num_words, end_of_line, min_chars, max_chars, run_words, num_buckets, bucket_rows, bucket_bits = model.features
+    entry_starts, entry_stops, entry_data, entry_hashes, entry_table = model.entries
+    codes, centroids, norms = model.coded
     magic = np.uint64((1 << 32) // num_buckets)
     queue, grams, buckets = np.empty(_QUEUE, np.int64), np.empty(LANES, np.uint32), np.empty((_LONGEST_GRAM, LANES), np.uint32)
     for doc in range(len(starts)):
@@ -130,7 +198,7 @@ def embed(
             first, by_lanes = 0, is_ascii and length <= LANES and max_chars <= _LONGEST_GRAM
             while first < length:
                 if queued > _FULL:
-                    _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centroids, norms)
+                    _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
                     added, queued = added + queued, 0
                 if by_lanes:
                     _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets)
@@ -145,10 +213,10 @@ def embed(
         run_hashes[runs] = _widened(_END_OF_LINE_CODE)
         for first in range(runs + 1 if words and run_words > 1 else 0):
             if queued > _FULL:
-                _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centroids, norms)
+                _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
                 added, queued = added + queued, 0
             queued = _queue_runs(run_hashes, first, min(first + run_words, runs + 1), num_buckets, bucket_bits, queue, queued)
-        _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centroids, norms)
+        _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
         num_rows[doc] = added + queued
         mean *= np.float32(1.0 / max(added + queued, 1))
 
@@ -252,7 +320,7 @@ def _queue_grams(spelled, first, length, min_chars, max_chars, num_buckets, magi
             break
         code = ((code ^ np.int64(spelled[stop])) * _PRIME) & _MASK
         stop += 1
-        while stop < length and spelled[stop] & 0xC0 == 0x80:
+        while stop < length and is_continuation(spelled[stop]):
             code = ((code ^ np.int64(spelled[stop])) * _PRIME) & _MASK
             stop += 1
         if chars == 1:
@@ -277,7 +345,7 @@ def _queue_runs(run_hashes, first, stop, num_buckets, bucket_bits, queue, queued
 
 
 @inline
-def _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centroids, norms) -> None:
+def _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms) -> None:
     """Adds the rows of the queue: bucket b by itself, entry e as -1 - e."""
     for place in range(queued):
         bucket = queue[place]
@@ -285,7 +353,7 @@ def _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centro
             queue[place] = -1 - bucket
         else:
             queue[place] = np.int64(bucket_rows[bucket]) if len(bucket_rows) else num_words + bucket
-    if len(matrix) == 0:
+    if len(dense) == 0:
         for place in range(queued):
             _add_coded(mean, queue[place], codes, centroids, norms)
         return
@@ -293,10 +361,10 @@ def _add_rows(mean, queue, queued, bucket_rows, num_words, matrix, codes, centro
     for block in range(0, blocks, LANES):
         for place in range(queued):
             for at in range(LANES):
-                mean[block + at] += matrix[queue[place], block + at]
+                mean[block + at] += dense[queue[place], block + at]
     for place in range(queued if blocks < len(mean) else 0):
         for at in range(blocks, len(mean)):
-            mean[at] += matrix[queue[place], at]
+            mean[at] += dense[queue[place], at]
 
 
 @inline

@@ -13,11 +13,21 @@ of 0.4 million.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import (
+    Float32Matrix,
+    Float32s,
+    Float32sOut,
+    Float64MatrixOut,
+    Int32MatrixOut,
+    Int32s,
+    Int32sOut,
+    Int64s,
+)
 
 SCORE_DIGITS = 4
 """Scores are rounded to so many digits, so that the last bits of a float decide nothing."""
@@ -31,23 +41,66 @@ _LEAST_SCORE = np.float32(math.log(_SMALLEST))
 _ONE, _MAX_SIGMOID, _SIGMOID_STEPS = np.float32(1), np.float32(8), np.float32(512)
 
 
-@kernel(
-    "void(float32[:, ::1], int64[::1], float32[:, ::1], float32[::1], int32[::1], int32[::1], int32[::1], float32[::1],"
-    " float32[::1], int32[:, ::1], float64[:, ::1])"
-)
-def tree_labels(means, num_rows, output, norms, left, right, nodes, paths, best, labels, scores) -> None:
+class TreeLayer(NamedTuple):
+    """The output layer of hierarchical softmax, an input of kernels.
+
+    Attributes:
+        output: (num_labels, dim) float32; the row of an inner node is its number less `num_labels`.
+        norms: (num_labels,) float32, what the products of each row are multiplied by.
+        left, right: (2 * num_labels - 1,) int32, the children of each node, -1 for leaves; the root is the last.
+    """
+
+    output: Float32Matrix
+    norms: Float32s
+    left: Int32s
+    right: Int32s
+
+
+class FlatLayer(NamedTuple):
+    """An output layer where every label has a row of its own, an input of kernels.
+
+    Attributes:
+        output: (dim, num_labels) float32, transposed.
+        norms: (num_labels,) float32, what the products of each label are multiplied by.
+        kind: SOFTMAX or SIGMOID.
+        sigmoids: (513,) float32, fastText's table over -8 to 8; unused by SOFTMAX.
+    """
+
+    output: Float32Matrix
+    norms: Float32s
+    kind: int
+    sigmoids: Float32s
+
+
+class TreeScratch(NamedTuple):
+    """Where a walk over a tree notes what is left to do, an output of kernels: (num_labels + 1,) nodes and their paths."""
+
+    nodes: Int32sOut
+    paths: Float32sOut
+
+
+@kernel
+def tree_labels(
+    means: Float32Matrix,
+    num_rows: Int64s,
+    layer: TreeLayer,
+    scratch: TreeScratch,
+    best: Float32sOut,
+    labels: Int32MatrixOut,
+    scores: Float64MatrixOut,
+) -> None:
     """The best labels of each text by hierarchical softmax: the leaves of a tree with the likeliest paths from its root.
 
     Args:
         means, num_rows: as `embed` gives them.
-        output: (num_labels, dim) float32; the row of an inner node is its number less `num_labels`.
-        norms: (num_labels,) float32, what the products of each row are multiplied by.
-        left, right: (2 * num_labels - 1,) int32, the children of each node, -1 for leaves; the root is the last.
-        nodes, paths: scratch, (num_labels + 1,) each.
+        layer: rows and tree.
+        scratch: of the walk.
         best: scratch, (k,).
         labels: (num_docs, k) int32, the best first; -1 where there is none.
         scores: (num_docs, k) float64, rounded; 0 where there is none.
     """
+    output, norms, left, right = layer
+    nodes, paths = scratch
     num_labels = len(output)
     for doc in range(len(means)):
         labels[doc], scores[doc], found = -1, 0, 0
@@ -71,24 +124,27 @@ def tree_labels(means, num_rows, output, norms, left, right, nodes, paths, best,
         _round(best, found, scores[doc])
 
 
-@kernel(
-    "void(float32[:, ::1], int64[::1], float32[:, ::1], float32[::1], int64, float32[::1], float32[::1], float32[::1],"
-    " int32[:, ::1], float64[:, ::1])"
-)
-def flat_labels(means, num_rows, output, norms, kind, sigmoids, chances, best, labels, scores) -> None:
+@kernel
+def flat_labels(
+    means: Float32Matrix,
+    num_rows: Int64s,
+    layer: FlatLayer,
+    chances: Float32sOut,
+    best: Float32sOut,
+    labels: Int32MatrixOut,
+    scores: Float64MatrixOut,
+) -> None:
     """The best labels of each text where every label has a row of its own.
 
     Args:
         means, num_rows: as `embed` gives them.
-        output: (dim, num_labels) float32, transposed.
-        norms: (num_labels,) float32, what the products of each label are multiplied by.
-        kind: SOFTMAX or SIGMOID.
-        sigmoids: (513,) float32, fastText's table over -8 to 8; unused by SOFTMAX.
+        layer: rows, and how scores are made.
         chances: scratch, (num_labels,).
         best: scratch, (k,).
         labels: (num_docs, k) int32, the best first; -1 where there is none.
         scores: (num_docs, k) float64, rounded; 0 where there is none.
     """
+    output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
         labels[doc], scores[doc], found = -1, 0, 0
         if num_rows[doc] == 0:

@@ -14,8 +14,9 @@ import numpy as np
 
 from datapipe.kernels import kernel
 from datapipe.kernels.text.raw_lines import RawLines
-from datapipe.kernels.text.unicode_classes import decode
+from datapipe.kernels.text.unicode_classes import decode_before
 from datapipe.kernels.text.words import Lines
+from datapipe.kernels.types import Int64MatrixOut, UInt8s
 
 NUM_LINES, ENDED, SHORT = range(3)
 """Columns of `line_ends`."""
@@ -50,16 +51,15 @@ def ends_table(also: str | None = None) -> np.ndarray:
 def line_ends(lines: Lines, raw: RawLines, data: np.ndarray, ends: np.ndarray, short_chars: int) -> np.ndarray:
     """(num_docs, 3) int64: lines that are not blank, those that end a sentence, those of at most `short_chars` characters."""
     out = np.empty((len(lines.doc_offsets) - 1, 3), np.int64)
-    measure_ends(lines.doc_offsets, lines.starts, lines.lengths, raw.chars, raw.trails, data, ends, short_chars, out)
+    measure_ends(lines, raw, data, ends, short_chars, out)
     return out
 
 
-@kernel(
-    "void(int64[::1], int64[::1], int32[::1], int32[::1], uint8[::1], Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True),"
-    " int64, int64[:, ::1])"
-)
-def measure_ends(doc_offsets, starts, lengths, chars, trails, data, ends, short_chars, out) -> None:
-    """Fills `out` (num_docs, 3) from the arrays of `Lines` and `RawLines`; see `line_ends`."""
+@kernel
+def measure_ends(lines: Lines, raw: RawLines, data: UInt8s, ends: UInt8s, short_chars: int, out: Int64MatrixOut) -> None:
+    """Fills `out` (num_docs, 3); see `line_ends`."""
+    doc_offsets, starts, lengths, _, _, _ = lines
+    _, chars, trails, _ = raw
     for doc in range(len(doc_offsets) - 1):
         num_ended, num_short = np.int64(0), np.int64(0)
         for line in range(doc_offsets[doc], doc_offsets[doc + 1]):
@@ -67,11 +67,10 @@ def measure_ends(doc_offsets, starts, lengths, chars, trails, data, ends, short_
             if trails[line]:
                 continue
             stop = starts[line] + lengths[line]
-            last = stop - 1
-            while last > starts[line] and stop - last < 4 and data[last] & 0xC0 == 0x80:
-                last -= 1
-            code, size = decode(data, last, stop)
-            num_ended += np.int64(ends[code] if size == stop - last else 0)
+            code = np.int64(data[stop - 1])
+            if code >= 0x80:
+                code = decode_before(data, stop, starts[line])[0]
+            num_ended += np.int64(ends[code])
         out[doc, NUM_LINES] = doc_offsets[doc + 1] - doc_offsets[doc]
         out[doc, ENDED] = num_ended
         out[doc, SHORT] = num_short

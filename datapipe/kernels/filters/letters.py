@@ -9,10 +9,11 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import LETTER, decode
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 
-@kernel("void(Array(int64, 1, 'C', True), int64[::1], Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1])")
-def count_letters(starts, stops, data, classes, counts) -> None:
+@kernel
+def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, classes: UInt8s, counts: Int64sOut) -> None:
     """The characters of each text that Unicode calls letters.
 
     Args:

@@ -6,10 +6,12 @@ One core of a 2-core AMD EPYC finds 400 characters in 4 million texts a second.
 from __future__ import annotations
 
 from datapipe.kernels import kernel
+from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64[::1])")
-def prefix_stops(offsets, data, num_chars, stops) -> None:
+@kernel
+def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut) -> None:
     """The byte after the first `num_chars` characters of every text, or the end of a shorter one.
 
     Args:
@@ -21,7 +23,7 @@ def prefix_stops(offsets, data, num_chars, stops) -> None:
     for document in range(len(offsets) - 1):
         stop, left = offsets[document], num_chars
         while stop < offsets[document + 1]:
-            if data[stop] & 0xC0 != 0x80:  # not inside a character
+            if not is_continuation(data[stop]):
                 if left == 0:
                     break
                 left -= 1
@@ -29,8 +31,8 @@ def prefix_stops(offsets, data, num_chars, stops) -> None:
         stops[document] = stop
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64[::1])")
-def suffix_starts(offsets, data, num_chars, starts) -> None:
+@kernel
+def suffix_starts(offsets: Int64s, data: UInt8s, num_chars: int, starts: Int64sOut) -> None:
     """The first byte of the last `num_chars` characters of every text, or the start of a shorter one.
 
     Args:
@@ -43,5 +45,5 @@ def suffix_starts(offsets, data, num_chars, starts) -> None:
         start, left = offsets[document + 1], num_chars
         while start > offsets[document] and left > 0:
             start -= 1
-            left -= data[start] & 0xC0 != 0x80  # the first byte of a character
+            left -= not is_continuation(data[start])
         starts[document] = start

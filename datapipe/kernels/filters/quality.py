@@ -13,14 +13,23 @@ One core of a 2-core AMD EPYC, English web text: words 4,500 MB/s, symbols 1,000
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.text.contractions import hash_of
-from datapipe.kernels.text.unicode_classes import CONTENT, LETTER, PUNCTUATION, REPLACEMENT, SYMBOL, class_table, decode
-from datapipe.kernels.text.words import Lines, Words, mix
+from datapipe.kernels.hashing import FNV_BASIS, find_slot, fnv_step, hash_of, mix64, table_of
+from datapipe.kernels.text.unicode_classes import (
+    CONTENT,
+    LETTER,
+    PUNCTUATION,
+    SYMBOL,
+    class_table,
+    decode,
+    decode_before,
+)
+from datapipe.kernels.text.words import Lines, Words
+from datapipe.kernels.types import Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
 NUM_WORDS, NUM_CONTENT, CONTENT_CHARS, NUM_LETTERS, NUM_CHARS = range(5)
 """Columns of `word_counts`."""
@@ -34,7 +43,6 @@ BULLETS, TRAILING = range(2)
 EXACT, FOLDED, STRIPPED = range(3)
 """How a word is compared with stop words: as it stands; also capitalised or in capitals; so, without signs around it."""
 
-_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
 
@@ -42,7 +50,7 @@ _ELLIPSIS = ord("…")
 def word_counts(words: Words) -> np.ndarray:
     """(num_docs, 5) int64: words; those that are more than signs, their characters; words with a letter; all characters."""
     out = np.empty((len(words.doc_offsets) - 1, 5), np.int64)
-    count_words(words.doc_offsets, words.chars, words.flags, out)
+    count_words(words, out)
     return out
 
 
@@ -60,45 +68,52 @@ def stop_word_counts(words: Words, data: np.ndarray, stop_words: tuple[str, ...]
         stop_words: in lower case.
         compare: EXACT, FOLDED or STRIPPED.
     """
-    keys, numbers, longest = stop_word_table(stop_words, compare != EXACT)
+    table = stop_word_table(stop_words, compare != EXACT)
     out = np.empty((len(words.doc_offsets) - 1, 2), np.int64)
     seen = np.zeros(len(stop_words), np.int64)
-    arrays = (words.doc_offsets, words.starts, words.lengths, words.hashes, words.flags)
-    count_stop_words(*arrays, data, class_table(), keys, numbers, longest, compare == STRIPPED, seen, out)
+    count_stop_words(words, data, class_table(), table, compare == STRIPPED, seen, out)
     return out
 
 
 def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> np.ndarray:
     """(num_docs, 2) int64: lines that start with one of `bullets`, that end in `...`, `…` or, `spaced`, `. . .`."""
     out = np.empty((len(lines.doc_offsets) - 1, 2), np.int64)
-    count_lines(
-        lines.doc_offsets, lines.starts, lines.lengths, data, np.array([ord(sign) for sign in bullets], np.int64), spaced, out
-    )
+    count_lines(lines, data, np.array([ord(sign) for sign in bullets], np.int64), spaced, out)
     return out
 
 
+class StopWords(NamedTuple):
+    """Stop words as a hash table, an input of kernels.
+
+    Attributes:
+        keys: (num_slots,) uint64, 0 where free.
+        numbers: (num_slots,) int64, which word has the key.
+        longest: bytes of the longest word.
+    """
+
+    keys: UInt64s
+    numbers: Int64s
+    longest: int
+
+
 @lru_cache(maxsize=32)
-def stop_word_table(stop_words: tuple[str, ...], folded: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Stop words as a hash table: keys (num_slots,) uint64, 0 where free; numbers (num_slots,) int64; the longest's bytes."""
+def stop_word_table(stop_words: tuple[str, ...], folded: bool) -> StopWords:
+    """The table of stop words in lower case; `folded`: also capitalised and in capitals."""
     forms = {word: number for number, word in enumerate(stop_words)}
     if folded:
         for number, word in enumerate(stop_words):
             for form in (word.capitalize(), word.title(), word.upper()):
                 forms.setdefault(form, number)
-    num_slots = 1 << (4 * len(forms)).bit_length()
-    keys, numbers = np.zeros(num_slots, np.uint64), np.zeros(num_slots, np.int64)
-    for word, number in forms.items():
-        key = hash_of(word.encode())
-        slot = key & (num_slots - 1)
-        while keys[slot]:
-            slot = (slot + 1) & (num_slots - 1)
-        keys[slot], numbers[slot] = key, number
-    return keys, numbers, max((len(word.encode()) for word in forms), default=0)
+    keys, slots = table_of([hash_of(word.encode()) for word in forms])
+    numbers = np.zeros(len(keys), np.int64)
+    numbers[slots] = list(forms.values())
+    return input_record(StopWords, (keys, numbers, max((len(word.encode()) for word in forms), default=0)))
 
 
-@kernel("void(int64[::1], int32[::1], uint8[::1], int64[:, ::1])")
-def count_words(doc_offsets, chars, flags, out) -> None:
-    """Fills `out` (num_docs, 5) from the arrays of `Words`; see `word_counts`."""
+@kernel
+def count_words(words: Words, out: Int64MatrixOut) -> None:
+    """Fills `out` (num_docs, 5); see `word_counts`."""
+    doc_offsets, _, _, _, chars, flags = words
     for doc in range(len(doc_offsets) - 1):
         num_content, content_chars, num_letters, num_chars = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         for word in range(doc_offsets[doc], doc_offsets[doc + 1]):
@@ -111,8 +126,8 @@ def count_words(doc_offsets, chars, flags, out) -> None:
         out[doc, CONTENT_CHARS], out[doc, NUM_LETTERS], out[doc, NUM_CHARS] = content_chars, num_letters, num_chars
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[:, ::1])")
-def count_symbols(offsets, data, out) -> None:
+@kernel
+def count_symbols(offsets: Int64s, data: UInt8s, out: Int64MatrixOut) -> None:
     """Fills `out` (num_docs, 3); see `symbol_counts`."""
     for doc in range(len(offsets) - 1):
         at, stop = offsets[doc], offsets[doc + 1]
@@ -146,48 +161,42 @@ def _without_signs(data, start, stop, classes) -> tuple[Any, Any]:
             break
         start += size
     while start < stop:
-        last = stop - 1
-        while last > start and stop - last < 4 and data[last] & 0xC0 == 0x80:
-            last -= 1
-        code, size = decode(data, last, stop)
-        if size != stop - last:  # the last byte belongs to no character
-            last, code = stop - 1, REPLACEMENT
+        code, size = np.int64(data[stop - 1]), np.int64(1)
+        if code >= 0x80:
+            code, size = decode_before(data, stop, start)
         if classes[code] & CONTENT:
             break
-        stop = last
+        stop -= size
     return start, stop
 
 
-@kernel(
-    "void(int64[::1], int64[::1], int32[::1], uint64[::1], uint8[::1], Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True),"
-    " uint64[::1], int64[::1], int64, boolean, int64[::1], int64[:, ::1])"
-)
+@kernel
 def count_stop_words(
-    doc_offsets, starts, lengths, hashes, flags, data, classes, keys, numbers, longest, strip, seen, out
-) -> None:  # fmt: skip
-    """Fills `out` (num_docs, 2) from the arrays of `Words`; see `stop_word_counts`.
+    words: Words, data: UInt8s, classes: UInt8s, table: StopWords, strip: bool, seen: Int64sOut, out: Int64MatrixOut
+) -> None:
+    """Fills `out` (num_docs, 2); see `stop_word_counts`.
 
     Args:
         classes: (0x110000,) uint8, `unicode_classes.class_table`.
-        keys, numbers, longest: `stop_word_table`.
+        table: `stop_word_table`.
         strip: whether signs around a word are left out.
         seen: (num_stop_words,) scratch, zeros: the last document, from 1, that each was met in.
     """
+    doc_offsets, starts, lengths, hashes, _, flags = words
+    keys, numbers, longest = table
     for doc in range(len(doc_offsets) - 1):
         num_different, num_words = np.int64(0), np.int64(0)
         for word in range(doc_offsets[doc], doc_offsets[doc + 1]):
             start, size, key = starts[word], np.int64(lengths[word]), hashes[word]
             if strip and flags[word] & LETTER and flags[word] & (PUNCTUATION | SYMBOL):
                 start, stop = _without_signs(data, start, start + size, classes)
-                size, hashed = stop - start, _BASIS
-                for at in range(start, min(stop, start + longest)):
-                    hashed = (hashed ^ np.uint64(data[at])) * _PRIME
-                key = mix(hashed)
+                size, hashed = stop - start, FNV_BASIS
+                for j in range(start, min(stop, start + longest)):
+                    hashed = fnv_step(hashed, data[j])
+                key = mix64(hashed)
             if size > longest:
                 continue
-            slot = np.int64(key & np.uint64(len(keys) - 1))
-            while keys[slot] != 0 and keys[slot] != key:
-                slot = (slot + 1) & (len(keys) - 1)
+            slot = find_slot(keys, len(keys), key)
             if keys[slot] == 0:
                 continue
             num_words += 1
@@ -196,9 +205,10 @@ def count_stop_words(
         out[doc, 0], out[doc, 1] = num_different, num_words
 
 
-@kernel("void(int64[::1], int64[::1], int32[::1], Array(uint8, 1, 'C', True), int64[::1], boolean, int64[:, ::1])")
-def count_lines(doc_offsets, starts, lengths, data, bullets, spaced, out) -> None:
-    """Fills `out` (num_docs, 2) from the arrays of `Lines`; see `line_counts`. `bullets`: (num_bullets,) code points."""
+@kernel
+def count_lines(lines: Lines, data: UInt8s, bullets: Int64s, spaced: bool, out: Int64MatrixOut) -> None:
+    """Fills `out` (num_docs, 2); see `line_counts`. `bullets`: (num_bullets,) code points."""
+    doc_offsets, starts, lengths, _, _, _ = lines
     for doc in range(len(doc_offsets) - 1):
         num_bullets, num_trailing = np.int64(0), np.int64(0)
         for line in range(doc_offsets[doc], doc_offsets[doc + 1]):

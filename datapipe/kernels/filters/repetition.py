@@ -22,13 +22,25 @@ when its words are random, 20 s when every n-gram in it repeats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.text.words import Words, mix
+from datapipe.kernels.hashing import find_slot, mix64, num_slots_for, table_size
+from datapipe.kernels.text.words import Words
+from datapipe.kernels.types import (
+    Int32s,
+    Int32sOut,
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt8sOut,
+    UInt64s,
+    UInt64sOut,
+    input_record,
+)
 
 TOP_SIZES = (2, 3, 4)
 DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
@@ -38,9 +50,8 @@ _MAX_SLOTS = 1 << 20
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Units:
-    """Lines or paragraphs: those of document i are `doc_offsets[i]:doc_offsets[i + 1]` of the other arrays.
+class Units(NamedTuple):
+    """Lines, paragraphs or words, an input of kernels: `doc_offsets[i]:doc_offsets[i + 1]` of the arrays are of document i.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
@@ -48,9 +59,9 @@ class Units:
         chars: (num_units,) int32, code points.
     """
 
-    doc_offsets: np.ndarray
-    hashes: np.ndarray
-    chars: np.ndarray
+    doc_offsets: Int64s
+    hashes: UInt64s
+    chars: Int32s
 
 
 NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
@@ -67,8 +78,8 @@ def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
     """
     limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
-    join_lines(lines.doc_offsets, lines.hashes, lines.chars, opens, joint_chars, doc_offsets, hashes, chars)
-    return Units(doc_offsets=doc_offsets, hashes=hashes, chars=chars)
+    join_lines(lines, opens, joint_chars, doc_offsets, hashes, chars)
+    return input_record(Units, (doc_offsets, hashes, chars))
 
 
 def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> np.ndarray:
@@ -79,10 +90,10 @@ def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> n
         every: of a unit that occurs more than once the first occurrence is a copy too.
         max_slots: of the hash table, a power of two.
     """
-    slots = _slots(_longest(units.doc_offsets), max_slots)
+    slots = num_slots_for(_longest(units.doc_offsets), max_slots)
     out = np.empty((len(units.doc_offsets) - 1, 4), np.int64)
     scratch = (np.empty(slots, np.uint64), np.empty(slots, np.uint8))
-    measure_units(units.doc_offsets, units.hashes, units.chars, every, *scratch, out)
+    measure_units(units, every, *scratch, out)
     return out
 
 
@@ -102,43 +113,21 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
         max_slots: of the hash table, a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
-    slots = _slots(_longest(words.doc_offsets), max_slots)
+    slots = num_slots_for(_longest(words.doc_offsets), max_slots)
     table = (np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32))
     depth = np.empty(len(words.hashes), np.uint8)
-    measure_ngrams(words.doc_offsets, words.hashes, words.chars, joined, *table, depth, out)
+    units = Units(doc_offsets=words.doc_offsets, hashes=words.hashes, chars=words.chars)
+    measure_ngrams(units, joined, *table, depth, out)
     if joined:
         repeated = np.concatenate([[0], np.cumsum(depth >= DUPLICATE_SIZES[0])])
         most = int(np.diff(repeated[words.doc_offsets]).max(initial=0))
-        seen = np.empty(1 << (2 * most).bit_length(), np.uint64)
-        walk_ngrams(words.doc_offsets, words.hashes, words.chars, depth, seen, out)
+        seen = np.empty(num_slots_for(most), np.uint64)
+        walk_ngrams(units, depth, seen, out)
     return out
 
 
 def _longest(doc_offsets: np.ndarray) -> int:
     return int(np.diff(doc_offsets).max(initial=0))
-
-
-def _slots(num_entries: int, max_slots: int) -> int:
-    """Slots of a table for the largest document: a power of two, at least twice its entries where that is allowed."""
-    return min(max_slots, 1 << (2 * num_entries).bit_length())
-
-
-@inline
-def _slot(keys, mask, key) -> Any:
-    """Where `key` is in the table, or the free slot (0) where it belongs."""
-    slot = np.int64(key & np.uint64(mask))
-    while keys[slot] != 0 and keys[slot] != key:
-        slot = (slot + 1) & mask
-    return slot
-
-
-@inline
-def _table_size(num_entries, max_slots) -> Any:
-    """The smallest power of two with twice as many slots as entries, as far as the table goes."""
-    size = np.int64(2)
-    while size < max_slots and size < 2 * num_entries:
-        size *= 2
-    return size
 
 
 @inline
@@ -147,9 +136,12 @@ def _part(key, num_parts) -> Any:
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_parts)) >> np.uint64(32))
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], uint8[::1], int64, int64[::1], uint64[::1], int32[::1])")
-def join_lines(doc_offsets, hashes, chars, opens, joint_chars, out_offsets, out_hashes, out_chars) -> None:
+@kernel
+def join_lines(
+    lines: Units, opens: UInt8s, joint_chars: int, out_offsets: Int64sOut, out_hashes: UInt64sOut, out_chars: Int32sOut
+) -> None:
     """The paragraphs of lines: their offsets (num_docs + 1,), and hashes and characters (num_paragraphs,)."""
+    doc_offsets, hashes, chars = lines
     paragraph = np.int64(-1)
     out_offsets[0] = 0
     for doc in range(len(doc_offsets) - 1):
@@ -158,27 +150,27 @@ def join_lines(doc_offsets, hashes, chars, opens, joint_chars, out_offsets, out_
                 paragraph += 1
                 out_hashes[paragraph] = 0
                 out_chars[paragraph] = -joint_chars
-            out_hashes[paragraph] = mix(out_hashes[paragraph] * _FACTOR + hashes[line])
+            out_hashes[paragraph] = mix64(out_hashes[paragraph] * _FACTOR + hashes[line])
             out_chars[paragraph] += chars[line] + joint_chars
         out_offsets[doc + 1] = paragraph + 1
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], boolean, uint64[::1], uint8[::1], int64[:, ::1])")
-def measure_units(doc_offsets, hashes, chars, every, keys, marks, out) -> None:
+@kernel
+def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
     """Fills `out` (num_docs, 4); see `unit_repetition`.
 
     Args:
-        doc_offsets: (num_docs + 1,) into the units.
-        hashes, chars: (num_units,).
+        units: lines or paragraphs.
         every: whether first occurrences count.
         keys, marks: scratch, the hash table: equal powers of two. Hash, and whether it was met again.
     """
+    doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
         num_chars = np.int64(0)
         for unit in range(start, stop):
             num_chars += chars[unit]
-        size = _table_size(stop - start, len(keys))
+        size = table_size(stop - start, len(keys))
         num_parts = np.int64(1)
         num_copies, copied_chars = _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts)
         while num_copies < 0:
@@ -200,7 +192,7 @@ def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> 
             key = hashes[unit] | np.uint64(hashes[unit] == 0)
             if _part(key, num_parts) != part:
                 continue
-            slot = _slot(keys, size - 1, key)
+            slot = find_slot(keys, size, key)
             if keys[slot] == key:
                 firsts = np.int64(every and not marks[slot])
                 marks[slot] = 1
@@ -214,15 +206,17 @@ def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> 
     return num_copies, copied_chars
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], boolean, uint64[::1], int32[::1], int32[::1], uint8[::1], int64[:, ::1])")
-def measure_ngrams(doc_offsets, hashes, chars, joined, keys, firsts, counts, depth, out) -> None:
+@kernel
+def measure_ngrams(
+    words: Units, joined: bool, keys: UInt64sOut, firsts: Int32sOut, counts: Int32sOut, depth: UInt8sOut, out: Int64MatrixOut
+) -> None:
     """Fills `out` (num_docs, 9), of zeros; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
 
     Args:
-        doc_offsets, hashes, chars: of `Words`.
         keys, firsts, counts: scratch, the hash table: equal powers of two. Hash, first word and occurrences of an n-gram.
         depth: (num_words,) uint8, becomes the longest repeated n-gram that starts at each word, at most 10; 1 for none.
     """
+    doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
         document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
@@ -234,7 +228,7 @@ def measure_ngrams(doc_offsets, hashes, chars, joined, keys, firsts, counts, dep
             num_candidates = _num_candidates(deep, stop - start, n)
             if num_candidates < 2:
                 break
-            size = _table_size(num_candidates, len(keys))
+            size = table_size(num_candidates, len(keys))
             num_parts = np.int64(1)
             top = _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, deep)
             while top < 0:
@@ -246,15 +240,15 @@ def measure_ngrams(doc_offsets, hashes, chars, joined, keys, firsts, counts, dep
                 out[doc, n - _SHORTEST] = _covered(deep, lengths, n)
 
 
-@kernel("void(int64[::1], uint64[::1], int32[::1], uint8[::1], uint64[::1], int64[:, ::1])")
-def walk_ngrams(doc_offsets, hashes, chars, depth, keys, out) -> None:
+@kernel
+def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixOut) -> None:
     """Fills columns 3..8 of `out` (num_docs, 9) as datatrove counts: a seen n-gram is passed over whole.
 
     Args:
-        doc_offsets, hashes, chars: of `Words`.
         depth: (num_words,) of `measure_ngrams`: only what occurs again can be seen again.
         keys: scratch, a power of two, twice as many as any document has words that a repeated 5-gram starts at.
     """
+    doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
         document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
@@ -262,14 +256,14 @@ def walk_ngrams(doc_offsets, hashes, chars, depth, keys, out) -> None:
             num_candidates = np.int64(0)
             for word in range(stop - start):
                 num_candidates += np.int64(deep[word] >= n)
-            size = _table_size(num_candidates, len(keys))
+            size = table_size(num_candidates, len(keys))
             keys[:size] = 0
             num_chars, word = np.int64(0), np.int64(0)
             while num_candidates > 1 and word < stop - start - n + 1:
                 step = 1
                 if deep[word] >= n:
                     key = _ngram(document, word, n)
-                    slot = _slot(keys, size - 1, key)
+                    slot = find_slot(keys, size, key)
                     if keys[slot] == key:
                         num_chars += _joined_chars(lengths, word, n) - (n - 1)
                         step = n
@@ -302,7 +296,7 @@ def _ngram(document, word, n) -> Any:
     key = document[word]
     for place in range(word + 1, word + n):
         key = key * _FACTOR + document[place]
-    key = mix(key)
+    key = mix64(key)
     return key | np.uint64(key == 0)
 
 
@@ -323,7 +317,7 @@ def _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_part
             key = _ngram(document, word, n)
             if _part(key, num_parts) != part:
                 continue
-            slot = _slot(keys, size - 1, key)
+            slot = find_slot(keys, size, key)
             if keys[slot] == 0:
                 if room == 0:
                     return np.int64(-1)

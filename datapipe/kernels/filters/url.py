@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 _AT, _BRACKET, _CLOSING, _COLON, _DOT = (np.uint8(ord(sign)) for sign in "@[]:.")
 _SLASH, _QUESTION, _HASH, _LOW_LINE, _D, _F = (np.uint8(ord(sign)) for sign in "/?#_df")
@@ -44,8 +45,8 @@ def normalize_urls(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> t
     return offsets, out[: offsets[-1]]
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1], uint8[::1])")
-def normalize(starts, stops, data, out_offsets, out) -> None:
+@kernel
+def normalize(starts: Int64s, stops: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
     """Writes each URL in its form; see `normalize_urls`.
 
     Args:
@@ -80,8 +81,8 @@ def normalize(starts, stops, data, out_offsets, out) -> None:
         out_offsets[url + 1] = to
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1], int64[::1])")
-def find_hosts(offsets, data, starts, stops) -> None:
+@kernel
+def find_hosts(offsets: Int64s, data: UInt8s, starts: Int64sOut, stops: Int64sOut) -> None:
     """Where the host of each URL stands: without user, port, `www.` and a dot at its end; empty where there is none.
 
     Args:

@@ -16,16 +16,25 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import mix64
+from datapipe.kernels.hashing import FNV_BASIS, find_slot, fnv_step, mix64, num_slots_for
+from datapipe.kernels.types import (
+    Int32Matrix,
+    Int32s,
+    Int64MatrixOut,
+    Int64s,
+    UInt8s,
+    UInt8sOut,
+    UInt64s,
+    UInt64sOut,
+    input_record,
+)
 
 _DOT = np.uint8(ord("."))
-_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _0, _1 = np.uint64(0), np.uint64(1)
 _APART, _OTHER = 0, 1
 """Classes of bytes: those that part words, and those of words that no entry has. The others are of one letter each."""
@@ -33,7 +42,7 @@ _APART, _OTHER = 0, 1
 
 def hash_table(hashes: np.ndarray) -> np.ndarray:
     """An open table of the hashes (num_entries,) uint64 at most half full; 0 is an empty place."""
-    table = np.zeros(1 << max(1, (2 * len(hashes)).bit_length()), np.uint64)
+    table = np.zeros(num_slots_for(len(hashes)), np.uint64)
     fill_table(hashes, table)
     return table
 
@@ -45,8 +54,8 @@ def hashes_of(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.nda
     return out
 
 
-@kernel("void(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), uint64[::1])")
-def hash_backwards(starts, stops, data, out) -> None:
+@kernel
+def hash_backwards(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt64sOut) -> None:
     """Hashes each range from its last byte to its first, so that a host's domains are hashed on the way.
 
     Args:
@@ -55,31 +64,28 @@ def hash_backwards(starts, stops, data, out) -> None:
         out: (num_ranges,) uint64, never 0.
     """
     for one in range(len(starts)):
-        hashed = _FNV_START
+        hashed = FNV_BASIS
         for at in range(stops[one] - 1, starts[one] - 1, -1):
-            hashed = (hashed ^ np.uint64(data[at])) * _FNV_PRIME
+            hashed = fnv_step(hashed, data[at])
         out[one] = _finished(hashed)
 
 
-@kernel("void(Array(uint64, 1, 'C', True), uint64[::1])")
-def fill_table(hashes, table) -> None:
+@kernel
+def fill_table(hashes: UInt64s, table: UInt64sOut) -> None:
     """Puts hashes that are not 0 into an open table with room for twice as many, whose length is a power of 2."""
     for one in range(len(hashes)):
-        table[_place(hashes[one], table)] = hashes[one]
+        table[find_slot(table, len(table), hashes[one])] = hashes[one]
 
 
-@kernel("void(Array(uint64, 1, 'C', True), Array(uint64, 1, 'C', True), uint8[::1])")
-def find_hashes(hashes, table, out) -> None:
+@kernel
+def find_hashes(hashes: UInt64s, table: UInt64s, out: UInt8sOut) -> None:
     """Which hashes are in the table: `out` (num_hashes,) uint8."""
     for one in range(len(hashes)):
-        out[one] = np.uint8(table[_place(hashes[one], table)] != _0)
+        out[one] = np.uint8(table[find_slot(table, len(table), hashes[one])] != _0)
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint64, 1, 'C', True),"
-    " uint8[::1])"
-)
-def find_domains(starts, stops, data, table, out) -> None:
+@kernel
+def find_domains(starts: Int64s, stops: Int64s, data: UInt8s, table: UInt64s, out: UInt8sOut) -> None:
     """Which hosts are in the table, or below one that is: `out` (num_hosts,) uint8. An empty host is in none.
 
     Args:
@@ -88,12 +94,12 @@ def find_domains(starts, stops, data, table, out) -> None:
         table: of `hash_table`.
     """
     for one in range(len(starts)):
-        hashed, found = _FNV_START, False
+        hashed, found = FNV_BASIS, False
         for at in range(stops[one] - 1, starts[one] - 1, -1):
-            hashed = (hashed ^ np.uint64(data[at])) * _FNV_PRIME
+            hashed = fnv_step(hashed, data[at])
             if at == starts[one] or data[at - 1] == _DOT:
                 whole = _finished(hashed)
-                found = found or table[_place(whole, table)] == whole
+                found = found or table[find_slot(table, len(table), whole)] == whole
         out[one] = np.uint8(found)
 
 
@@ -103,19 +109,8 @@ def _finished(hashed) -> Any:
     return mixed if mixed != _0 else _1
 
 
-@inline
-def _place(hashed, table) -> Any:
-    """Where a hash is in the table, or where it would be put."""
-    mask = np.uint64(len(table) - 1)
-    place = hashed & mask
-    while table[place] != _0 and table[place] != hashed:
-        place = (place + _1) & mask
-    return place
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Automaton:
-    """What finds many words in one pass. State 0 is the start.
+class Automaton(NamedTuple):
+    """What finds many words in one pass, an input of kernels. State 0 is the start.
 
     Attributes:
         classes: (256,) uint8, the class of each byte.
@@ -125,10 +120,10 @@ class Automaton:
         num_patterns: how many there are.
     """
 
-    classes: np.ndarray
-    steps: np.ndarray
-    patterns: np.ndarray
-    links: np.ndarray
+    classes: UInt8s
+    steps: Int32Matrix
+    patterns: Int32s
+    links: Int32s
     num_patterns: int
 
 
@@ -174,24 +169,22 @@ def _with_failures(
         for kind, child in children[state].items():
             queue.append((child, int(steps[suffix, kind]) if state else 0))
         steps[state, list(children[state])] = list(children[state].values())
-    return Automaton(classes=classes, steps=steps, patterns=found, links=links, num_patterns=num_patterns)
+    return input_record(Automaton, (classes, steps, found, links, num_patterns))
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), Array(int32, 2, 'C', True),"
-    " Array(int32, 1, 'C', True), Array(int32, 1, 'C', True), int64, boolean, int64[:, ::1])"
-)
-def count_words(offsets, data, classes, steps, patterns, links, first_soft, whole, out) -> None:
+@kernel
+def count_words(offsets: Int64s, data: UInt8s, automaton: Automaton, first_soft: int, whole: bool, out: Int64MatrixOut) -> None:
     """How many different patterns occur in each text.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        classes, steps, patterns, links: of `Automaton`.
+        automaton: of the patterns.
         first_soft: patterns below it are counted in the first column, the others in the second.
         whole: whether words count, with a blank before, between and after them; else what parts words is left out.
         out: (num_docs, 2) int64.
     """
+    classes, steps, patterns, links, _ = automaton
     seen = np.full(patterns.max() + 1, -1, np.int64)
     for doc in range(len(offsets) - 1):
         out[doc, 0], out[doc, 1] = 0, 0

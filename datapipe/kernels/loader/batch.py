@@ -16,6 +16,16 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import (
+    Int32Matrix,
+    Int32MatrixOut,
+    Int32s,
+    Int32sOut,
+    Int64Matrix,
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+)
 
 IGNORED = -100
 """The label that cross-entropy in torch, JAX's optax and Hugging Face's trainers leave out."""
@@ -51,8 +61,8 @@ def _shifted_labels(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: An
         _fill(out[row, at:], IGNORED)
 
 
-@kernel("void(int64[:, ::1], int64[::1], int32[::1], int64[:, ::1])")
-def shifted_labels_64(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def shifted_labels_64(tokens: Int64Matrix, piece_offsets: Int64s, piece_lengths: Int32s, out: Int64MatrixOut) -> None:
     """Labels that are the next token of the same piece.
 
     Args:
@@ -64,8 +74,8 @@ def shifted_labels_64(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: 
     _shifted_labels(tokens, piece_offsets, piece_lengths, out)
 
 
-@kernel("void(int32[:, ::1], int64[::1], int32[::1], int32[:, ::1])")
-def shifted_labels_32(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def shifted_labels_32(tokens: Int32Matrix, piece_offsets: Int64s, piece_lengths: Int32s, out: Int32MatrixOut) -> None:
     """`shifted_labels_64` in int32."""
     _shifted_labels(tokens, piece_offsets, piece_lengths, out)
 
@@ -80,8 +90,8 @@ def _unshifted_labels(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: 
         _fill(out[row, used:], IGNORED)
 
 
-@kernel("void(int64[:, ::1], int64[::1], int32[::1], int64[:, ::1])")
-def unshifted_labels_64(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def unshifted_labels_64(tokens: Int64Matrix, piece_offsets: Int64s, piece_lengths: Int32s, out: Int64MatrixOut) -> None:
     """Labels that are the tokens themselves, padding apart: for models that shift them.
 
     Args: as for `shifted_labels_64`.
@@ -89,8 +99,8 @@ def unshifted_labels_64(tokens: Any, piece_offsets: Any, piece_lengths: Any, out
     _unshifted_labels(tokens, piece_offsets, piece_lengths, out)
 
 
-@kernel("void(int32[:, ::1], int64[::1], int32[::1], int32[:, ::1])")
-def unshifted_labels_32(tokens: Any, piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def unshifted_labels_32(tokens: Int32Matrix, piece_offsets: Int64s, piece_lengths: Int32s, out: Int32MatrixOut) -> None:
     """`unshifted_labels_64` in int32."""
     _unshifted_labels(tokens, piece_offsets, piece_lengths, out)
 
@@ -105,8 +115,8 @@ def _positions(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
         _count_up(out[row, at:])
 
 
-@kernel("void(int64[::1], int32[::1], int64[:, ::1])")
-def positions_64(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def positions_64(piece_offsets: Int64s, piece_lengths: Int32s, out: Int64MatrixOut) -> None:
     """Positions from 0 in each piece, and from 0 in the padding, so that every one is below S.
 
     Args:
@@ -117,8 +127,8 @@ def positions_64(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
     _positions(piece_offsets, piece_lengths, out)
 
 
-@kernel("void(int64[::1], int32[::1], int32[:, ::1])")
-def positions_32(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def positions_32(piece_offsets: Int64s, piece_lengths: Int32s, out: Int32MatrixOut) -> None:
     """`positions_64` in int32."""
     _positions(piece_offsets, piece_lengths, out)
 
@@ -133,8 +143,8 @@ def _segments(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
         _fill(out[row, at:], 0)
 
 
-@kernel("void(int64[::1], int32[::1], int64[:, ::1])")
-def segments_64(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def segments_64(piece_offsets: Int64s, piece_lengths: Int32s, out: Int64MatrixOut) -> None:
     """The number of each token's piece in its row, from 1; 0 for padding: tokens attend where the numbers are equal.
 
     Args: as for `positions_64`.
@@ -142,15 +152,21 @@ def segments_64(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
     _segments(piece_offsets, piece_lengths, out)
 
 
-@kernel("void(int64[::1], int32[::1], int32[:, ::1])")
-def segments_32(piece_offsets: Any, piece_lengths: Any, out: Any) -> None:
+@kernel
+def segments_32(piece_offsets: Int64s, piece_lengths: Int32s, out: Int32MatrixOut) -> None:
     """`segments_64` in int32."""
     _segments(piece_offsets, piece_lengths, out)
 
 
-@kernel("void(int64[::1], int32[::1], int64[::1], int64, int32[::1], int64[::1], int64[::1])")
+@kernel
 def borders(
-    piece_offsets: Any, piece_lengths: Any, batch_rows: Any, sequence_length: Any, out: Any, out_offsets: Any, longest: Any
+    piece_offsets: Int64s,
+    piece_lengths: Int32s,
+    batch_rows: Int64s,
+    sequence_length: int,
+    out: Int32sOut,
+    out_offsets: Int64sOut,
+    longest: Int64sOut,
 ) -> None:
     """Borders of pieces in each of several batches whose rows are laid end to end: what `cu_seqlens` means.
 

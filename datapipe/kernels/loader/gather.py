@@ -8,6 +8,8 @@ A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its co
 says (offsets, lengths) is held against those numbers before it becomes an address or a place in an output, so that a damaged
 file is found and never followed.
 
+Arguments stay flat: a NamedTuple of six arrays adds 2.4 us to a call, and a batch takes 28 us in all its calls.
+
 Measured on one core of a shared 2-core AMD EPYC: 16 rows of 2,048 uint16 become int64 in 5 us where the output is memory that
 was used before, 14 us where it is fresh. NumPy's gather and `astype` take 15 to 17 us.
 """
@@ -18,6 +20,16 @@ from typing import Any
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.loader.memory import int32_at, int64_at, uint16_at, uint32_at, uint64_at
+from datapipe.kernels.types import (
+    Int32MatrixOut,
+    Int32sOut,
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+    UInt16MatrixOut,
+    UInt32MatrixOut,
+    UInt64MatrixOut,
+)
 
 BLOCK_WIDTH = 6
 TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_PIECES = range(BLOCK_WIDTH)
@@ -26,10 +38,17 @@ TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_PIECES = range(BLOCK_WIDTH)
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 
 
-@kernel("int64(int64[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1])")
+@kernel
 def find_rows(
-    addresses: Any, shard_starts: Any, tables: Any, now: Any, last_used: Any, shards: Any, rows: Any, blocks: Any
-) -> Any:
+    addresses: Int64s,
+    shard_starts: Int64s,
+    tables: Int64s,
+    now: int,
+    last_used: Int64sOut,
+    shards: Int64sOut,
+    rows: Int64sOut,
+    blocks: Int64sOut,
+) -> int:
     """Finds the block of each row; returns how many have none.
 
     Args:
@@ -87,44 +106,44 @@ def _copy_32(blocks: Any, rows: Any, out: Any) -> None:
             out[i, token] = row[token]
 
 
-@kernel("void(int64[::1], int64[::1], uint16[:, ::1])")
-def copy_16(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_16(blocks: Int64s, rows: Int64s, out: UInt16MatrixOut) -> None:
     """Copies row `rows[i]` of block `blocks[i]`, both (n,) int64, whose ids are uint16, to row i of `out` (n, S)."""
     _copy_16(blocks, rows, out)
 
 
-@kernel("void(int64[::1], int64[::1], int32[:, ::1])")
-def copy_16_to_int32(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_16_to_int32(blocks: Int64s, rows: Int64s, out: Int32MatrixOut) -> None:
     """`copy_16` into int32."""
     _copy_16(blocks, rows, out)
 
 
-@kernel("void(int64[::1], int64[::1], int64[:, ::1])")
-def copy_16_to_int64(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_16_to_int64(blocks: Int64s, rows: Int64s, out: Int64MatrixOut) -> None:
     """`copy_16` into int64, which is what models take."""
     _copy_16(blocks, rows, out)
 
 
-@kernel("void(int64[::1], int64[::1], uint32[:, ::1])")
-def copy_32(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_32(blocks: Int64s, rows: Int64s, out: UInt32MatrixOut) -> None:
     """`copy_16` for ids of 32 bits."""
     _copy_32(blocks, rows, out)
 
 
-@kernel("void(int64[::1], int64[::1], int32[:, ::1])")
-def copy_32_to_int32(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_32_to_int32(blocks: Int64s, rows: Int64s, out: Int32MatrixOut) -> None:
     """`copy_32` into int32."""
     _copy_32(blocks, rows, out)
 
 
-@kernel("void(int64[::1], int64[::1], int64[:, ::1])")
-def copy_32_to_int64(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_32_to_int64(blocks: Int64s, rows: Int64s, out: Int64MatrixOut) -> None:
     """`copy_32` into int64."""
     _copy_32(blocks, rows, out)
 
 
-@kernel("int64(int64[::1], int64[::1], int64[::1], int64[::1])")
-def count_pieces(blocks: Any, rows: Any, firsts: Any, piece_offsets: Any) -> Any:
+@kernel
+def count_pieces(blocks: Int64s, rows: Int64s, firsts: Int64sOut, piece_offsets: Int64sOut) -> int:
     """Where the pieces of each row are; returns the first row that points outside its block, or -1.
 
     Args:
@@ -145,8 +164,8 @@ def count_pieces(blocks: Any, rows: Any, firsts: Any, piece_offsets: Any) -> Any
     return -1
 
 
-@kernel("int64(int64[::1], int64[::1], int64[::1], int64, int32[::1])")
-def gather_lengths(blocks: Any, firsts: Any, piece_offsets: Any, sequence_length: Any, out: Any) -> Any:
+@kernel
+def gather_lengths(blocks: Int64s, firsts: Int64s, piece_offsets: Int64s, sequence_length: int, out: Int32sOut) -> int:
     """Lengths of the pieces of each row; returns the first row that they do not fit, or -1.
 
     Args:
@@ -168,8 +187,8 @@ def gather_lengths(blocks: Any, firsts: Any, piece_offsets: Any, sequence_length
     return -1
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
-def gather_starts(blocks: Any, firsts: Any, piece_offsets: Any, out: Any) -> None:
+@kernel
+def gather_starts(blocks: Int64s, firsts: Int64s, piece_offsets: Int64s, out: Int64sOut) -> None:
     """Where each piece starts in its document, into `out` (num_pieces,) int64; the rest as for `gather_lengths`."""
     for i in range(blocks.shape[0]):
         count = piece_offsets[i + 1] - piece_offsets[i]
@@ -178,8 +197,8 @@ def gather_starts(blocks: Any, firsts: Any, piece_offsets: Any, out: Any) -> Non
             out[piece_offsets[i] + piece] = starts[piece]
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], uint64[:, ::1])")
-def gather_keys(blocks: Any, firsts: Any, piece_offsets: Any, out: Any) -> None:
+@kernel
+def gather_keys(blocks: Int64s, firsts: Int64s, piece_offsets: Int64s, out: UInt64MatrixOut) -> None:
     """The key of each piece, into `out` (num_pieces, 2) uint64; the rest as for `gather_lengths`."""
     for i in range(blocks.shape[0]):
         count = piece_offsets[i + 1] - piece_offsets[i]

@@ -14,15 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import inline
-
-
-@inline
-def copy_into(out: Any, values: Any) -> None:
-    """Copies (n,) values. `out[:] = values` would compile for 2 s more: numba adds its messages about shapes."""
-    for i in range(len(out)):
-        out[i] = values[i]
-
 
 class ArrayAt:
     """`view(address, length)`, for Python as it stands and for compiled kernels as an integer that becomes a pointer."""

@@ -24,7 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from datapipe import rng
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import mix64
+from datapipe.kernels.types import Int64s, Int64sOut, UInt16sOut, UInt64s
+from datapipe.rng import GOLDEN
 
 TABLE_SIZE = 1 << 16
 """Sizes up to this one use a table: its entries then fit uint16, 128 KiB at most."""
@@ -35,9 +39,6 @@ NUM_ROUNDS = 8
 LANES = 64
 """Indices that go through the rounds together: 32 are a seventh slower, 256 no faster."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
@@ -75,19 +76,7 @@ def _table(key: int, size: int) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def round_keys(key: int) -> np.ndarray:
     """(NUM_ROUNDS,) uint64, each a finalised step of a splitmix64 counter that starts at `key`."""
-    keys = np.empty(NUM_ROUNDS, np.uint64)
-    with np.errstate(over="ignore"):
-        for number in range(NUM_ROUNDS):
-            keys[number] = finalise(np.uint64(key) + np.uint64(number + 1) * _GOLDEN)
-    return keys
-
-
-@inline
-def finalise(value: np.uint64) -> np.uint64:
-    """The splitmix64 finaliser: a bijection of uint64 in which each input bit flips about half of the output's."""
-    value = (value ^ (value >> np.uint64(30))) * _MIX_1
-    value = (value ^ (value >> np.uint64(27))) * _MIX_2
-    return value ^ (value >> np.uint64(31))
+    return rng.mix64(np.uint64(key) + np.arange(1, NUM_ROUNDS + 1, dtype=np.uint64) * GOLDEN)
 
 
 @inline
@@ -106,10 +95,10 @@ def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mas
     """All rounds, each over all lanes, so that the compiler makes vectors of them. An index is `high` above `low`."""
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
-            mixed = finalise((values[lane] & low_mask) ^ keys[number]) & high_mask
+            mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask
             values[lane] ^= mixed << low_bits
         for lane in range(num_lanes):
-            values[lane] ^= finalise((values[lane] >> low_bits) ^ keys[number + 1]) & low_mask
+            values[lane] ^= mix64((values[lane] >> low_bits) ^ keys[number + 1]) & low_mask
 
 
 @inline
@@ -117,9 +106,9 @@ def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_ma
     """The rounds of `_forward`, last to first."""
     for number in range(len(keys) - 1, 0, -2):
         for lane in range(num_lanes):
-            values[lane] ^= finalise((values[lane] >> low_bits) ^ keys[number]) & low_mask
+            values[lane] ^= mix64((values[lane] >> low_bits) ^ keys[number]) & low_mask
         for lane in range(num_lanes):
-            mixed = finalise((values[lane] & low_mask) ^ keys[number - 1]) & high_mask
+            mixed = mix64((values[lane] & low_mask) ^ keys[number - 1]) & high_mask
             values[lane] ^= mixed << low_bits
 
 
@@ -143,8 +132,8 @@ def _refill(given: Any, size: Any, values: Any, places: Any, num_lanes: Any, fol
     return kept, following
 
 
-@kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
-def feistel(indices: Any, size: Any, keys: Any, out: Any) -> None:
+@kernel
+def feistel(indices: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
     """The permutation by a Feistel network.
 
     Args:
@@ -164,8 +153,8 @@ def feistel(indices: Any, size: Any, keys: Any, out: Any) -> None:
         num_lanes, following = _refill(indices, size, values, places, num_lanes, following, out)
 
 
-@kernel("void(int64[::1], int64, uint64[::1], int64[::1])")
-def feistel_inverse(positions: Any, size: Any, keys: Any, out: Any) -> None:
+@kernel
+def feistel_inverse(positions: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
     """The inverse of `feistel`: the same rounds, last to first.
 
     Args:
@@ -185,8 +174,8 @@ def feistel_inverse(positions: Any, size: Any, keys: Any, out: Any) -> None:
         num_lanes, following = _refill(positions, size, values, places, num_lanes, following, out)
 
 
-@kernel("void(uint64, uint16[::1])")
-def shuffle_table(key, out) -> None:
+@kernel
+def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
     """A keyed Fisher-Yates shuffle of 0..len(out)-1, every permutation equally likely over keys.
 
     Draws are 32-bit words of a splitmix64 counter; a word becomes a number below n by Lemire's multiply-high, and the few
@@ -198,13 +187,13 @@ def shuffle_table(key, out) -> None:
     """
     for i in range(len(out)):
         out[i] = i
-    counter = finalise(key)
+    counter = mix64(key)
     for i in range(len(out) - 1, 0, -1):
         choices = np.uint64(i + 1)
         unfair = (_LOW_32 + np.uint64(1)) % choices
         while True:
-            counter += _GOLDEN
-            product = (finalise(counter) >> np.uint64(32)) * choices
+            counter += GOLDEN
+            product = (mix64(counter) >> np.uint64(32)) * choices
             if product & _LOW_32 >= unfair:
                 break
         chosen = np.int64(product >> np.uint64(32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int64s, Int64sOut
 
 
 @inline
@@ -32,8 +33,10 @@ def left_count(count: np.int64, left: np.int64, total: np.int64) -> np.int64:
     return whole * left + quotient
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])")
-def descend(samples, left_weights, totals, lefts, rights, leaves, ordinals) -> None:
+@kernel
+def descend(
+    samples: Int64s, left_weights: Int64s, totals: Int64s, lefts: Int64s, rights: Int64s, leaves: Int64sOut, ordinals: Int64sOut
+) -> None:
     """The leaf of each sample, and its ordinal among the samples of that leaf.
 
     Args:

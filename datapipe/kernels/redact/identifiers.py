@@ -41,6 +41,7 @@ from datapipe.kernels.redact.ascii import (
 )
 from datapipe.kernels.redact.phones import find_phone
 from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, Found
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
 """Bits of what `find_identifiers` looks for; `kernels/redact/phones.py` has more."""
@@ -256,8 +257,8 @@ def _find_number(data, begin, floor, first, end, wanted):
     return first, first, PHONE
 
 
-@kernel("int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64[::1], int64[::1], uint8[::1])")
-def find_identifiers(offsets, data, wanted, starts, stops, kinds) -> int:
+@kernel
+def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, starts: Int64sOut, stops: Int64sOut, kinds: UInt8sOut) -> int:
     """Every number that identifies someone, in the order of the text; spans do not overlap.
 
     Args:
@@ -287,4 +288,4 @@ def find_identifiers(offsets, data, wanted, starts, stops, kinds) -> int:
                 j = floor = stop
             while j < end and is_in(data[j], DIGIT):
                 j += 1
-    return num_spans
+    return int(num_spans)

@@ -25,6 +25,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, MARK, USERINFO, WALL, follows_word, is_among, is_in, packed
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 EMAIL, IPV4, IPV6, CREDENTIALS, CARD, IBAN, SSN, PHONE, SECRET = range(9)
 _MIN_SPAN_BYTES = 6
@@ -310,11 +311,17 @@ def _find_credentials(data, begin, colon, end):
     return start, at + 1, at + 1
 
 
-@kernel(
-    "int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), boolean, boolean, boolean,"
-    " int64[::1], int64[::1], uint8[::1])"
-)
-def find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds) -> int:
+@kernel
+def find_spans(
+    offsets: Int64s,
+    data: UInt8s,
+    emails: bool,
+    ips: bool,
+    credentials: bool,
+    starts: Int64sOut,
+    stops: Int64sOut,
+    kinds: UInt8sOut,
+) -> int:
     """Every address and every URL's credentials, in the order of the text; spans do not overlap.
 
     Args:
@@ -363,4 +370,4 @@ def find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds) ->
                 floor = stop
                 chain = stop if kind == IPV4 else chain
             j = run
-    return num_spans
+    return int(num_spans)

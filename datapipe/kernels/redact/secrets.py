@@ -22,6 +22,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import BASE64, DIGIT, LETTER, TOKEN, UPPER, VALUE, is_in
 from datapipe.kernels.redact.pii import Found
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 KINDS = (
     "aws",
@@ -301,11 +302,17 @@ def _assigned(data, begin, sign, end, millibits, counts):
     return (start, stop, ASSIGNMENT) if _is_random(data, start, stop, millibits, counts) else (sign, sign, _NO_KIND)
 
 
-@kernel(
-    "int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64, int64, int64[::1],"
-    " int64[::1], int64[::1], uint8[::1])"
-)
-def find_secrets(offsets, data, wanted, millibits, counts, starts, stops, kinds) -> int:
+@kernel
+def find_secrets(
+    offsets: Int64s,
+    data: UInt8s,
+    wanted: int,
+    millibits: int,
+    counts: Int64sOut,
+    starts: Int64sOut,
+    stops: Int64sOut,
+    kinds: UInt8sOut,
+) -> int:
     """Every secret of the wanted kinds, in the order of the text; spans do not overlap.
 
     Args:
@@ -341,4 +348,4 @@ def find_secrets(offsets, data, wanted, millibits, counts, starts, stops, kinds)
                 starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
                 num_spans += 1
                 j = stop
-    return num_spans
+    return int(num_spans)

@@ -19,8 +19,9 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import mix64
+from datapipe.kernels.hashing import mix64
 from datapipe.kernels.redact.pii import CARD, CREDENTIALS, EMAIL, IBAN, IPV4, IPV6, PHONE, SSN
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8MatrixOut, UInt8s
 
 REPLACEMENT_BYTES = 32
 
@@ -120,8 +121,10 @@ def _put_stand_in(row, kind, hashed):
     return _put_hex(row, _put(row, 0, _SECRET), hashed, 16)
 
 
-@kernel("void(Array(uint8, 1, 'C', True), int64[::1], int64[::1], uint8[::1], uint64, uint8[:, ::1], int64[::1])")
-def write_stand_ins(data, starts, stops, kinds, seed, rows, lengths) -> None:
+@kernel
+def write_stand_ins(
+    data: UInt8s, starts: Int64s, stops: Int64s, kinds: UInt8s, seed: np.uint64, rows: UInt8MatrixOut, lengths: Int64sOut
+) -> None:
     """The stand-in of each span.
 
     Args:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
+
+from datapipe.kernels.hashing import hash_of, table_of
+from datapipe.kernels.types import UInt8Matrix, UInt8s, UInt64s, input_record
 
 _OTHERS = "who what when where why how there"
 _ENDINGS = {  # which endings a word takes
@@ -103,35 +107,29 @@ def _cased(contractions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...
     return found
 
 
-@lru_cache(maxsize=1)
-def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The cuts as a hash table.
+class Wholes(NamedTuple):
+    """The cuts as a hash table, an input of kernels.
 
-    Returns:
-        keys (num_slots,) uint64, 0 where free; sizes of the pieces (num_slots, 4) uint8, 0 past the last; and a sieve of 2^16
-        bits, (2^13,) uint8, by the first bits of a hash, which turns 49 of 50 other words away.
+    Attributes:
+        keys: (num_slots,) uint64, 0 where free.
+        sizes: (num_slots, 4) uint8, bytes of the pieces, 0 past the last.
+        sieve: (2^13,) uint8, 2^16 bits by the first bits of a hash, which turn 49 of 50 other words away.
     """
-    entries = [(hash_of(word.encode()), [len(piece.encode()) for piece in pieces]) for word, pieces in cuts().items()]
-    num_slots = 1 << (4 * len(entries)).bit_length()
-    keys, sizes = np.zeros(num_slots, np.uint64), np.zeros((num_slots, _NUM_PIECES), np.uint8)
-    for key, pieces in entries:
-        slot = key & (num_slots - 1)
-        while keys[slot]:
-            slot = (slot + 1) & (num_slots - 1)
-        keys[slot] = key
-        sizes[slot, : len(pieces)] = pieces
+
+    keys: UInt64s
+    sizes: UInt8Matrix
+    sieve: UInt8s
+
+
+@lru_cache(maxsize=1)
+def table() -> Wholes:
+    """The hash table of `cuts`."""
+    entries = cuts()
+    keys, slots = table_of([hash_of(word.encode()) for word in entries])
+    sizes = np.zeros((len(keys), _NUM_PIECES), np.uint8)
+    for slot, pieces in zip(slots, entries.values(), strict=True):
+        sizes[slot, : len(pieces)] = [len(piece.encode()) for piece in pieces]
     sieve = np.zeros(1 << (SIEVE_BITS - 3), np.uint8)
     bits = (keys[keys != 0] >> np.uint64(64 - SIEVE_BITS)).astype(np.int64)
     np.bitwise_or.at(sieve, bits >> 3, (1 << (bits & 7)).astype(np.uint8))
-    return keys, sizes, sieve
-
-
-def hash_of(word: bytes) -> int:
-    """The hash that `Words.hashes` has for these bytes: FNV-1a, then splitmix64's finaliser."""
-    mask = (1 << 64) - 1
-    value = 0xCBF29CE484222325
-    for byte in word:
-        value = ((value ^ byte) * 0x100000001B3) & mask
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
-    return value ^ (value >> 31)
+    return input_record(Wholes, (keys, sizes, sieve))

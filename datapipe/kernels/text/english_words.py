@@ -22,9 +22,12 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import find_slot, hash_bytes, hash_of
 from datapipe.kernels.text import contractions
-from datapipe.kernels.text.unicode_classes import LETTER, OTHER, PUNCTUATION, SPACE, SYMBOL, class_table, decode
-from datapipe.kernels.text.words import Words, found_words, mix, room_for
+from datapipe.kernels.text.contractions import Wholes
+from datapipe.kernels.text.unicode_classes import LETTER, OTHER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
+from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
+from datapipe.kernels.types import UInt8s, UInt16s, UInt64s
 
 EDGE, BEFORE, LOWER, UPPER, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(9))
 """What a character may do. EDGE: comes off either end. BEFORE: comes off the front. STOPS: a full stop after it comes off."""
@@ -41,7 +44,6 @@ _UNITS = (
     "KB gb GB tb TB T G M K %"
 )
 
-_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _DOT, _COMMA, _PLUS, _DASH, _COLON, _SLASH, _AT, _S = (ord(sign) for sign in ".,+-:/@s")
 _DOLLAR, _STRAIGHT, _UNDERSCORE, _TILDE, _CARET, _STAR = (ord(sign) for sign in "$'_~^*")
 _PATH_SIGNS = tuple(ord(sign) for sign in "/?#")
@@ -96,7 +98,7 @@ def content_table() -> np.ndarray:
 @lru_cache(maxsize=1)
 def unit_hashes() -> np.ndarray:
     """Hashes of units of measure, sorted: (num_units,) uint64."""
-    return np.sort(np.array([contractions.hash_of(unit.encode()) for unit in _UNITS.split()], np.uint64))
+    return np.sort(np.array([hash_of(unit.encode()) for unit in _UNITS.split()], np.uint64))
 
 
 def find_english_words(words: Words, data: np.ndarray) -> Words:
@@ -106,12 +108,9 @@ def find_english_words(words: Words, data: np.ndarray) -> Words:
         words: between white space.
         data: (num_bytes,) uint8, of the same batch.
     """
-    keys, sizes, sieve = contractions.table()
-    limit = int(most_english_words(words.lengths, words.flags, words.hashes, keys, sieve))
-    out = room_for(len(words.doc_offsets), limit)
-    arrays = (words.doc_offsets, words.starts, words.lengths, words.hashes, words.chars, words.flags)
-    tables = (content_table(), sign_table(), keys, sizes, sieve, unit_hashes())
-    return found_words(cut_words(*arrays, data, *tables, *out), out)
+    wholes = contractions.table()
+    out = room_for_spans(len(words.doc_offsets), most_english_words(words, wholes))
+    return first_spans(Words, cut_words(words, data, content_table(), sign_table(), wholes, unit_hashes(), out), out)
 
 
 @inline
@@ -120,17 +119,15 @@ def _pieces(keys, sieve, key) -> Any:
     bit = np.int64(key >> _SIEVE_SHIFT)
     if not (sieve[bit >> 3] >> np.uint8(bit & 7)) & 1:
         return np.int64(-1)
-    slot = np.int64(key & np.uint64(len(keys) - 1))
-    while keys[slot] != 0:
-        if keys[slot] == key:
-            return slot
-        slot = (slot + 1) & (len(keys) - 1)
-    return np.int64(-1)
+    slot = find_slot(keys, len(keys), key)
+    return np.int64(slot) if keys[slot] == key else np.int64(-1)
 
 
-@kernel("int64(int32[::1], uint8[::1], uint64[::1], uint64[::1], uint8[::1])")
-def most_english_words(lengths, flags, hashes, keys, sieve) -> Any:
+@kernel
+def most_english_words(words: Words, wholes: Wholes) -> int:
     """At least the number of words that `cut_words` finds: four of a contraction, one a byte of what is not all letters."""
+    _, _, lengths, hashes, _, flags = words
+    keys, _, sieve = wholes
     count = np.int64(0)
     for word in range(len(lengths)):
         if np.int64(flags[word]) & ~LETTER:
@@ -139,16 +136,7 @@ def most_english_words(lengths, flags, hashes, keys, sieve) -> Any:
             count += 4
         else:
             count += 1
-    return count
-
-
-@inline
-def _hash(data, start, stop) -> Any:
-    """As `Words.hashes`."""
-    hashed = _BASIS
-    for place in range(start, stop):
-        hashed = (hashed ^ np.uint64(data[place])) * _PRIME
-    return mix(hashed)
+    return int(count)
 
 
 @inline
@@ -156,19 +144,7 @@ def _whole(data, start, stop, keys, sieve) -> Any:
     """The slot of the whole that these bytes are, or -1."""
     if stop - start > _LONGEST_WHOLE or stop <= start:
         return np.int64(-1)
-    return _pieces(keys, sieve, _hash(data, start, stop))
-
-
-@inline
-def _last(data, start, stop) -> tuple[Any, Any]:
-    """The last character before `stop` and its bytes; decode's replacement for a byte that ends none."""
-    at = stop - 1
-    while at > start and stop - at < 4 and data[at] & 0xC0 == 0x80:
-        at -= 1
-    code, size = decode(data, at, stop)
-    if size != stop - at:
-        return decode(data, stop - 1, stop)
-    return code, size
+    return _pieces(keys, sieve, hash_bytes(data, start, stop))
 
 
 @inline
@@ -195,9 +171,9 @@ def _suffix(data, start, stop, signs, units) -> Any:
     """Bytes of what comes off the end, the longest there is; 0 for none."""
     if start >= stop:
         return 0
-    code, size = _last(data, start, stop)
+    code, size = decode_before(data, stop, start)
     if code | 0x20 == _S and stop - size > start:
-        before, more = _last(data, start, stop - size)
+        before, more = decode_before(data, stop - size, start)
         if before == _STRAIGHT or before == _CURLY:
             return size + more
     if code == _DOT:
@@ -222,10 +198,10 @@ def _stop_suffix(data, start, stop, signs) -> Any:
         return stop - run
     if run == start:
         return 0
-    code, size = _last(data, start, run)
+    code, size = decode_before(data, run, start)
     if signs[code] & STOPS:
         return 1
-    if signs[code] & UPPER and run - size > start and signs[_last(data, start, run - size)[0]] & UPPER:
+    if signs[code] & UPPER and run - size > start and signs[decode_before(data, run - size, start)[0]] & UPPER:
         return 1
     return 0
 
@@ -238,7 +214,7 @@ def _unit(data, start, stop, signs, units) -> Any:
         at -= 1
     if at == start or at == stop or stop - at > _LONGEST_UNIT:
         return 0
-    key = _hash(data, at, stop)
+    key = hash_bytes(data, at, stop)
     place = np.searchsorted(units, key)
     return stop - at if place < len(units) and units[place] == key else 0
 
@@ -326,32 +302,32 @@ def _is_host(data, host, stop, signs) -> Any:
 
 
 @inline
-def _put(data, start, stop, classes, found, starts, lengths, hashes, chars, flags) -> Any:
-    """Writes the word at `found`, and returns the next place."""
+def _put(data, start, stop, classes, word, starts, lengths, hashes, chars, flags) -> Any:
+    """Writes the bytes as word number `word`, and returns the number of the next."""
     at, num_chars, union = start, 0, np.uint8(0)
     while at < stop:
         code, size = decode(data, at, stop)
         union |= classes[code]
         num_chars += 1
         at += size
-    starts[found], lengths[found], hashes[found] = start, stop - start, _hash(data, start, stop)
-    chars[found], flags[found] = num_chars, union
-    return found + 1
+    starts[word], lengths[word], hashes[word] = start, stop - start, hash_bytes(data, start, stop)
+    chars[word], flags[word] = num_chars, union
+    return word + 1
 
 
 @inline
-def _put_whole(data, start, slot, sizes, classes, found, starts, lengths, hashes, chars, flags) -> Any:
+def _put_whole(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags) -> Any:
     """Writes the pieces of a contraction, or the one of what is kept whole."""
     for piece in range(sizes.shape[1]):
         if sizes[slot, piece] == 0:
             break
-        found = _put(data, start, start + sizes[slot, piece], classes, found, starts, lengths, hashes, chars, flags)
+        word = _put(data, start, start + sizes[slot, piece], classes, word, starts, lengths, hashes, chars, flags)
         start += sizes[slot, piece]
-    return found
+    return word
 
 
 @inline
-def _put_inside(data, start, stop, classes, signs, found, starts, lengths, hashes, chars, flags) -> Any:
+def _put_inside(data, start, stop, classes, signs, word, starts, lengths, hashes, chars, flags) -> Any:
     """Writes what is left between prefixes and suffixes, cut at signs inside it."""
     at, begin, before, checked = start, start, np.uint16(0), False
     while at < stop:
@@ -362,12 +338,12 @@ def _put_inside(data, start, stop, classes, signs, found, starts, lengths, hashe
             if _is_address(data, start, stop, signs):
                 break
         if cut > 0 and at > begin:
-            found = _put(data, begin, at, classes, found, starts, lengths, hashes, chars, flags)
-            found = _put(data, at, at + cut, classes, found, starts, lengths, hashes, chars, flags)
+            word = _put(data, begin, at, classes, word, starts, lengths, hashes, chars, flags)
+            word = _put(data, at, at + cut, classes, word, starts, lengths, hashes, chars, flags)
             begin = at + cut
         before = signs[code]
         at += cut if cut > 0 else size
-    return _put(data, begin, stop, classes, found, starts, lengths, hashes, chars, flags) if begin < stop else found
+    return _put(data, begin, stop, classes, word, starts, lengths, hashes, chars, flags) if begin < stop else word
 
 
 @inline
@@ -384,28 +360,24 @@ def _sign_behind_letters(data, start, stop, signs) -> Any:
     return bool(signs[data[last]] & EDGE)
 
 
-_IN = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1], Array(uint8, 1, 'C', True)"
-_TABLES = "Array(uint8, 1, 'C', True), Array(uint16, 1, 'C', True), uint64[::1], uint8[:, ::1], uint8[::1], uint64[::1]"
-_OUT = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1]"
-
-
-@kernel(f"int64({_IN}, {_TABLES}, {_OUT})")
+@kernel
 def cut_words(
-    chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags, data,
-    classes, signs, keys, sizes, sieve, units,
-    doc_offsets, starts, lengths, hashes, chars, flags,
-) -> Any:  # fmt: skip
-    """Fills the arrays of `Words`, each at least `most_english_words` long, and returns the number of words.
+    chunks: Words, data: UInt8s, classes: UInt8s, signs: UInt16s, wholes: Wholes, units: UInt64s, out: SpansOut
+) -> int:
+    """Fills `out`, which has room for `most_english_words`, and returns the number of words.
 
     Args:
-        chunk_offsets … chunk_flags: the arrays of the `Words` between white space.
+        chunks: the words between white space.
         data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, `content_table`.
         signs: (0x110000,) uint16, `sign_table`.
-        keys, sizes, sieve: `contractions.table`.
+        wholes: `contractions.table`.
         units: hashes of units of measure, sorted.
     """
-    found = np.int64(0)
+    chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags = chunks
+    keys, sizes, sieve = wholes
+    doc_offsets, starts, lengths, hashes, chars, flags = out
+    word = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(chunk_offsets) - 1):
         for chunk in range(chunk_offsets[doc], chunk_offsets[doc + 1]):
@@ -414,22 +386,22 @@ def cut_words(
             if stop - start <= _LONGEST_WHOLE:
                 slot = _pieces(keys, sieve, chunk_hashes[chunk])
             if slot >= 0:
-                found = _put_whole(data, start, slot, sizes, classes, found, starts, lengths, hashes, chars, flags)
+                word = _put_whole(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
                 continue
             if not np.int64(chunk_flags[chunk]) & ~LETTER:
-                starts[found], lengths[found], hashes[found] = start, stop - start, chunk_hashes[chunk]
-                chars[found], flags[found] = chunk_chars[chunk], chunk_flags[chunk]
-                found += 1
+                starts[word], lengths[word], hashes[word] = start, stop - start, chunk_hashes[chunk]
+                chars[word], flags[word] = chunk_chars[chunk], chunk_flags[chunk]
+                word += 1
                 continue
             if _sign_behind_letters(data, start, stop, signs):
                 slot = _whole(data, start, stop - 1, keys, sieve)
                 if slot >= 0:
-                    found = _put_whole(data, start, slot, sizes, classes, found, starts, lengths, hashes, chars, flags)
+                    word = _put_whole(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
                 else:
-                    starts[found], lengths[found], hashes[found] = start, stop - 1 - start, _hash(data, start, stop - 1)
-                    chars[found], flags[found] = stop - 1 - start, LETTER
-                    found += 1
-                found = _put(data, stop - 1, stop, classes, found, starts, lengths, hashes, chars, flags)
+                    starts[word], lengths[word], hashes[word] = start, stop - 1 - start, hash_bytes(data, start, stop - 1)
+                    chars[word], flags[word] = stop - 1 - start, LETTER
+                    word += 1
+                word = _put(data, stop - 1, stop, classes, word, starts, lengths, hashes, chars, flags)
                 continue
             top = len(starts)  # what comes off the end waits at the end of the arrays, the first of it last
             while start < stop:
@@ -438,7 +410,7 @@ def cut_words(
                     break
                 prefix = _prefix(data, start, stop, signs)
                 if prefix > 0:
-                    found = _put(data, start, start + prefix, classes, found, starts, lengths, hashes, chars, flags)
+                    word = _put(data, start, start + prefix, classes, word, starts, lengths, hashes, chars, flags)
                     start += prefix
                     slot = _whole(data, start, stop, keys, sieve)
                     if slot >= 0:
@@ -451,12 +423,12 @@ def cut_words(
                 elif prefix == 0:
                     break
             if slot >= 0 and start < stop:
-                found = _put_whole(data, start, slot, sizes, classes, found, starts, lengths, hashes, chars, flags)
+                word = _put_whole(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
             elif start < stop:
-                found = _put_inside(data, start, stop, classes, signs, found, starts, lengths, hashes, chars, flags)
+                word = _put_inside(data, start, stop, classes, signs, word, starts, lengths, hashes, chars, flags)
             while top < len(starts):
                 begin, size = starts[top], lengths[top]
-                found = _put(data, begin, begin + size, classes, found, starts, lengths, hashes, chars, flags)
+                word = _put(data, begin, begin + size, classes, word, starts, lengths, hashes, chars, flags)
                 top += 1
-        doc_offsets[doc + 1] = found
-    return found
+        doc_offsets[doc + 1] = word
+    return int(word)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import BoolsOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 BLANK, FRAMED, OTHER = 0, 1, 2
 
@@ -25,8 +26,8 @@ _LONGEST_ESCAPE = 6
 """Bytes of \\u0041: a name of n bytes is written in at most six times as many."""
 
 
-@kernel("void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], uint8[::1])")
-def classify_lines(data, starts, stops, out):
+@kernel
+def classify_lines(data: UInt8s, starts: Int64s, stops: Int64s, out: UInt8sOut) -> None:
     """The kind of each line: (num_lines,) uint8. Lines are data[starts[i]:stops[i]], without their newline."""
     for i in range(len(starts)):
         a, b = starts[i], stops[i]
@@ -191,11 +192,17 @@ def _find_member(data, at, stop, names, first, last, scratch):
 # ------------------------------------------------------------------------------------------------ values of fields
 
 
-@kernel(
-    "void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], Array(uint8, 1, 'C', readonly=True), int64[::1],"
-    " uint8[::1], int64[::1], int64[::1])"
-)
-def find_values(data, starts, stops, names, parts, scratch, value_starts, value_stops):
+@kernel
+def find_values(
+    data: UInt8s,
+    starts: Int64s,
+    stops: Int64s,
+    names: UInt8s,
+    parts: Int64s,
+    scratch: UInt8sOut,
+    value_starts: Int64sOut,
+    value_stops: Int64sOut,
+) -> None:
     """Where the value at one path is in each line: (num_lines,) int64 starts and stops, -1 where there is none.
 
     The lines must be objects that a parser has accepted. The path's names are names[parts[p]:parts[p + 1]], from the outermost
@@ -210,10 +217,8 @@ def find_values(data, starts, stops, names, parts, scratch, value_starts, value_
         value_starts[i], value_stops[i] = a, b
 
 
-@kernel(
-    "void(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], boolean[::1], int64[::1], uint8[::1])",
-)
-def copy_values(data, starts, stops, valid, offsets, out):
+@kernel
+def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, offsets: Int64sOut, out: UInt8sOut) -> None:
     """The values as texts: strings unescaped, others as they are written; null and -1 are not valid.
 
     valid (num_values,), offsets (num_values + 1,); `out` has room for as many bytes as the values are written in.

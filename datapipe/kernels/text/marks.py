@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline
-from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode
+from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 
 WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM = (1 << place for place in range(12))
 """White space; punctuation; ends a sentence; cut off the front of a word; off its back; a quote; a small letter or one without
@@ -86,13 +86,8 @@ def mark_at(data, at, stop, marks) -> tuple[Any, Any]:
 @inline
 def mark_before(data, at, start, marks) -> tuple[Any, Any]:
     """The marks of the character that ends at `at`, above `start`, and its bytes."""
-    first = at - 1
-    while first > start and at - first < 4 and data[first] & 0xC0 == 0x80:
-        first -= 1
-    mark, size = mark_at(data, first, at, marks)
-    if size != at - first:  # the last byte belongs to no character
-        return np.int64(marks[0xFFFD]), np.int64(1)
-    return mark, size
+    code, size = decode_before(data, at, start)
+    return np.int64(marks[code]), np.int64(size)
 
 
 @inline

@@ -15,6 +15,7 @@ import numpy as np
 
 from datapipe.kernels import kernel
 from datapipe.kernels.text.unicode_classes import decode
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 REWRITE, UNSTABLE = 1, 2
 """What `survey` finds of a document."""
@@ -41,11 +42,8 @@ def actions(fix_newlines: bool, strip_control: bool) -> np.ndarray:
     return table
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True),"
-    " boolean, boolean, uint8[::1])"
-)
-def survey(offsets, data, actions, stable, breaks, marks, out) -> None:
+@kernel
+def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, breaks: bool, marks: bool, out: UInt8sOut) -> None:
     """What must be done to each document: `out` (num_docs,) uint8, of REWRITE and UNSTABLE.
 
     Args:
@@ -74,11 +72,10 @@ def survey(offsets, data, actions, stable, breaks, marks, out) -> None:
         out[doc] = (REWRITE if acts else 0) | (UNSTABLE if restless else 0)
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), boolean, boolean,"
-    " int64[::1], uint8[::1])"
-)
-def rewrite(offsets, data, actions, breaks, marks, out_offsets, out) -> None:
+@kernel
+def rewrite(
+    offsets: Int64s, data: UInt8s, actions: UInt8s, breaks: bool, marks: bool, out_offsets: Int64sOut, out: UInt8sOut
+) -> None:
     """Every text with its characters kept, dropped or replaced; of a return and a newline one newline remains.
 
     Args:

@@ -8,14 +8,21 @@ The caller chooses the replacements (`kernels/redact/stand_ins.py`). One core of
 from __future__ import annotations
 
 from datapipe.kernels import kernel
-from datapipe.kernels.loader.memory import copy_into
+from datapipe.kernels.arrays import copy_into
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8Matrix, UInt8s, UInt8sOut
 
 
-@kernel(
-    "void(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int64[::1], int64[::1], uint8[:, ::1], int64[::1],"
-    " int64[::1], uint8[::1])"
-)
-def replace_spans(offsets, data, starts, stops, rows, lengths, out_offsets, out) -> None:
+@kernel
+def replace_spans(
+    offsets: Int64s,
+    data: UInt8s,
+    starts: Int64s,
+    stops: Int64s,
+    rows: UInt8Matrix,
+    lengths: Int64s,
+    out_offsets: Int64sOut,
+    out: UInt8sOut,
+) -> None:
     """Texts with every span replaced.
 
     Args:

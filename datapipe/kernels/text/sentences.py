@@ -44,6 +44,7 @@ from datapipe.kernels.text.marks import (
     mark_before,
     mark_table,
 )
+from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
 _OTHER = -1
 _DOT, _PLUS, _SPACE = (ord(sign) for sign in ".+ ")
@@ -63,11 +64,10 @@ def count_sentences(starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray,
     return out
 
 
-_TEXT = "Array(uint8, 1, 'C', True), Array(uint16, 1, 'C', True), Array(int64, 1, 'C', True)"
-
-
-@kernel(f"void(int64[::1], int32[::1], uint8[::1], {_TEXT}, int64[::1])")
-def split_sentences(starts, lengths, wanted, data, marks, abbreviations, out) -> None:
+@kernel
+def split_sentences(
+    starts: Int64s, lengths: Int32s, wanted: UInt8s, data: UInt8s, marks: UInt16s, abbreviations: Int64s, out: Int64sOut
+) -> None:
     """Fills `out` (num_lines,) where `wanted` is not 0."""
     for line in range(len(starts)):
         if wanted[line]:

@@ -82,6 +82,12 @@ def _is_canonical_pair(decomposition: str) -> bool:
 
 
 @inline
+def is_continuation(byte) -> Any:
+    """Whether a byte is inside a character: neither its first nor ASCII."""
+    return byte & 0xC0 == 0x80
+
+
+@inline
 def decode(data, at, stop) -> tuple[Any, Any]:
     """The character at `at` and its bytes; (REPLACEMENT, 1) for a byte that begins no well-formed one before `stop`.
 
@@ -106,5 +112,24 @@ def decode(data, at, stop) -> tuple[Any, Any]:
     if size == 3 and (code < 0x800 or 0xD800 <= code < 0xE000):
         return REPLACEMENT, 1
     if size == 4 and (code < 0x10000 or code > 0x10FFFF):
+        return REPLACEMENT, 1
+    return code, size
+
+
+@inline
+def decode_before(data, stop, start) -> tuple[Any, Any]:
+    """The character that ends at `stop` and its bytes; (REPLACEMENT, 1) for a byte that ends no well-formed one.
+
+    Args:
+        data: (num_bytes,) uint8, any bytes at all.
+        stop, start: int64, `stop` above `start`, the first byte that may belong to the character.
+    """
+    first = stop - 1
+    if data[first] < 0x80:
+        return np.int64(data[first]), 1
+    while first > start and stop - first < 4 and data[first] & 0xC0 == 0x80:
+        first -= 1
+    code, size = decode(data, first, stop)
+    if size != stop - first:  # the last byte belongs to no character
         return REPLACEMENT, 1
     return code, size

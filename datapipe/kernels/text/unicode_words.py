@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import kernel
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
 from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, decode
-from datapipe.kernels.text.words import Words, found_words, mix, room_for
+from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
+from datapipe.kernels.types import Int64s, UInt8s
 
 JOINS, ALONE, BETWEEN_LETTERS, BETWEEN_DIGITS, EXTENDS, IS_DIGIT = (1 << bit for bit in range(6))
 """What a character does. JOINS: part of a word. ALONE: a word by itself. EXTENDS: goes with what is before it."""
@@ -36,7 +38,6 @@ _ALONE = (
     (0xF900, 0xFB00),
     (0x20000, 0x32000),
 )
-_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 @lru_cache(maxsize=1)
@@ -67,17 +68,12 @@ def find_unicode_words(offsets: np.ndarray, data: np.ndarray) -> Words:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
     """
-    limit = int(most_unicode_words(offsets, data, role_table()))
-    out = room_for(len(offsets), limit)
-    return found_words(split_unicode_words(offsets, data, class_table(), role_table(), *out), out)
+    out = room_for_spans(len(offsets), most_unicode_words(offsets, data, role_table()))
+    return first_spans(Words, split_unicode_words(offsets, data, class_table(), role_table(), out), out)
 
 
-_OUT = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1]"
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True)"
-
-
-@kernel(f"int64({_TEXT}, Array(uint8, 1, 'C', True))")
-def most_unicode_words(offsets, data, roles) -> Any:
+@kernel
+def most_unicode_words(offsets: Int64s, data: UInt8s, roles: UInt8s) -> int:
     """At least the number of words: one for each character that joins no other, or follows one that is no ASCII letter."""
     count = np.int64(0)
     for doc in range(len(offsets) - 1):
@@ -87,12 +83,12 @@ def most_unicode_words(offsets, data, roles) -> Any:
             joins = np.int64(byte < 0x80) & np.int64(roles[byte] & JOINS)
             count += np.int64(byte >= 0xC0) | (joins & (joined ^ 1))
             joined = joins
-    return count
+    return int(count)
 
 
-@kernel(f"int64({_TEXT}, Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True), {_OUT})")
-def split_unicode_words(offsets, data, classes, roles, doc_offsets, starts, lengths, hashes, chars, flags) -> Any:
-    """Fills the arrays of `Words`, each at least `most_unicode_words` long, and returns the number of words.
+@kernel
+def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: UInt8s, out: SpansOut) -> int:
+    """Fills `out`, which has room for `most_unicode_words`, and returns the number of words.
 
     Args:
         offsets: (num_docs + 1,) int64.
@@ -100,6 +96,7 @@ def split_unicode_words(offsets, data, classes, roles, doc_offsets, starts, leng
         classes: (0x110000,) uint8, `unicode_classes.class_table`.
         roles: (0x110000,) uint8, `role_table`.
     """
+    doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(offsets) - 1):
@@ -109,32 +106,32 @@ def split_unicode_words(offsets, data, classes, roles, doc_offsets, starts, leng
             if not roles[code] & JOINS:
                 at += size
                 continue
-            start, hashed, num_chars, union, last = at, _BASIS, np.int64(0), np.int64(0), np.int64(roles[code])
+            start, hashed, num_chars, union, last = at, FNV_BASIS, np.int64(0), np.int64(0), np.int64(roles[code])
             is_alone = last & ALONE
             while at < stop:
                 code, size = decode(data, at, stop)
                 role = np.int64(roles[code])
                 goes_on = at == start or role & EXTENDS or (role & JOINS and not is_alone and not role & ALONE)
                 if not goes_on and not is_alone and role & (BETWEEN_LETTERS | BETWEEN_DIGITS) and at + size < stop:
-                    ahead = np.int64(roles[decode(data, at + size, stop)[0]])
-                    letters = (
-                        role & BETWEEN_LETTERS
-                        and not last & IS_DIGIT
-                        and not ahead & IS_DIGIT
-                        and not ahead & (ALONE | EXTENDS)
-                    )
-                    digits = role & BETWEEN_DIGITS and last & IS_DIGIT and ahead & IS_DIGIT
-                    goes_on = (letters or digits) and ahead & JOINS
+                    goes_on = _joins_both(last, role, np.int64(roles[decode(data, at + size, stop)[0]]))
                 if not goes_on:
                     break
                 for place in range(at, at + size):
-                    hashed = (hashed ^ np.uint64(data[place])) * _PRIME
+                    hashed = fnv_step(hashed, data[place])
                 union |= np.int64(classes[code])
                 last = role if role & (JOINS | EXTENDS) != EXTENDS else last
                 num_chars += 1
                 at += size
-            starts[word], lengths[word], hashes[word] = start, min(at - start, 0x7FFFFFFF), mix(hashed)
+            starts[word], lengths[word], hashes[word] = start, min(at - start, 0x7FFFFFFF), mix64(hashed)
             chars[word], flags[word] = min(num_chars, 0x7FFFFFFF), union
             word += 1
         doc_offsets[doc + 1] = word
-    return word
+    return int(word)
+
+
+@inline
+def _joins_both(before, sign, after) -> Any:
+    """Whether a sign stands inside a word, by the roles of the character before it, of itself and of the one after it."""
+    letters = sign & BETWEEN_LETTERS and not before & IS_DIGIT and not after & IS_DIGIT and not after & (ALONE | EXTENDS)
+    digits = sign & BETWEEN_DIGITS and before & IS_DIGIT and after & IS_DIGIT
+    return (letters or digits) and after & JOINS

@@ -15,25 +15,21 @@ third of that is the first touch of the new arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from datapipe.kernels import inline, kernel
+from datapipe.kernels import kernel
+from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
 from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64s, UInt64sOut, input_record
 
-_BASIS = np.uint64(0xCBF29CE484222325)  # FNV-1a, Fowler, Noll and Vo
-_PRIME = np.uint64(0x100000001B3)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # the splitmix64 finaliser, Steele, Lea and Flood
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _MAX_INT32 = 0x7FFFFFFF
 _NEWLINE = 0x0A
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """The words of a batch: those of document i are `doc_offsets[i]:doc_offsets[i + 1]` of the other arrays.
+class Words(NamedTuple):
+    """The words of a batch, an input of kernels: those of document i are `doc_offsets[i]:doc_offsets[i + 1]` of the arrays.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
@@ -44,17 +40,16 @@ class Words:
         flags: (num_words,) uint8, the union of the classes (`unicode_classes`) of the word's characters.
     """
 
-    doc_offsets: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    hashes: np.ndarray
-    chars: np.ndarray
-    flags: np.ndarray
+    doc_offsets: Int64s
+    starts: Int64s
+    lengths: Int32s
+    hashes: UInt64s
+    chars: Int32s
+    flags: UInt8s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
-    """The lines of a batch that are not blank, without the white space around them.
+class Lines(NamedTuple):
+    """The lines of a batch that are not blank, without the white space around them: an input of kernels.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
@@ -65,12 +60,32 @@ class Lines:
         opens: (num_lines,) uint8, 1 where the line is the first of a paragraph: of the document, or after a blank line.
     """
 
-    doc_offsets: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    hashes: np.ndarray
-    chars: np.ndarray
-    opens: np.ndarray
+    doc_offsets: Int64s
+    starts: Int64s
+    lengths: Int32s
+    hashes: UInt64s
+    chars: Int32s
+    opens: UInt8s
+
+
+class SpansOut(NamedTuple):
+    """Room for `Words` or `Lines`, an output of kernels: pages that are never written cost nothing.
+
+    Attributes:
+        doc_offsets: (num_docs + 1,) int64.
+        starts, lengths, hashes, chars: (limit,), as those of `Words`.
+        flags: (limit,) uint8, `flags` of words, `opens` of lines.
+    """
+
+    doc_offsets: Int64sOut
+    starts: Int64sOut
+    lengths: Int32sOut
+    hashes: UInt64sOut
+    chars: Int32sOut
+    flags: UInt8sOut
+
+
+Spans = TypeVar("Spans", Words, Lines)
 
 
 def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
@@ -80,9 +95,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
     """
-    limit = int(most_words(offsets, data))
-    out = room_for(len(offsets), limit)
-    return found_words(split_words(offsets, data, class_table(), *out), out)
+    out = room_for_spans(len(offsets), most_words(offsets, data))
+    return first_spans(Words, split_words(offsets, data, class_table(), out), out)
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
@@ -92,34 +106,29 @@ def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
     """
-    limit = int(most_lines(offsets, data))
-    doc_offsets, starts, lengths, hashes, chars, opens = room_for(len(offsets), limit)
-    found = slice(int(split_lines(offsets, data, class_table(), doc_offsets, starts, lengths, hashes, chars, opens)))
-    return Lines(
-        doc_offsets=doc_offsets,
-        starts=starts[found],
-        lengths=lengths[found],
-        hashes=hashes[found],
-        chars=chars[found],
-        opens=opens[found],
+    out = room_for_spans(len(offsets), most_lines(offsets, data))
+    return first_spans(Lines, split_lines(offsets, data, class_table(), out), out)
+
+
+def room_for_spans(num_offsets: int, limit: int) -> SpansOut:
+    """Room for at most `limit` words or lines of `num_offsets` - 1 documents."""
+    return SpansOut(
+        doc_offsets=np.empty(num_offsets, np.int64),
+        starts=np.empty(limit, np.int64),
+        lengths=np.empty(limit, np.int32),
+        hashes=np.empty(limit, np.uint64),
+        chars=np.empty(limit, np.int32),
+        flags=np.empty(limit, np.uint8),
     )
 
 
-def found_words(num_words: int, arrays: tuple[np.ndarray, ...]) -> Words:
-    """The first `num_words` of what a kernel wrote into `room_for` words."""
-    doc_offsets, *columns = arrays
-    starts, lengths, hashes, chars, flags = (column[:num_words] for column in columns)
-    return Words(doc_offsets=doc_offsets, starts=starts, lengths=lengths, hashes=hashes, chars=chars, flags=flags)
+def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:
+    """The first `num_spans` words or lines of what a kernel wrote."""
+    return input_record(kind, (out.doc_offsets, *(column[:num_spans] for column in out[1:])))
 
 
-def room_for(num_offsets: int, limit: int) -> tuple[np.ndarray, ...]:
-    """Room for at most `limit` words or lines; pages that are never written cost nothing."""
-    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
-    return np.empty(num_offsets, np.int64), *(np.empty(limit, kind) for kind in kinds)
-
-
-@kernel("int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True))")
-def most_words(offsets, data) -> Any:
+@kernel
+def most_words(offsets: Int64s, data: UInt8s) -> int:
     """At least the number of words, and hardly more: a word begins a document or follows white space.
 
     ASCII white space is counted where a run of it ends; of longer characters the first two bytes that white space has
@@ -134,44 +143,33 @@ def most_words(offsets, data) -> Any:
         wide |= (byte == 0xE2) & ((following == 0x80) | (following == 0x81))
         wide |= ((byte == 0xE1) & (following == 0x9A)) | ((byte == 0xE3) & (following == 0x80))
         count += np.int64((space & ends) | wide)
-    return count
+    return int(count)
 
 
-@kernel("int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True))")
-def most_lines(offsets, data) -> Any:
+@kernel
+def most_lines(offsets: Int64s, data: UInt8s) -> int:
     """At least the number of lines that are not blank: the newlines, and a last line in every document."""
     count = np.int64(len(offsets) - 1)
     for at in range(offsets[0], offsets[len(offsets) - 1]):
         count += np.int64(data[at] == _NEWLINE)
-    return count
+    return int(count)
 
 
-@inline
-def mix(value) -> Any:
-    """A bijection of uint64 after which every bit depends on all."""
-    value = (value ^ (value >> np.uint64(30))) * _MIX_1
-    value = (value ^ (value >> np.uint64(27))) * _MIX_2
-    return value ^ (value >> np.uint64(31))
-
-
-_OUT = "int64[::1], int64[::1], int32[::1], uint64[::1], int32[::1], uint8[::1]"
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True)"
-
-
-@kernel(f"int64({_TEXT}, {_OUT})")
-def split_words(offsets, data, classes, doc_offsets, starts, lengths, hashes, chars, flags) -> Any:
-    """Fills the arrays of `Words`, each at least `most_words` long, and returns the number of words.
+@kernel
+def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -> int:
+    """Fills `out`, which has room for `most_words`, and returns the number of words.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, `unicode_classes.class_table`.
     """
+    doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(offsets) - 1):
         at, stop = offsets[doc], offsets[doc + 1]
-        start, hashed, union, continued = at, _BASIS, np.int64(0), np.int64(0)
+        start, hashed, union, continued = at, FNV_BASIS, np.int64(0), np.int64(0)
         while at < stop:
             byte, size = data[at], np.int64(1)
             kind = np.int64(classes[byte])
@@ -180,11 +178,11 @@ def split_words(offsets, data, classes, doc_offsets, starts, lengths, hashes, ch
                 kind = np.int64(classes[code])
                 if kind != SPACE:
                     for place in range(at, at + size - 1):
-                        hashed = (hashed ^ np.uint64(data[place])) * _PRIME
+                        hashed = fnv_step(hashed, data[place])
                     byte = data[at + size - 1]
                     continued += size - 1
             if kind != SPACE:
-                hashed = (hashed ^ np.uint64(byte)) * _PRIME
+                hashed = fnv_step(hashed, byte)
                 union |= kind
                 at += size
                 if at < stop:
@@ -193,26 +191,27 @@ def split_words(offsets, data, classes, doc_offsets, starts, lengths, hashes, ch
             if at > start:
                 starts[word] = start
                 lengths[word] = min(at - start, _MAX_INT32)
-                hashes[word] = mix(hashed)
+                hashes[word] = mix64(hashed)
                 chars[word] = min(at - start - continued, _MAX_INT32)
                 flags[word] = union
                 word += 1
             at += size
-            start, hashed, union, continued = at, _BASIS, np.int64(0), np.int64(0)
+            start, hashed, union, continued = at, FNV_BASIS, np.int64(0), np.int64(0)
         doc_offsets[doc + 1] = word
-    return word
+    return int(word)
 
 
-@kernel(f"int64({_TEXT}, {_OUT})")
-def split_lines(offsets, data, classes, doc_offsets, starts, lengths, hashes, chars, opens) -> Any:
-    """Fills the arrays of `Lines`, each at least `most_lines` long, and returns the number of lines; as `split_words`."""
+@kernel
+def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -> int:
+    """Fills `out`, which has room for `most_lines`, and returns the number of lines; as `split_words`."""
+    doc_offsets, starts, lengths, hashes, chars, opens = out
     line = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(offsets) - 1):
         at, stop, opening = offsets[doc], offsets[doc + 1], np.int64(1)
         while at < stop:
             start, end, seen, length = at, at, np.int64(0), np.int64(0)
-            hashed = hash_to_end = _BASIS
+            hashed = hash_to_end = FNV_BASIS
             while at < stop and data[at] != _NEWLINE:
                 code, size = decode(data, at, stop)
                 if classes[code] != SPACE:
@@ -221,7 +220,7 @@ def split_lines(offsets, data, classes, doc_offsets, starts, lengths, hashes, ch
                     at += size
                     continue
                 for place in range(at, at + size):
-                    hashed = (hashed ^ np.uint64(data[place])) * _PRIME
+                    hashed = fnv_step(hashed, data[place])
                 seen += 1
                 at += size
                 if classes[code] != SPACE:
@@ -230,10 +229,10 @@ def split_lines(offsets, data, classes, doc_offsets, starts, lengths, hashes, ch
             if length:
                 starts[line] = start
                 lengths[line] = min(end - start, _MAX_INT32)
-                hashes[line] = mix(hash_to_end)
+                hashes[line] = mix64(hash_to_end)
                 chars[line] = min(length, _MAX_INT32)
                 opens[line] = opening
                 line += 1
             opening = np.int64(length == 0)
         doc_offsets[doc + 1] = line
-    return line
+    return int(line)

@@ -12,11 +12,11 @@ times the length of the longest token. One core of a 2-core AMD EPYC: over 500 M
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.types import Int32Matrix, Int32s, Int32sOut, Int64s, Int64sOut, UInt8s
 
 TEXT = -1
 PASSED_OVER = -2
@@ -42,11 +42,17 @@ def token_trie(tokens: Mapping[bytes, int]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(children), np.array(ids, np.int32)
 
 
-@kernel(
-    "int64(Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), int32[::1], int32[:, ::1], int32[::1], int64[::1],"
-    " int64[::1], int32[::1])"
-)
-def cut_at_tokens(offsets, data, fixed, children, ids, text_offsets, ends, out_fixed) -> Any:
+@kernel
+def cut_at_tokens(
+    offsets: Int64s,
+    data: UInt8s,
+    fixed: Int32s,
+    children: Int32Matrix,
+    ids: Int32s,
+    text_offsets: Int64sOut,
+    ends: Int64sOut,
+    out_fixed: Int32sOut,
+) -> int:
     """Cuts every text at the tokens of the trie; returns the number of parts.
 
     Args:
@@ -86,4 +92,4 @@ def cut_at_tokens(offsets, data, fixed, children, ids, text_offsets, ends, out_f
             ends[part], out_fixed[part] = stop, TEXT
             part += 1
         text_offsets[text + 1] = part
-    return part
+    return int(part)

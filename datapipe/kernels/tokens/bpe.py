@@ -15,26 +15,72 @@ merges next, the leftmost of equal ones.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.mixing import eight_bytes
+from datapipe.kernels.hashing import fnv, num_slots_for
+from datapipe.kernels.tokens.bpe_cache import (
+    LINE_BYTES,
+    LINE_IDS,
+    LONG_BYTES,
+    LONG_IDS,
+    keep,
+    packed_bytes,
+    recall,
+)
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64Matrix, UInt64MatrixOut, UInt64sOut
+from datapipe.rng import GOLDEN
 
 SHORT = 40
 """Bytes up to which the least rank is found by looking at all; above, a heap of pairs is kept."""
 
-LINE_BYTES, LINE_IDS, LINE_WORDS = 15, 3, 4
-LONG_BYTES, LONG_IDS = 63, 32
-LONG_WORDS = 8 + LONG_IDS // 2
-"""A line of the second cache: the piece (its length in the last byte), then its ids, two a word, their number at the end."""
-
 NO_RANK = 0x7FFFFFFF
 _NONE = np.uint64(0)
-_K1, _K2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+_K1, _K2 = GOLDEN, np.uint64(0xD6E8FEB86659FD93)
 _8, _29, _32, _56 = (np.uint64(number) for number in (8, 29, 32, 56))
 _LOW = np.uint64(0xFFFFFFFF)
+
+
+class Tokens(NamedTuple):
+    """What `encode_pieces` looks up, an input of kernels.
+
+    Attributes:
+        byte_ids: (256,) int32.
+        merges: (num_slots, 2) uint64, `merge_table`.
+        whole_first: whether a piece that is a token is that token, whatever its merges say; else the rest is not read.
+        slots: (num_slots,) int32, the ids of tokens by the hash of their bytes, see `fill_vocabulary`.
+        offsets: (num_tokens + 1,) int64.
+        data: the bytes of all tokens, uint8.
+    """
+
+    byte_ids: Int32s
+    merges: UInt64Matrix
+    whole_first: bool
+    slots: Int32s
+    offsets: Int64s
+    data: UInt8s
+
+
+class Workspace(NamedTuple):
+    """What `encode_pieces` keeps from call to call, and scratch.
+
+    Attributes:
+        lines: (num_lines, LINE_WORDS) uint64, the cache; zeros at first. num_lines is a power of two.
+        long_lines: (num_long_lines, LONG_WORDS) uint64, the second cache, likewise.
+        ids, following, before: scratch, int32, as long as the longest piece and at least SHORT.
+        pairs: scratch, uint64, likewise: what each pair merges to.
+        heap: scratch, uint64, three times as long.
+    """
+
+    lines: UInt64MatrixOut
+    long_lines: UInt64MatrixOut
+    ids: Int32sOut
+    following: Int32sOut
+    before: Int32sOut
+    pairs: UInt64sOut
+    heap: UInt64sOut
 
 
 def merge_table(lefts: np.ndarray, rights: np.ndarray, results: np.ndarray) -> np.ndarray:
@@ -43,8 +89,7 @@ def merge_table(lefts: np.ndarray, rights: np.ndarray, results: np.ndarray) -> n
     Args:
         lefts, rights, results: (num_merges,) ids. Of a pair that comes twice the last counts, as in `tokenizers`.
     """
-    num_slots = 1 << max(1, (2 * len(lefts)).bit_length())
-    table = np.zeros((num_slots, 2), np.uint64)
+    table = np.zeros((num_slots_for(len(lefts)), 2), np.uint64)
     fill_merges(np.asarray(lefts, np.int64), np.asarray(rights, np.int64), np.asarray(results, np.int64), table)
     return table
 
@@ -55,8 +100,8 @@ def _slot_of(key, mask) -> Any:
     return np.int64((hashed ^ (hashed >> _32)) & mask)
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], uint64[:, ::1])")
-def fill_merges(lefts, rights, results, table) -> None:
+@kernel
+def fill_merges(lefts: Int64s, rights: Int64s, results: Int64s, table: UInt64MatrixOut) -> None:
     """Fills the zeros of `table` (num_slots, 2), num_slots a power of two; see `merge_table`."""
     mask = np.uint64(table.shape[0] - 1)
     for rank in range(len(lefts)):
@@ -84,8 +129,9 @@ def _merged(table, left, right) -> Any:
 
 
 @inline
-def _merge_short(data, start, stop, byte_ids, table, ids, pairs) -> Any:
-    """The ids of a short piece, at the start of `ids`, and their number. `pairs`: scratch, what each pair merges to."""
+def _merge_short(data, start, stop, tokens, workspace) -> Any:
+    """Puts the ids of a short piece at the start of `workspace.ids`; returns their number."""
+    byte_ids, table, ids, pairs = tokens.byte_ids, tokens.merges, workspace.ids, workspace.pairs
     num_ids = stop - start
     for place in range(num_ids):
         ids[place] = byte_ids[data[start + place]]
@@ -142,11 +188,10 @@ def _pop(heap, size) -> Any:
 
 
 @inline
-def _merge_long(data, start, stop, byte_ids, table, ids, following, before, pairs, heap) -> Any:
-    """As `_merge_short`, by a linked list of ids and a heap of `rank << 32 | place`, entries gone stale passed over.
-
-    `following`, `before`, `pairs`: scratch as long as the piece; `heap`: three times as long.
-    """
+def _merge_long(data, start, stop, tokens, workspace) -> Any:
+    """As `_merge_short`, by a linked list of ids and a heap of `rank << 32 | place`, entries gone stale passed over."""
+    byte_ids, table, ids, pairs = tokens.byte_ids, tokens.merges, workspace.ids, workspace.pairs
+    following, before, heap = workspace.following, workspace.before, workspace.heap
     num_ids, size = stop - start, 0
     for place in range(num_ids):
         ids[place] = byte_ids[data[start + place]]
@@ -186,29 +231,17 @@ def _merge_long(data, start, stop, byte_ids, table, ids, following, before, pair
 
 
 @inline
-def _bytes_at(data, at, size) -> Any:
-    """`size` bytes, at most 8, as a little-endian number; nothing is read past the end of `data`."""
-    if at + 8 <= len(data):
-        eight = eight_bytes(data, np.uint64(at))
-        return eight & (~_NONE >> np.uint64(64 - 8 * size)) if size < 8 else eight
-    number = _NONE
-    for place in range(size):
-        number |= np.uint64(data[at + place]) << np.uint64(8 * place)
-    return number
-
-
-@inline
-def _whole(data, start, stop, vocab_slots, token_offsets, token_bytes) -> Any:
+def _whole(data, start, stop, tokens) -> Any:
     """The id of the token with just these bytes, or -1."""
-    mask = len(vocab_slots) - 1
+    mask = len(tokens.slots) - 1
     slot = np.int64(piece_hash(data, start, stop) & np.uint64(mask))
-    while vocab_slots[slot] >= 0:
-        token = vocab_slots[slot]
-        begin = token_offsets[token]
-        same = token_offsets[token + 1] - begin == stop - start
+    while tokens.slots[slot] >= 0:
+        token = tokens.slots[slot]
+        begin = tokens.offsets[token]
+        same = tokens.offsets[token + 1] - begin == stop - start
         place = 0
         while same and place < stop - start:
-            same = token_bytes[begin + place] == data[start + place]
+            same = tokens.data[begin + place] == data[start + place]
             place += 1
         if same:
             return token
@@ -219,47 +252,44 @@ def _whole(data, start, stop, vocab_slots, token_offsets, token_bytes) -> Any:
 @inline
 def piece_hash(data, start, stop) -> Any:
     """FNV-1a with a finish that mixes high bits into low ones."""
-    hashed = np.uint64(0xCBF29CE484222325)
-    for at in range(start, stop):
-        hashed = (hashed ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+    hashed = fnv(data, start, stop)
     return (hashed ^ (hashed >> _29)) * _K2 >> _8
 
 
-@kernel("void(int64[::1], Array(uint8, 1, 'C', True), int32[::1])")
-def fill_vocabulary(token_offsets, token_bytes, vocab_slots) -> None:
-    """Fills `vocab_slots` (num_slots,), all -1, a power of two above the number of tokens: ids by the hash of their bytes."""
-    mask = len(vocab_slots) - 1
+@kernel
+def fill_vocabulary(token_offsets: Int64s, token_bytes: UInt8s, slots: Int32sOut) -> None:
+    """Fills `slots` (num_slots,), all -1, a power of two above the number of tokens: ids by the hash of their bytes."""
+    mask = len(slots) - 1
     for token in range(len(token_offsets) - 1):
         if token_offsets[token + 1] == token_offsets[token]:
             continue
         slot = np.int64(piece_hash(token_bytes, token_offsets[token], token_offsets[token + 1]) & np.uint64(mask))
-        while vocab_slots[slot] >= 0:
+        while slots[slot] >= 0:
             slot = (slot + 1) & mask
-        vocab_slots[slot] = token
+        slots[slot] = token
 
 
-@kernel("int64(int64, int64[::1])")
-def longest_piece(start, ends) -> Any:
+@kernel
+def longest_piece(start: int, ends: Int64s) -> int:
     """Bytes of the longest of the pieces that end at `ends` (num_pieces,), the first of which begins at `start`; 0 for none."""
     longest = np.int64(0)
     for end in ends:
         longest = max(longest, end - start)
         start = end
-    return longest
+    return int(longest)
 
 
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True)"
-_TABLES = "int32[::1], uint64[:, ::1], boolean, int32[::1], int64[::1], Array(uint8, 1, 'C', True)"
-_SCRATCH = "uint64[:, ::1], uint64[:, ::1], int32[::1], int32[::1], int32[::1], uint64[::1], uint64[::1]"
-
-
-@kernel(f"int64({_TEXT}, int32[::1], int64[::1], {_TABLES}, {_SCRATCH}, int64[::1], int32[::1])")
+@kernel
 def encode_pieces(
-    offsets, data, fixed, ends,
-    byte_ids, table, whole_first, vocab_slots, token_offsets, token_bytes,
-    lines, long_lines, ids, following, before, pairs, heap,
-    out_offsets, out,
-) -> Any:  # fmt: skip
+    offsets: Int64s,
+    data: UInt8s,
+    fixed: Int32s,
+    ends: Int64s,
+    tokens: Tokens,
+    workspace: Workspace,
+    out_offsets: Int64sOut,
+    out: Int32sOut,
+) -> int:
     """Token ids of every text; returns their number.
 
     Args:
@@ -267,17 +297,12 @@ def encode_pieces(
         data: (num_bytes,) uint8.
         fixed: (num_texts,) int32: the one id that a text is, or -1.
         ends: (num_pieces,) int64, where each piece ends; every text that is not empty ends with a piece.
-        byte_ids: (256,) int32.
-        table: `merge_table`.
-        whole_first: whether a piece that is a token is that token, whatever its merges say.
-        vocab_slots, token_offsets, token_bytes: `fill_vocabulary`; only read where `whole_first`.
-        lines: (num_lines, LINE_WORDS) uint64, the cache, kept from call to call; zeros at first. num_lines is a power of two.
-        long_lines: (num_long_lines, LONG_WORDS) uint64, the second cache, likewise.
-        ids, following, before, pairs: scratch, as long as the longest piece and at least SHORT.
-        heap: scratch, three times as long.
+        tokens: what is looked up.
+        workspace: caches and scratch.
         out_offsets: (num_texts + 1,) int64.
         out: (num_bytes,) int32 at least: no piece has more ids than bytes.
     """
+    lines, long_lines, ids = workspace.lines, workspace.long_lines, workspace.ids
     line_mask, long_mask = np.uint64(lines.shape[0] - 1), np.uint64(long_lines.shape[0] - 1)
     to, piece = np.int64(0), np.int64(0)
     out_offsets[0] = 0
@@ -295,10 +320,10 @@ def encode_pieces(
                 start = stop
                 continue
             if size <= LINE_BYTES:
-                low = _bytes_at(data, start, min(size, 8))
+                low = packed_bytes(data, start, min(size, 8))
                 high = np.uint64(size) << _56
                 if size > 8:
-                    high |= _bytes_at(data, start + 8, size - 8)
+                    high |= packed_bytes(data, start + 8, size - 8)
                 mixed = (low ^ (high * _K2)) * _K1
                 slot = np.int64((mixed >> _32) & line_mask)
                 if lines[slot, 0] == low and lines[slot, 1] == high:
@@ -316,21 +341,21 @@ def encode_pieces(
                 slot = np.int64(0)
                 low = high = _NONE
             num_ids = np.int64(0)
-            if whole_first:
-                whole = _whole(data, start, stop, vocab_slots, token_offsets, token_bytes)
+            if tokens.whole_first:
+                whole = _whole(data, start, stop, tokens)
                 if whole >= 0:
                     ids[0] = whole
                     num_ids = 1
             long_slot = np.int64(-1)
             if num_ids == 0 and size <= LONG_BYTES:
                 long_slot = np.int64(piece_hash(data, start, stop) & long_mask)
-                num_ids = _recall_long(long_lines, long_slot, data, start, size, ids)
+                num_ids = recall(long_lines, long_slot, data, start, size, ids)
                 long_slot = long_slot if num_ids == 0 else np.int64(-1)
             if num_ids == 0:
                 if size <= SHORT:
-                    num_ids = np.int64(_merge_short(data, start, stop, byte_ids, table, ids, pairs))
+                    num_ids = np.int64(_merge_short(data, start, stop, tokens, workspace))
                 else:
-                    num_ids = np.int64(_merge_long(data, start, stop, byte_ids, table, ids, following, before, pairs, heap))
+                    num_ids = np.int64(_merge_long(data, start, stop, tokens, workspace))
             for place in range(num_ids):
                 out[to + place] = ids[place]
             to += num_ids
@@ -339,43 +364,7 @@ def encode_pieces(
                 lines[slot, 2] = np.uint64(ids[0]) | (np.uint64(ids[1]) if num_ids > 1 else _NONE) << _32
                 lines[slot, 3] = (np.uint64(ids[2]) if num_ids > 2 else _NONE) | np.uint64(num_ids) << _32
             elif long_slot >= 0 and num_ids <= LONG_IDS:
-                _keep_long(long_lines, long_slot, data, start, size, ids, num_ids)
+                keep(long_lines, long_slot, data, start, size, ids, num_ids)
             start = stop
         out_offsets[text + 1] = to
-    return to
-
-
-@inline
-def _word_of(data, start, size, word) -> Any:
-    """Word `word` of 8 bytes of a piece padded to 64 with its length in the last byte."""
-    left = size - 8 * word
-    number = _bytes_at(data, start + 8 * word, min(left, 8)) if left > 0 else _NONE
-    return number | np.uint64(size) << _56 if word == 7 else number
-
-
-@inline
-def _recall_long(long_lines, slot, data, start, size, ids) -> Any:
-    """The number of ids kept for a piece, which are put into `ids`; 0 where it is not there."""
-    for word in range(7, -1, -1):
-        if long_lines[slot, word] != _word_of(data, start, size, word):
-            return np.int64(0)
-    num_ids = np.int64(0)
-    while num_ids < LONG_IDS:
-        both = long_lines[slot, 8 + (num_ids >> 1)]
-        entry = (both >> _32) if num_ids & 1 else (both & _LOW)
-        if entry == 0:
-            break
-        ids[num_ids] = np.int32(entry - np.uint64(1))
-        num_ids += 1
-    return num_ids
-
-
-@inline
-def _keep_long(long_lines, slot, data, start, size, ids, num_ids) -> None:
-    """Keeps the ids of a piece, each with 1 added, so that 0 ends them."""
-    for word in range(8):
-        long_lines[slot, word] = _word_of(data, start, size, word)
-    for pair in range(LONG_IDS // 2):
-        first = np.uint64(ids[2 * pair]) + np.uint64(1) if 2 * pair < num_ids else _NONE
-        second = np.uint64(ids[2 * pair + 1]) + np.uint64(1) if 2 * pair + 1 < num_ids else _NONE
-        long_lines[slot, 8 + pair] = first | second << _32
+    return int(to)

@@ -1,13 +1,13 @@
 """Packing token sequences into rows of S tokens, and copying rows together.
 
-    lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ which piece goes to which row
-                        ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of pieces of one length
+    lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ which chunk goes to which row
+                        ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of chunks of one length
                         └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
     tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded
 
-Best fit is best-fit-decreasing over pieces of at most S tokens (Ding et al., 2024, arXiv 2404.10830): a counting sort by
-length, then for each piece the open row with the least room that still holds it. The rooms in use are the leaves of a
-binary tree, so a piece costs O(log S) and a pool O(n log S). Ties go to the row last touched; all is a function of `lengths`.
+Best fit is best-fit-decreasing over chunks of at most S tokens (Ding et al., 2024, arXiv 2404.10830): a counting sort by
+length, then for each chunk the open row with the least room that still holds it. The rooms in use are the leaves of a
+binary tree, so a chunk costs O(log S) and a pool O(n log S). Ties go to the row last touched; all is a function of `lengths`.
 """
 
 from __future__ import annotations
@@ -15,92 +15,105 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
 
 
-@kernel("void(Array(int64, 1, 'C', True), int64, int64[::1], int64[::1], int32[::1])")
-def split_documents(lengths: Any, sequence_length: Any, piece_document: Any, piece_start: Any, piece_length: Any) -> None:
-    """Cuts documents of `lengths` (num_docs,) every `sequence_length` tokens, whole rows first, into (num_pieces,) outputs."""
-    piece = 0
+@kernel
+def split_documents(
+    lengths: Int64s, sequence_length: int, chunk_documents: Int64sOut, chunk_starts: Int64sOut, chunk_lengths: Int32sOut
+) -> None:
+    """Cuts documents of `lengths` (num_docs,) every `sequence_length` tokens, whole rows first, into (num_chunks,) outputs."""
+    chunk = 0
     for document in range(lengths.shape[0]):
         start = 0
         while start < lengths[document]:
-            piece_document[piece] = document
-            piece_start[piece] = start
-            piece_length[piece] = min(lengths[document] - start, sequence_length)
+            chunk_documents[chunk] = document
+            chunk_starts[chunk] = start
+            chunk_lengths[chunk] = min(lengths[document] - start, sequence_length)
             start += sequence_length
-            piece += 1
+            chunk += 1
 
 
-@kernel("void(Array(int64, 1, 'C', True), int64, int64, int64[::1], int64[::1], int32[::1])")
+@kernel
 def split_by_powers(
-    lengths: Any, sequence_length: Any, min_piece: Any, piece_document: Any, piece_start: Any, piece_length: Any
+    lengths: Int64s,
+    sequence_length: int,
+    min_chunk: int,
+    chunk_documents: Int64sOut,
+    chunk_starts: Int64sOut,
+    chunk_lengths: Int32sOut,
 ) -> None:
-    """Cuts documents of `lengths` (num_docs,) into powers of two, the largest first; those below `min_piece` are left out.
+    """Cuts documents of `lengths` (num_docs,) into powers of two, the largest first; those below `min_chunk` are left out.
 
-    `sequence_length`, a power of two, is the largest piece: a document has as many of it as fit, of each smaller one at most
-    one. 14 tokens and S = 4 make 4, 4, 4, 2. The outputs, (num_pieces,), are as long as there are pieces.
+    `sequence_length`, a power of two, is the largest chunk: a document has as many of it as fit, of each smaller one at most
+    one. 14 tokens and S = 4 make 4, 4, 4, 2. The outputs, (num_chunks,), are as long as there are chunks.
     """
-    piece = 0
+    chunk = 0
     for document in range(lengths.shape[0]):
         start = 0
         power = sequence_length
-        while start < lengths[document] and power >= min_piece:
+        while start < lengths[document] and power >= min_chunk:
             if lengths[document] - start >= power:
-                piece_document[piece] = document
-                piece_start[piece] = start
-                piece_length[piece] = power
+                chunk_documents[chunk] = document
+                chunk_starts[chunk] = start
+                chunk_lengths[chunk] = power
                 start += power
-                piece += 1
+                chunk += 1
             else:
                 power //= 2
 
 
-@kernel("int64(Array(int64, 1, 'C', True), int64, int64[::1], int64[::1], int32[::1], int64[::1])")
+@kernel
 def cut_stream(
-    lengths: Any, sequence_length: Any, piece_document: Any, piece_start: Any, piece_length: Any, row_offsets: Any
-) -> Any:
-    """Lays documents end to end and cuts every `sequence_length` tokens; returns the number of pieces.
+    lengths: Int64s,
+    sequence_length: int,
+    chunk_documents: Int64sOut,
+    chunk_starts: Int64sOut,
+    chunk_lengths: Int32sOut,
+    row_offsets: Int64sOut,
+) -> int:
+    """Lays documents end to end and cuts every `sequence_length` tokens; returns the number of chunks.
 
     `row_offsets` (num_rows + 1,) starts as zeros; the last row may be short.
     """
-    piece = 0
+    chunk = 0
     row = 0
     filled = 0
     for document in range(lengths.shape[0]):
         start = 0
         while start < lengths[document]:
             taken = min(lengths[document] - start, sequence_length - filled)
-            piece_document[piece] = document
-            piece_start[piece] = start
-            piece_length[piece] = taken
-            piece += 1
+            chunk_documents[chunk] = document
+            chunk_starts[chunk] = start
+            chunk_lengths[chunk] = taken
+            chunk += 1
             start += taken
             filled += taken
             if filled == sequence_length:
                 row += 1
-                row_offsets[row] = piece
+                row_offsets[row] = chunk
                 filled = 0
     if filled > 0:
-        row_offsets[row + 1] = piece
-    return piece
+        row_offsets[row + 1] = chunk
+    return chunk
 
 
-@kernel("void(int32[::1], int64[::1], int64[::1])")
-def by_length(piece_length: Any, places: Any, order: Any) -> None:
-    """The pieces longest first, equal ones in their order: a counting sort into `order` (num_pieces,).
+@kernel
+def by_length(chunk_lengths: Int32s, positions: Int64sOut, order: Int64sOut) -> None:
+    """The chunks longest first, equal ones in their order: a counting sort into `order` (num_chunks,).
 
-    `places` (longest + 2,) is working space and starts as zeros.
+    `positions` (longest + 2,) is working space and starts as zeros.
     """
-    for piece in range(piece_length.shape[0]):
-        places[piece_length[piece]] += 1
+    for chunk in range(chunk_lengths.shape[0]):
+        positions[chunk_lengths[chunk]] += 1
     before = 0
-    for length in range(places.shape[0] - 1, -1, -1):
-        count = places[length]
-        places[length] = before
+    for length in range(positions.shape[0] - 1, -1, -1):
+        count = positions[length]
+        positions[length] = before
         before += count
-    for piece in range(piece_length.shape[0]):
-        order[places[piece_length[piece]]] = piece
-        places[piece_length[piece]] += 1
+    for chunk in range(chunk_lengths.shape[0]):
+        order[positions[chunk_lengths[chunk]]] = chunk
+        positions[chunk_lengths[chunk]] += 1
 
 
 @inline
@@ -137,22 +150,27 @@ def _take_room(tree: Any, room: Any) -> None:
         tree[node] = 0
 
 
-@kernel("int64(int32[::1], int64[::1], int64, uint8[::1], int64[::1], int64[::1], int64[::1])")
+@kernel
 def best_fit(
-    piece_length: Any, order: Any, sequence_length: Any, tree: Any, newest_row: Any, older_row: Any, piece_row: Any
-) -> Any:
-    """Gives each piece, in `order`, the open row with the least room that holds it; returns the number of rows.
+    chunk_lengths: Int32s,
+    order: Int64s,
+    sequence_length: int,
+    tree: UInt8sOut,
+    newest_row: Int64sOut,
+    older_row: Int64sOut,
+    chunk_rows: Int64sOut,
+) -> int:
+    """Gives each chunk, in `order`, the open row with the least room that holds it; returns the number of rows.
 
     Args:
         tree: (2 * leaves,) uint8 zeros, leaves a power of two above `sequence_length`.
         newest_row: (sequence_length + 1,) int64, all -1: the row last left with that much room.
-        older_row: (num_pieces,) int64: the next row with the same room, a linked list.
-        piece_row: (num_pieces,) int64, the result.
+        older_row: (num_chunks,) int64: the next row with the same room, a linked list.
+        chunk_rows: (num_chunks,) int64, the result.
     """
     num_rows = 0
-    for place in range(order.shape[0]):
-        piece = order[place]
-        length = piece_length[piece]
+    for chunk in order:
+        length = chunk_lengths[chunk]
         room = _least_room(tree, length)
         if room < 0:
             row = num_rows
@@ -163,7 +181,7 @@ def best_fit(
             newest_row[room] = older_row[row]
             if newest_row[room] < 0:
                 _take_room(tree, room)
-        piece_row[piece] = row
+        chunk_rows[chunk] = row
         left = room - length
         if left > 0:
             older_row[row] = newest_row[left]
@@ -172,31 +190,31 @@ def best_fit(
     return num_rows
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
-def by_row(piece_row: Any, places: Any, row_offsets: Any, order: Any) -> None:
-    """Groups pieces by row, in a row by their number: `order` (num_pieces,), cut at `row_offsets` (num_rows + 1,).
+@kernel
+def by_row(chunk_rows: Int64s, positions: Int64sOut, row_offsets: Int64sOut, order: Int64sOut) -> None:
+    """Groups chunks by row, in a row by their number: `order` (num_chunks,), cut at `row_offsets` (num_rows + 1,).
 
-    `row_offsets` starts as zeros; `places` (num_rows,) is working space.
+    `row_offsets` starts as zeros; `positions` (num_rows,) is working space.
     """
-    for piece in range(piece_row.shape[0]):
-        row_offsets[piece_row[piece] + 1] += 1
-    for row in range(places.shape[0]):
-        places[row] = row_offsets[row]
+    for chunk in range(chunk_rows.shape[0]):
+        row_offsets[chunk_rows[chunk] + 1] += 1
+    for row in range(positions.shape[0]):
+        positions[row] = row_offsets[row]
         row_offsets[row + 1] += row_offsets[row]
-    for piece in range(piece_row.shape[0]):
-        order[places[piece_row[piece]]] = piece
-        places[piece_row[piece]] += 1
+    for chunk in range(chunk_rows.shape[0]):
+        order[positions[chunk_rows[chunk]]] = chunk
+        positions[chunk_rows[chunk]] += 1
 
 
 @inline
 def _fill_rows(
-    tokens: Any, piece_at: Any, piece_length: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
+    tokens: Any, chunk_offsets: Any, chunk_lengths: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
 ) -> None:
     for row in range(row_offsets.shape[0] - 1):
         at = row * sequence_length
-        for piece in range(row_offsets[row], row_offsets[row + 1]):
-            length = piece_length[piece]
-            source = piece_at[piece]
+        for chunk in range(row_offsets[row], row_offsets[row + 1]):
+            length = chunk_lengths[chunk]
+            source = chunk_offsets[chunk]
             for token in range(length):
                 out[at + token] = tokens[source + token]
             at += length
@@ -204,17 +222,29 @@ def _fill_rows(
             out[token] = pad
 
 
-@kernel("void(Array(uint16, 1, 'C', True), int64[::1], int32[::1], int64[::1], int64, int64, uint16[::1])")
+@kernel
 def fill_rows_16(
-    tokens: Any, piece_at: Any, piece_length: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
+    tokens: UInt16s,
+    chunk_offsets: Int64s,
+    chunk_lengths: Int32s,
+    row_offsets: Int64s,
+    pad: int,
+    sequence_length: int,
+    out: UInt16sOut,
 ) -> None:
-    """Copies pieces, at `piece_at` in `tokens`, one after another into rows of `out` (num_rows * S,); the rest is `pad`."""
-    _fill_rows(tokens, piece_at, piece_length, row_offsets, pad, sequence_length, out)
+    """Copies chunks, from `chunk_offsets` in `tokens` on, into rows of `out` (num_rows * S,); the rest is `pad`."""
+    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)
 
 
-@kernel("void(Array(uint32, 1, 'C', True), int64[::1], int32[::1], int64[::1], int64, int64, uint32[::1])")
+@kernel
 def fill_rows_32(
-    tokens: Any, piece_at: Any, piece_length: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
+    tokens: UInt32s,
+    chunk_offsets: Int64s,
+    chunk_lengths: Int32s,
+    row_offsets: Int64s,
+    pad: int,
+    sequence_length: int,
+    out: UInt32sOut,
 ) -> None:
     """`fill_rows_16` for ids of 32 bits."""
-    _fill_rows(tokens, piece_at, piece_length, row_offsets, pad, sequence_length, out)
+    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)

@@ -26,6 +26,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.text.unicode_classes import decode
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN, APART, HAN = 1, 2, 4, 8, 16, 32, 64, 128
 """Bits of a table.
@@ -159,11 +160,8 @@ def number_end(data, at, stop, classes, bit, longest) -> Any:
     return at
 
 
-_TEXT = "Array(int64, 1, 'C', True), Array(uint8, 1, 'C', True), Array(uint8, 1, 'C', True)"
-
-
-@kernel(f"int64({_TEXT}, int64, int64[::1])")
-def cut_gpt2(offsets, data, classes, longest_number, ends) -> Any:
+@kernel
+def cut_gpt2(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: int, ends: Int64sOut) -> int:
     """Cuts by `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
 
     Returns the number of pieces.
@@ -184,7 +182,7 @@ def cut_gpt2(offsets, data, classes, longest_number, ends) -> Any:
             at = end if end > begin else _gpt2_end(data, at, stop, classes, longest_number)
             ends[piece] = at
             piece += 1
-    return piece
+    return int(piece)
 
 
 @inline
@@ -205,8 +203,8 @@ def _gpt2_end(data, at, stop, classes, longest_number) -> Any:
     return space_end(data, at, stop, classes, False)
 
 
-@kernel(f"int64({_TEXT}, int64, boolean, int64[::1])")
-def cut_cl100k(offsets, data, classes, longest_number, whole_tail, ends) -> Any:
+@kernel
+def cut_cl100k(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: int, whole_tail: bool, ends: Int64sOut) -> int:
     """Cuts by `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|…`.
 
     Args:
@@ -224,7 +222,7 @@ def cut_cl100k(offsets, data, classes, longest_number, whole_tail, ends) -> Any:
             at = end if end > begin else _cl100k_end(data, at, stop, classes, longest_number, whole_tail)
             ends[piece] = at
             piece += 1
-    return piece
+    return int(piece)
 
 
 @inline
@@ -248,8 +246,8 @@ def _cl100k_end(data, at, stop, classes, longest_number, whole_tail) -> Any:
     return space_end(data, at, stop, classes, whole_tail)
 
 
-@kernel(f"int64({_TEXT}, int64, boolean, int64[::1])")
-def cut_o200k(offsets, data, classes, longest_number, contractions, ends) -> Any:
+@kernel
+def cut_o200k(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: int, contractions: bool, ends: Int64sOut) -> int:
     """Cuts by `[^\\r\\n\\p{L}\\p{N}]?U*W+(?i:'s|…)?|[^\\r\\n\\p{L}\\p{N}]?U+W*(?i:'s|…)?|\\p{N}{1,3}`
     and then `| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`,
     where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER).
@@ -270,7 +268,7 @@ def cut_o200k(offsets, data, classes, longest_number, contractions, ends) -> Any
             at = end if is_word else _o200k_end(data, at, stop, classes, longest_number, contractions)
             ends[piece] = at
             piece += 1
-    return piece
+    return int(piece)
 
 
 @inline
@@ -311,8 +309,8 @@ def _word_end(data, at, stop, classes) -> Any:
     return last_both if last_both > at else end
 
 
-@kernel(f"int64({_TEXT}, int64[::1])")
-def cut_deepseek(offsets, data, classes, ends) -> Any:
+@kernel
+def cut_deepseek(offsets: Int64s, data: UInt8s, classes: UInt8s, ends: Int64sOut) -> int:
     """Cuts out digits (APART) by threes, then runs of HAN, and what is between and within them by
     `[!-/:-@[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*` and the rest of cl100k.
 
@@ -327,7 +325,7 @@ def cut_deepseek(offsets, data, classes, ends) -> Any:
             at = end if end > begin else _deepseek_end(data, at, stop, classes)
             ends[piece] = at
             piece += 1
-    return piece
+    return int(piece)
 
 
 @inline

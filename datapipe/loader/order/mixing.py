@@ -71,10 +71,11 @@ class SplitTree:
         self.nodes = _huffman(weights)
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, ...]:
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         columns = [[node.left_weight, node.total, node.left, node.right] for node in self.nodes]
         table = np.array(columns, np.int64).reshape(-1, 4)
-        return tuple(np.ascontiguousarray(table[:, column]) for column in range(4))
+        left_weights, totals, lefts, rights = np.ascontiguousarray(table.T)
+        return left_weights, totals, lefts, rights
 
     @cached_property
     def _parents(self) -> dict[int, tuple[int, bool]]:

@@ -36,18 +36,19 @@ _KERNELS = '''
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.types import Int64sOut
 from shop.helpers import doubled
 
 _TABLE = np.array([1, 2, 3])
 
-@kernel("void(int64[::1])")
-def double(out):
+@kernel
+def double(out: Int64sOut) -> None:
     """Doubles."""
     for i in range(len(out)):
         out[i] = doubled(out[i])
 
-@kernel("void(int64[::1])")
-def negate(out):
+@kernel
+def negate(out: Int64sOut) -> None:
     """Negates."""
     for i in range(len(out)):
         out[i] = -out[i] * _TABLE[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from datapipe import columns
 from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError
 from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
@@ -55,7 +56,7 @@ def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch
 
 
 def _columns(found) -> list[list[int]]:
-    return [getattr(found, name).tolist() for name in found.__dataclass_fields__]
+    return [getattr(found, name).tolist() for name in found._fields]
 
 
 @pytest.mark.parametrize("name", ["words", "lines", "english_words", "unicode_words", "raw_lines"])
@@ -70,6 +71,13 @@ def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
         assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
     later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
     assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))
+
+
+def test_buffers_of_a_writable_column_are_read_only() -> None:
+    data = np.frombuffer(bytearray(b"ab"), np.uint8)
+    texts = columns.texts_from(np.array([0, 1, 2]), data)
+    assert [array.flags.writeable for array in columns.text_buffers(texts)] == [False, False]
+    assert data.flags.writeable
 
 
 # ------------------------------------------------------------------------------------------------ what a fingerprint covers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,10 @@ def test_url_without_any_list_is_refused() -> None:
     with pytest.raises(ValidationError, match="Expected at least one of: domains"):
         Url()
     assert Url(missing="drop").missing == "drop"
+
+
+def test_url_stage_pickled_after_it_was_opened_drops_the_same() -> None:
+    stage = Url.model_validate({"hard_words": ["bad"]})
+    stage.open(StageContext(name="filter.url", seed=1))
+    batch = _batch(pa.array(["http://bad.com", "http://good.com"], pa.large_string()))
+    assert pickle.loads(pickle.dumps(stage)).process(batch).keep.tolist() == [False, True]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.tokens import bpe
+from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
+from datapipe.kernels.types import input_record
 from tests.oracles import bpe as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -61,12 +63,13 @@ def _arguments(num_lines: int, whole_first: bool) -> Callable[[Case], Sequence[A
     def arguments(case: Case) -> Sequence[Any]:
         fixed = np.where(case.generator.random(len(case.texts)) < 0.2, 999, -1).astype(np.int32)
         with np.errstate(over="ignore"):
-            tables = [_byte_ids(case), bpe.merge_table(*_merges(case)), whole_first, *_tokens(case)]
-        lines = [np.zeros((num_lines, bpe.LINE_WORDS), np.uint64), np.zeros((num_lines, bpe.LONG_WORDS), np.uint64)]
+            fields = (_byte_ids(case), bpe.merge_table(*_merges(case)), whole_first, *_tokens(case))
+        lines = [np.zeros((num_lines, LINE_WORDS), np.uint64), np.zeros((num_lines, LONG_WORDS), np.uint64)]
         room = _MOST_PIECES_BYTES + bpe.SHORT
         scratch = [np.zeros(room, np.int32) for _ in range(3)] + [np.zeros(room, np.uint64), np.zeros(3 * room, np.uint64)]
         outputs = [np.zeros(len(case.offsets), np.int64), np.zeros(len(case.data) + len(case.texts), np.int32)]
-        return [case.offsets, case.data, fixed, _ends(case), *tables, *lines, *scratch, *outputs]
+        tables = [input_record(bpe.Tokens, fields), bpe.Workspace(*lines, *scratch)]
+        return [case.offsets, case.data, fixed, _ends(case), *tables, *outputs]
 
     return arguments
 

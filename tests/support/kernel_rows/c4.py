@@ -11,6 +11,7 @@ import numpy as np
 from datapipe.kernels.filters import c4
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.words import Lines, find_lines
+from datapipe.kernels.types import input_record
 from tests.oracles import c4 as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -66,12 +67,12 @@ def _places(lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 def _find_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     places = np.flatnonzero(case.data == ord("["))
-    return [lines.starts, lines.lengths, case.data, places, np.empty(len(places), np.int64)]
+    return [lines, case.data, places, np.empty(len(places), np.int64)]
 
 
-def _find(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, places: np.ndarray) -> tuple[Any, Sequence[Any]]:
+def _find(lines: Lines, data: np.ndarray, places: np.ndarray) -> tuple[Any, Sequence[Any]]:
     sizes = dict.fromkeys(places.tolist(), 0)
-    for start, line in zip(starts.tolist(), _pieces(starts, lengths, data), strict=True):
+    for start, line in zip(lines.starts.tolist(), _pieces(lines.starts, lines.lengths, data), strict=True):
         sizes |= {start + found.start(): len(found.group()) for found in oracle.CITATION.finditer(line)}
     return sum(size > 0 for size in sizes.values()), [list(sizes.values())]
 
@@ -79,14 +80,16 @@ def _find(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, places: np.
 def _cut_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(Case(texts=(b"one line", *case.texts), seed=case.seed))
     places = np.flatnonzero(case.data == ord("["))
-    _, (sizes,) = _find(lines.starts, lines.lengths, case.data, places)
+    _, (sizes,) = _find(lines, case.data, places)
     stop = int(lines.starts[-1] + lines.lengths[-1])
     out = np.empty(stop - int(lines.starts[0]) - sum(sizes), np.uint8)
     places = [places, np.array(sizes, np.int64)]
-    return [lines.starts, lines.lengths, case.data, *places, np.empty_like(lines.starts), np.empty_like(lines.lengths), out]
+    outputs = [np.empty(len(lines.starts), np.int64), np.empty(len(lines.starts), np.int32), out]
+    return [lines, case.data, *places, *outputs]
 
 
-def _cut(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[Any]]:
+def _cut(found: Lines, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    starts, lengths = found.starts, found.lengths
     lines = [oracle.without_citations(line) for line in _pieces(starts, lengths, data)]
     between = [data[stop:start].tobytes() for stop, start in zip((starts + lengths)[:-1], starts[1:], strict=True)]
     texts = [line + gap for line, gap in zip(lines, [*between, b""], strict=True)]
@@ -99,17 +102,14 @@ def _judge_arguments(case: Case) -> Sequence[Any]:
     pieces = [oracle.without_citations(line) for line in _pieces(lines.starts, lines.lengths, case.data)]
     clean = np.frombuffer(b"".join(line + b"\n" for line in pieces), np.uint8)
     flags = case.generator.integers(0, 2, 7) if case.seed % 2 else np.array([0, 1, 0, 1, 1, 1, 1])
-    limits = np.array([case.seed % 4, 7, *flags], np.int64)
-    inputs = [lines.starts, lines.lengths, case.data, *_places(pieces), clean]
-    return [*inputs, mark_table(), limits, np.empty(len(pieces), np.uint8)]
+    limits = c4.Limits(case.seed % 4, 7, *flags.astype(bool).tolist())
+    clean_lines = input_record(c4.CleanLines, (*_places(pieces), clean))
+    return [lines, case.data, clean_lines, mark_table(), limits, np.empty(len(pieces), np.uint8)]
 
 
-def _judge(
-    starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, *clean_marks_limits: np.ndarray
-) -> tuple[Any, Sequence[Any]]:
-    *clean, _, limits = clean_marks_limits
-    pairs = zip(_pieces(starts, lengths, data), _pieces(*clean), strict=True)
-    return None, [[oracle.reason(line, without, limits.tolist()) for line, without in pairs]]
+def _judge(lines: Lines, data: np.ndarray, clean: c4.CleanLines, _: np.ndarray, limits: c4.Limits) -> tuple[Any, Sequence[Any]]:
+    pairs = zip(_pieces(lines.starts, lines.lengths, data), _pieces(*clean), strict=True)
+    return None, [[oracle.reason(line, without, list(map(int, limits))) for line, without in pairs]]
 
 
 def _sum_arguments(case: Case) -> Sequence[Any]:
@@ -139,12 +139,13 @@ def _join_arguments(case: Case) -> Sequence[Any]:
     if case.seed % 3 == 0:  # as citations leave white space at an edge
         starts, lengths = starts - 1, lengths + np.int32(1)
     out = np.empty(int(lengths.sum()) + len(lengths), np.uint8)
-    return [lines.doc_offsets, starts, lengths, case.data, kept, keep, mark_table(), np.empty(len(case.offsets), np.int64), out]
+    clean = input_record(c4.CleanLines, (starts, lengths, case.data))
+    return [lines.doc_offsets, clean, kept, keep, mark_table(), np.empty(len(case.offsets), np.int64), out]
 
 
-def _join(doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    starts, lengths, data, kept, keep, _ = arrays
-    lines, texts = _pieces(starts, lengths, data), []
+def _join(doc_offsets: np.ndarray, clean: c4.CleanLines, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    kept, keep, _ = arrays
+    lines, texts = _pieces(*clean), []
     for doc, (start, stop) in enumerate(zip(doc_offsets[:-1], doc_offsets[1:], strict=True)):
         texts.append(oracle.joined([lines[line] for line in range(start, stop) if kept[line]]) if keep[doc] else b"")
     offsets = np.cumsum([0, *map(len, texts)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.text import contractions, english_words
-from datapipe.kernels.text.words import Words, find_words
+from datapipe.kernels.text.words import Words, find_words, room_for_spans
 from tests.oracles import english_words as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -31,16 +31,10 @@ def _chunks(case: Case) -> tuple[Words, np.ndarray]:
         return find_words(np.cumsum([1, *map(len, texts)], dtype=np.int64), data), data
 
 
-def _tables() -> tuple[np.ndarray, ...]:
-    return english_words.content_table(), english_words.sign_table(), *contractions.table(), english_words.unit_hashes()
-
-
 def _arguments(case: Case) -> Sequence[Any]:
-    found, data = _chunks(case)
-    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
-    outputs = [np.zeros(len(found.doc_offsets), np.int64), *(np.zeros(len(data), kind) for kind in kinds)]
-    arrays = [found.doc_offsets, found.starts, found.lengths, found.hashes, found.chars, found.flags]
-    return [*arrays, data, *_tables(), *outputs]
+    words, data = _chunks(case)
+    tables = (english_words.content_table(), english_words.sign_table(), contractions.table(), english_words.unit_hashes())
+    return [words, data, *tables, room_for_spans(len(words.doc_offsets), len(data))]
 
 
 def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
@@ -59,9 +53,8 @@ def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
 
 
 def _most_arguments(case: Case) -> Sequence[Any]:
-    found, _ = _chunks(case)
-    keys, _, sieve = contractions.table()
-    return [found.lengths, found.flags, found.hashes, keys, sieve]
+    words, _ = _chunks(case)
+    return [words, contractions.table()]
 
 
 def _most(case: Case) -> tuple[Any, Sequence[Any]]:
@@ -77,7 +70,7 @@ def _most(case: Case) -> tuple[Any, Sequence[Any]]:
 
 
 ROWS = [
-    Row(kernel=english_words.cut_words, arguments=_arguments, oracle=_expected, num_outputs=6, from_case=True),
+    Row(kernel=english_words.cut_words, arguments=_arguments, oracle=_expected, from_case=True),
     Row(
         kernel=english_words.most_english_words,
         arguments=_most_arguments,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.filters import fasttext as kernels
+from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -77,30 +78,34 @@ def _embed_row(setting: _Setting) -> Row:
         kernels.index_words(starts, stops, data, *index)
         bits = np.packbits(rows >= 0, bitorder="little")
         end_of_line = entries.index(oracle.END_OF_LINE) if setting.end_of_line else -1
-        settings = [num_words, end_of_line, *setting.chars, setting.longest_run, setting.num_buckets]
+        numbers = (num_words, end_of_line, *setting.chars, setting.longest_run, setting.num_buckets)
         matrix = rng.standard_normal((num_rows if setting.dense else 0, _DIM)).astype(np.float32)
         codes = rng.integers(0, 256, (0 if setting.dense else num_rows, 6)).astype(np.uint8)
         coded = [codes, rng.standard_normal((6, 256, 4)).astype(np.float32), rng.random(num_rows).astype(np.float32)]
+        model = kernels.Model(
+            entries=input_record(kernels.Entries, (starts, stops, data, *index)),
+            features=input_record(kernels.Features, (*numbers, rows, bits)),
+            coded=input_record(kernels.CodedRows, coded),
+        )
         longest = max(map(len, case.texts), default=0)
-        scratch = [np.empty(longest + 2 + setting.chars[1] + kernels.LANES, np.uint32), np.empty(longest // 2 + 2, np.uint64)]
-        outputs = [np.empty((len(case.texts), _DIM), np.float32), np.empty(len(case.texts), np.int64)]
-        spans = [case.offsets[:-1], case.offsets[1:].copy(), case.data]
-        return [*spans, starts, stops, data, *index, rows, bits, *settings, matrix, *coded, *scratch, *outputs]
+        out = kernels.room_for_embedding(len(case.texts), _DIM, longest, setting.chars[1])
+        return [case.offsets[:-1], case.offsets[1:].copy(), case.data, model, matrix, out]
 
-    return Row(kernel=kernels.embed, arguments=arguments, oracle=_embedded, num_outputs=2, variant=setting.name)
+    return Row(kernel=kernels.embed, arguments=arguments, oracle=_embedded, variant=setting.name)
 
 
-def _embedded(*inputs: Any) -> tuple[None, list[Any]]:
-    starts, stops, data, entry_starts, entry_stops, entry_data, _, _, bucket_rows, _, *others = inputs
-    num_words, _, least, most, longest_run, num_buckets, matrix, codes, centroids, norms, _, _ = others
-    entries = [entry_data[start:stop].tobytes() for start, stop in zip(entry_starts, entry_stops)]
+def _embedded(
+    starts: np.ndarray, stops: np.ndarray, data: np.ndarray, model: kernels.Model, matrix: np.ndarray
+) -> tuple[None, list[Any]]:
+    words, (num_words, _, least, most, longest_run, num_buckets, bucket_rows, _), coded = model
+    entries = [words.data[start:stop].tobytes() for start, stop in zip(words.starts, words.stops)]
     rows = {bucket: row for bucket, row in enumerate(bucket_rows.tolist()) if row >= 0} if len(bucket_rows) else None
     if not len(matrix):
-        parts = [centroids[part, codes[:, part]] for part in range(codes.shape[1])]
-        matrix = np.concatenate(parts, axis=1)[:, :_DIM] * norms[:, None]
+        parts = [coded.centroids[part, coded.codes[:, part]] for part in range(coded.codes.shape[1])]
+        matrix = np.concatenate(parts, axis=1)[:, :_DIM] * coded.norms[:, None]
     texts = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
     found = [oracle.rows_of(text, entries, num_words, rows, (least, most), longest_run, num_buckets) for text in texts]
-    return None, [[oracle.mean(matrix[one]) for one in found], list(map(len, found))]
+    return None, [[oracle.mean(matrix[one]) for one in found], list(map(len, found)), [], []]
 
 
 ROWS = [

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.filters import fasttext_labels as kernels
+from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -34,14 +35,15 @@ def _tree_row(k: int) -> Row:
             children[:, node] = [free.pop(int(case.generator.integers(len(free)))) for _ in range(2)]
             free.append(node)
         output = case.generator.standard_normal((_NUM_LABELS, _DIM)).astype(np.float32)
-        paths = [np.empty(_NUM_LABELS + 1, np.int32), np.empty(_NUM_LABELS + 1, np.float32)]
-        return [*_hidden(case), output, _norms(case), *children, *paths, *_outputs(case, k)]
+        layer = input_record(kernels.TreeLayer, (output, _norms(case), *children))
+        scratch = kernels.TreeScratch(np.empty(_NUM_LABELS + 1, np.int32), np.empty(_NUM_LABELS + 1, np.float32))
+        return [*_hidden(case), layer, scratch, *_outputs(case, k)]
 
     return Row(kernel=kernels.tree_labels, arguments=arguments, oracle=_of_tree, num_outputs=2, variant=f"{k} best")
 
 
 def _of_tree(*inputs: Any) -> tuple[None, list[Any]]:
-    means, num_rows, output, norms, left, right, _, _, best = inputs
+    means, num_rows, (output, norms, left, right), _, best = inputs
     root = len(left) - 1
     scored = [
         oracle.leaves(root, np.float32(0), mean, output, norms, left, right) if any_row else []
@@ -55,14 +57,15 @@ def _flat_row(kind: int, k: int) -> Row:
         output = case.generator.standard_normal((_DIM, _NUM_LABELS)).astype(np.float32)
         sigmoids = np.linspace(0, 1, 513).astype(np.float32)
         chances = np.empty(_NUM_LABELS, np.float32)
-        return [*_hidden(case), output, _norms(case), kind, sigmoids, chances, *_outputs(case, k)]
+        layer = input_record(kernels.FlatLayer, (output, _norms(case), kind, sigmoids))
+        return [*_hidden(case), layer, chances, *_outputs(case, k)]
 
     variant = f"{'softmax' if kind == kernels.SOFTMAX else 'sigmoid'} {k} best"
     return Row(kernel=kernels.flat_labels, arguments=arguments, oracle=_of_flat, num_outputs=2, variant=variant)
 
 
 def _of_flat(*inputs: Any) -> tuple[None, list[Any]]:
-    means, num_rows, output, norms, kind, sigmoids, _, best = inputs
+    means, num_rows, (output, norms, kind, sigmoids), _, best = inputs
     scored = []
     for mean, any_row in zip(means, num_rows):
         products = np.array([oracle.dot(output[:, label], mean) * norms[label] for label in range(_NUM_LABELS)])

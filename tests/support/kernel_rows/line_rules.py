@@ -11,6 +11,7 @@ import numpy as np
 from datapipe.kernels.filters import line_rules
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.words import Lines, find_lines
+from datapipe.kernels.types import input_record
 from tests.oracles import line_rules as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -54,8 +55,11 @@ def _limits(seed: int) -> line_rules.Limits:
         min_words=rng.choice([0, 2]),
         max_phrase_words=rng.choice([10, 4]),
         loose_dots=rng.random() < 0.5,
-        symbols=rng.choice(["", "|-"]),
     )
+
+
+def _symbols(seed: int) -> str:
+    return random.Random(seed).choice(["", "|-"])
 
 
 def _pieces(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
@@ -64,33 +68,20 @@ def _pieces(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[b
 
 def _judge_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
-    limits, number = _limits(case.seed), len(lines.starts)
-    tables = [mark_table(), limits.symbol_table, limits.packed]
-    counts = [np.empty(number, kind) for kind in (np.uint8, np.int32, np.int32, np.int64, np.int32)]
-    edits = np.empty(int(lines.lengths.sum()), np.uint8)
-    return [lines.starts, lines.lengths, lines.chars, case.data, *tables, *counts, edits]
+    counts = [np.empty(len(lines.starts), np.int32) for _ in range(2)]
+    tables = [mark_table(), line_rules.symbol_table(_symbols(case.seed)), _limits(case.seed)]
+    return [lines, case.data, *tables, *counts, line_rules.room_for_edits(lines)]
 
 
-def _unpacked(symbols: np.ndarray, packed: np.ndarray) -> line_rules.Limits:
-    most_uppercase, most_numeric, counters, least, most, loose = packed.tolist()
-    return line_rules.Limits(
-        max_uppercase=most_uppercase,
-        max_numeric=most_numeric,
-        counters=bool(counters),
-        min_words=int(least),
-        max_phrase_words=int(most),
-        loose_dots=bool(loose),
-        symbols="".join(map(chr, np.flatnonzero(symbols == 1))),
-    )
-
-
-def _judge(starts: np.ndarray, lengths: np.ndarray, _: np.ndarray, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
-    limits = _unpacked(tables[1], tables[2])
-    rows = [oracle.judged(line, limits) for line in _pieces(starts, lengths, data)]
+def _judge(lines: Lines, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
+    _, table, limits = tables
+    symbols = "".join(map(chr, np.flatnonzero(table == 1)))
+    rows = [oracle.judged(line, limits, symbols) for line in _pieces(lines.starts, lines.lengths, data)]
     sizes = [len(rest) for *_, rest in rows]
-    places = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
-    edits = np.frombuffer(b"".join(rest for *_, rest in rows), np.uint8)
-    return None, [*([row[column] for row in rows] for column in range(3)), places, sizes, edits]
+    starts = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+    rests = np.frombuffer(b"".join(rest for *_, rest in rows), np.uint8)
+    reasons, before, after = ([row[column] for row in rows] for column in range(3))
+    return None, [before, after, reasons, starts, sizes, rests]
 
 
 def _sum_arguments(case: Case) -> Sequence[Any]:
@@ -112,19 +103,22 @@ def _sum(doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[An
 def _write_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     limits = _limits(case.seed)
-    rows = [oracle.judged(line, limits) for line in _pieces(lines.starts, lines.lengths, case.data)]
+    rows = [oracle.judged(line, limits, _symbols(case.seed)) for line in _pieces(lines.starts, lines.lengths, case.data)]
     sizes = np.array([len(rest) for *_, rest in rows], np.int32)
     edits = np.frombuffer(bytearray(b"".join(rest for *_, rest in rows)), np.uint8)
     reasons = np.array([reason for reason, *_ in rows], np.uint8)
     keep = (case.generator.random(len(case.texts)) < 0.9).view(np.uint8)
     places = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
-    judged = [lines.doc_offsets, lines.starts, lines.lengths, reasons, places, sizes, edits, keep, mark_table()]
+    line_edits = input_record(line_rules.LineEdits, (reasons, places, sizes, edits))
     outputs = [np.empty(len(case.offsets), np.int64), np.empty(len(case.data), np.uint8)]
-    return [case.offsets, case.data, *judged, *outputs]
+    return [case.offsets, case.data, lines, line_edits, keep, mark_table(), *outputs]
 
 
-def _write(offsets: np.ndarray, data: np.ndarray, doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    starts, lengths, reasons, places, sizes, edits, keep, _ = arrays
+def _write(
+    offsets: np.ndarray, data: np.ndarray, found: Lines, line_edits: line_rules.LineEdits, *arrays: np.ndarray
+) -> tuple[Any, Sequence[Any]]:
+    doc_offsets, starts, lengths, *_ = found
+    (reasons, places, sizes, edits), keep = line_edits, arrays[0]
     rests, texts = _pieces(places, sizes, edits), []
     for doc, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
         lines = [
@@ -136,7 +130,7 @@ def _write(offsets: np.ndarray, data: np.ndarray, doc_offsets: np.ndarray, *arra
 
 
 ROWS = [
-    Row(kernel=line_rules.judge_lines, arguments=_judge_arguments, oracle=_judge, num_outputs=6),
+    Row(kernel=line_rules.judge_lines, arguments=_judge_arguments, oracle=_judge, num_outputs=3),
     Row(kernel=line_rules.sum_documents, arguments=_sum_arguments, oracle=_sum),
     Row(kernel=line_rules.write_texts, arguments=_write_arguments, oracle=_write, num_outputs=2),
 ]

@@ -21,20 +21,22 @@ def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
 def _sign_arguments(case: Case, by_character: bool = False) -> list[Any]:
     chosen, num_docs = kernels.permutations(case.seed, _NUM_PERM), len(case.texts)
     folded = np.empty(max(map(len, case.texts), default=0) + 8, np.uint8)
-    outputs = [np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64), np.empty((num_docs, _NUM_PERM), np.uint32)]
-    return [case.offsets, case.data, chosen.a, chosen.b, _NGRAM, by_character, folded, *outputs]
+    signed = np.empty((num_docs, _NUM_PERM), np.uint32)
+    out = kernels.SignaturesOut(np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64), signed)
+    return [case.offsets, case.data, chosen, _NGRAM, by_character, folded, out]
 
 
 def _sign_expected(
     offsets: np.ndarray,
     data: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
+    chosen: kernels.Permutations,
     ngram: int,
     by_character: bool,
     folded: np.ndarray,
 ) -> tuple[None, list[Any]]:
-    found = [oracle.signature(text, a.tolist(), b.tolist(), ngram, by_character) for text in _texts(offsets, data)]
+    found = [
+        oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), ngram, by_character) for text in _texts(offsets, data)
+    ]
     return None, [[one[part] for one in found] for part in range(3)]
 
 
@@ -57,12 +59,11 @@ def _band_expected(
 
 
 ROWS = [
-    Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected, num_outputs=3),
+    Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected),
     Row(
         kernel=kernels.sign,
         arguments=lambda case: _sign_arguments(case, by_character=True),
         oracle=_sign_expected,
-        num_outputs=3,
         variant="characters",
     ),
     Row(kernel=kernels.band, arguments=_band_arguments, oracle=_band_expected, num_outputs=2),

@@ -46,7 +46,7 @@ def _row(kernel: Any, make: Callable[[Case], tuple[Sequence[Any], Sequence[Any]]
 
 def _counted(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
     words = _words(case)
-    return [words.doc_offsets, words.chars, words.flags], [oracle.of_words(one) for one in _pieces(case, words)]
+    return [words], [oracle.of_words(one) for one in _pieces(case, words)]
 
 
 def _symbols(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -56,11 +56,10 @@ def _symbols(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
 def _stop_words(compare: str) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]:
     def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
         words = _words(case)
-        keys, numbers, longest = quality.stop_word_table(_STOP_WORDS, compare != "exact")
-        arrays = [words.doc_offsets, words.starts, words.lengths, words.hashes, words.flags, case.data, class_table()]
+        table = quality.stop_word_table(_STOP_WORDS, compare != "exact")
         scratch = np.zeros(len(_STOP_WORDS), np.int64)
         expected = [oracle.stop_words(one, _STOP_WORDS, compare) for one in _pieces(case, words)]
-        return [*arrays, keys, numbers, longest, compare == "stripped", scratch], expected
+        return [words, case.data, class_table(), table, compare == "stripped", scratch], expected
 
     return make
 
@@ -70,7 +69,7 @@ def _ends(spaced: bool) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]
         lines = _lines(case)
         bullets = np.array([ord(sign) for sign in _BULLETS])
         expected = [oracle.of_lines(one, _BULLETS, spaced) for one in _pieces(case, lines)]
-        return [lines.doc_offsets, lines.starts, lines.lengths, case.data, bullets, spaced], expected
+        return [lines, case.data, bullets, spaced], expected
 
     return make
 

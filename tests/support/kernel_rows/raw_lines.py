@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.text import raw_lines
-from datapipe.kernels.text.words import find_lines
+from datapipe.kernels.text.words import Lines, find_lines
 from tests.oracles import raw_lines as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -22,10 +22,10 @@ def _line_arguments(case: Case) -> Sequence[Any]:
         lines = find_lines(case.offsets, case.data)
     room = len(lines.starts)
     outputs = [np.zeros(room, np.uint64), np.zeros(room, np.int32), np.zeros(room, np.uint8)]
-    return [case.offsets, case.data, lines.doc_offsets, lines.starts, lines.lengths, lines.hashes, lines.chars, *outputs]
+    return [case.offsets, case.data, lines, *outputs]
 
 
-def _lines(offsets: np.ndarray, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[Any]]:
+def _lines(offsets: np.ndarray, data: np.ndarray, _: Lines) -> tuple[Any, Sequence[Any]]:
     found = [line for text in _texts(offsets, data) for line in oracle.of_text(text)]
     return None, [list(column) for column in zip(*found)] if found else [[], [], []]
 

@@ -25,12 +25,16 @@ def _words(case: Case) -> Words:
         return find_words(case.offsets, case.data)
 
 
+def _units_of(spans: Lines | Words) -> repetition.Units:
+    return repetition.Units(doc_offsets=spans.doc_offsets, hashes=spans.hashes, chars=spans.chars)
+
+
 def _join_arguments(joint_chars: int) -> Callable[[Case], Sequence[Any]]:
     def arguments(case: Case) -> Sequence[Any]:
         lines = _lines(case)
         room = len(lines.hashes)
         outputs = [np.zeros_like(lines.doc_offsets), np.zeros(room, np.uint64), np.zeros(room, np.int32)]
-        return [lines.doc_offsets, lines.hashes, lines.chars, lines.opens, joint_chars, *outputs]
+        return [_units_of(lines), lines.opens, joint_chars, *outputs]
 
     return arguments
 
@@ -39,7 +43,7 @@ def _unit_arguments(slots: int, every: bool) -> Callable[[Case], Sequence[Any]]:
     def arguments(case: Case) -> Sequence[Any]:
         lines = _lines(case)
         scratch = [np.zeros(slots, np.uint64), np.zeros(slots, np.uint8)]
-        return [lines.doc_offsets, lines.hashes, lines.chars, every, *scratch, np.zeros((len(case.texts), 4), np.int64)]
+        return [_units_of(lines), every, *scratch, np.zeros((len(case.texts), 4), np.int64)]
 
     return arguments
 
@@ -49,7 +53,7 @@ def _ngram_arguments(slots: int, joined: bool) -> Callable[[Case], Sequence[Any]
         words = _words(case)
         table = [np.zeros(slots, np.uint64), np.zeros(slots, np.int32), np.zeros(slots, np.int32)]
         outputs = [np.zeros(len(words.hashes), np.uint8), np.zeros((len(case.texts), 9), np.int64)]
-        return [words.doc_offsets, words.hashes, words.chars, joined, *table, *outputs]
+        return [_units_of(words), joined, *table, *outputs]
 
     return arguments
 
@@ -58,38 +62,36 @@ def _walk_arguments(case: Case) -> Sequence[Any]:
     words = _words(case)
     depth = np.array([one for doc in _split(words.doc_offsets, words.hashes) for one in oracle.depth(doc)], np.uint8)
     scratch = np.zeros(1 << (2 * len(words.hashes)).bit_length(), np.uint64)
-    return [words.doc_offsets, words.hashes, words.chars, depth, scratch, np.zeros((len(case.texts), 9), np.int64)]
+    return [_units_of(words), depth, scratch, np.zeros((len(case.texts), 9), np.int64)]
 
 
 def _split(doc_offsets: np.ndarray, column: np.ndarray) -> list[list[int]]:
     return [column[start:stop].tolist() for start, stop in zip(doc_offsets[:-1], doc_offsets[1:], strict=True)]
 
 
-def _paragraphs(
-    doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray, opens: np.ndarray, joint_chars: int
-) -> tuple[Any, Sequence[Any]]:
-    documents = zip(*(_split(doc_offsets, column) for column in (hashes, chars, opens)), strict=True)
+def _paragraphs(units: repetition.Units, opens: np.ndarray, joint_chars: int) -> tuple[Any, Sequence[Any]]:
+    documents = zip(*(_split(units.doc_offsets, column) for column in (units.hashes, units.chars, opens)), strict=True)
     found = [oracle.paragraphs(*document, joint_chars) for document in documents]
     all_hashes, all_chars = [hashed for doc, _ in found for hashed in doc], [length for _, doc in found for length in doc]
     return None, [np.cumsum([0, *(len(doc) for doc, _ in found)]), all_hashes, all_chars]
 
 
-def _documents(doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray) -> list[tuple[list[int], list[int]]]:
-    return list(zip(_split(doc_offsets, hashes), _split(doc_offsets, chars), strict=True))
+def _documents(units: repetition.Units) -> list[tuple[list[int], list[int]]]:
+    return list(zip(_split(units.doc_offsets, units.hashes), _split(units.doc_offsets, units.chars), strict=True))
 
 
-def _units(doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray, every: bool, *_: Any) -> tuple[Any, Sequence[Any]]:
-    return None, [[oracle.of_units(*document, every) for document in _documents(doc_offsets, hashes, chars)]]
+def _units(units: repetition.Units, every: bool, *_: Any) -> tuple[Any, Sequence[Any]]:
+    return None, [[oracle.of_units(*document, every) for document in _documents(units)]]
 
 
-def _ngrams(doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray, joined: bool, *_: Any) -> tuple[Any, Sequence[Any]]:
-    documents = _documents(doc_offsets, hashes, chars)
+def _ngrams(units: repetition.Units, joined: bool, *_: Any) -> tuple[Any, Sequence[Any]]:
+    documents = _documents(units)
     depth = [one for document, _ in documents for one in oracle.depth(document)]
     return None, [depth, [oracle.of_words(*document, joined) for document in documents]]
 
 
-def _walked(doc_offsets: np.ndarray, hashes: np.ndarray, chars: np.ndarray, *_: Any) -> tuple[Any, Sequence[Any]]:
-    return None, [[oracle.walked(*document) for document in _documents(doc_offsets, hashes, chars)]]
+def _walked(units: repetition.Units, *_: Any) -> tuple[Any, Sequence[Any]]:
+    return None, [[oracle.walked(*document) for document in _documents(units)]]
 
 
 ROWS = [

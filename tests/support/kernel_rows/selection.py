@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.text import selection
-from datapipe.kernels.text.words import find_words
+from datapipe.kernels.text.words import find_words, room_for_spans
 from tests.oracles import words as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -24,12 +24,14 @@ def _kept(case: Case) -> list[bytes]:
 def _arguments(case: Case) -> Sequence[Any]:
     with np.errstate(over="ignore"):
         words = find_words(case.offsets, case.data)
-    columns = [words.doc_offsets, words.starts, words.lengths, words.hashes, words.chars, words.flags]
     kept_offsets = np.cumsum([7, *map(len, _kept(case))], dtype=np.int64)
-    room = len(words.starts)
-    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
-    outputs = [np.zeros(len(kept_offsets), np.int64), *(np.zeros(room, kind) for kind in kinds)]
-    return [*columns, _keep(case), case.offsets, kept_offsets, *outputs]
+    return [
+        selection.AnySpans(*words),
+        _keep(case),
+        case.offsets,
+        kept_offsets,
+        room_for_spans(len(kept_offsets), len(words.starts)),
+    ]
 
 
 def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
@@ -40,4 +42,4 @@ def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
     return None, [doc_offsets, *(list(column) for column in zip(*rows))] if rows else [doc_offsets, *[[]] * 5]
 
 
-ROWS = [Row(kernel=selection.select_spans, arguments=_arguments, oracle=_expected, num_outputs=6, from_case=True)]
+ROWS = [Row(kernel=selection.select_spans, arguments=_arguments, oracle=_expected, from_case=True)]

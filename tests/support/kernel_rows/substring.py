@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.dedup import substring as kernels
+from datapipe.kernels.dedup.substring_tokens import token_rules
+from datapipe.kernels.types import input_record
 from tests.oracles import substring as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -20,7 +22,8 @@ def _chosen(case: Case) -> Case:
 
 
 def _fixed(case: Case, by_bytes: bool) -> list[Any]:
-    return [case.offsets, case.data, kernels.token_table(), by_bytes, _LENGTH]
+    rules = token_rules(by_bytes)
+    return [case.offsets, case.data, rules, kernels.window_sizes(_LENGTH, _GRAM, _PIECE)]
 
 
 def _anchor_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
@@ -29,8 +32,8 @@ def _anchor_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
         state, room = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _PIECE
         outputs = [np.empty((room, kernels.NUM_PIECE), np.int64), np.empty((room, kernels.NUM_ANCHOR), np.int64)]
         outputs += [np.empty((room, 2), np.uint64), np.empty((room, kernels.NUM_ECHO), np.int64)]
-        powers, scratch = kernels.powers_of_radix(_LENGTH), kernels.scratch(_PIECE, _LENGTH)
-        return [*_fixed(case, by_bytes), _GRAM, _PIECE, powers, *scratch, kernels.recent_anchors(), state, *outputs]
+        fixed = _fixed(case, by_bytes)
+        return [*fixed, kernels.scratch_for(fixed[-1]), kernels.recent_anchors(), state, kernels.AnchorsOut(*outputs)]
 
     return make
 
@@ -64,9 +67,9 @@ def _window_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
         columns = [np.array([span[at] for span in spans], np.int64) for at in range(3)]
         grams = np.arange(len(spans), dtype=np.uint64) * np.uint64(3**39)
         room = int(columns[2].sum())
-        starts, hashes, prefix, *_ = kernels.scratch(_PIECE, _LENGTH)
         outputs = [np.empty((room, 3), np.int64), np.empty((room, 2), np.uint64)]
-        return [*_fixed(case, by_bytes), kernels.powers_of_radix(_LENGTH), *columns, grams, starts, hashes, prefix, *outputs]
+        fixed, spans = _fixed(case, by_bytes), input_record(kernels.AnchorSpans, (*columns, grams))
+        return [*fixed, spans, kernels.scratch_for(fixed[-1]), *outputs]
 
     return make
 
@@ -110,7 +113,7 @@ def _token_arguments(case: Case) -> list[Any]:
     case = _chosen(case)
     room = len(case.data)
     outputs = [np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)]
-    return [case.offsets, case.data, kernels.token_table(), *outputs]
+    return [case.offsets, case.data, token_rules(False), *outputs]
 
 
 def _token_expected(case: Case) -> tuple[int, list[Any]]:
@@ -139,7 +142,7 @@ ROWS = [
             kernel=kernels.select_anchors,
             arguments=_anchor_arguments(by_bytes),
             oracle=_anchor_expected(by_bytes),
-            num_outputs=5,
+            num_outputs=2,
             variant="bytes" if by_bytes else "words",
             valid_only=True,
             from_case=True,

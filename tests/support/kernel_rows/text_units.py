@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from datapipe.kernels.dedup import text_units as kernels
 from datapipe.kernels.text.marks import mark_table
 from tests.oracles import text_units as oracle
@@ -15,17 +13,16 @@ from tests.support.kernel_table import Case, Row
 _NORMALIZE, _MIN_CHARS = {"line": "ccnet", "paragraph": "none", "three_sentences": "ccnet"}, {"three_sentences": 7}
 
 
-def _room(case: Case) -> list[np.ndarray]:
-    limit = int(kernels.most_units(case.offsets, case.data, True))
-    return [np.empty(limit, kind) for kind in (np.int64, np.int64, np.uint32, np.uint64, np.uint64)]
+def _room(case: Case) -> kernels.TextUnits:
+    return kernels.room_for_units(kernels.most_units(case.offsets, case.data, True))
 
 
 def _arguments(unit: str) -> Callable[[Case], list[Any]]:
     def make(case: Case) -> list[Any]:
-        fold, squeezed = kernels.fold_table(_NORMALIZE[unit]), _NORMALIZE[unit] == "ccnet"  # type: ignore[arg-type]
+        form = kernels.normal_form(_NORMALIZE[unit])  # type: ignore[arg-type]
         if unit == "three_sentences":
-            return [case.offsets, case.data, fold, squeezed, mark_table(), _MIN_CHARS[unit], *_room(case)]
-        return [case.offsets, case.data, fold, squeezed, _MIN_CHARS.get(unit, 0), unit == "paragraph", *_room(case)]
+            return [case.offsets, case.data, form, mark_table(), _MIN_CHARS[unit], _room(case)]
+        return [case.offsets, case.data, form, _MIN_CHARS.get(unit, 0), unit == "paragraph", _room(case)]
 
     return make
 
@@ -60,7 +57,6 @@ ROWS = [
             kernel=kernels.find_three_sentences if unit == "three_sentences" else kernels.find_lines,
             arguments=_arguments(unit),
             oracle=_expected(unit),
-            num_outputs=5,
             variant=unit,
             valid_only=True,
             from_case=True,

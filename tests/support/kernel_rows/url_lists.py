@@ -75,8 +75,7 @@ def _word_arguments(whole: bool) -> Callable[[Case], list[Any]]:
 
     def arguments(case: Case) -> list[Any]:
         offsets, data = column(urls(case))
-        parts = [made.classes, made.steps, made.patterns, made.links]
-        return [offsets, data, *parts, _FIRST_SOFT, whole, np.empty((len(case.texts), 2), np.int64)]
+        return [offsets, data, made, _FIRST_SOFT, whole, np.empty((len(case.texts), 2), np.int64)]
 
     return arguments
 

@@ -23,10 +23,7 @@ def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
 
 def _arguments(case: Case) -> Sequence[Any]:
     """Room for as many words or lines as there are bytes: the kernels that count what is needed have rows of their own."""
-    room = len(case.data)
-    kinds = (np.int64, np.int32, np.uint64, np.int32, np.uint8)
-    outputs = [np.zeros(len(case.offsets), np.int64), *(np.zeros(room, kind) for kind in kinds)]
-    return [case.offsets, case.data, class_table(), *outputs]
+    return [case.offsets, case.data, class_table(), words.room_for_spans(len(case.offsets), len(case.data))]
 
 
 def _columns(find: Callable[[bytes], list[oracle.Found]]) -> Callable[..., tuple[Any, Sequence[Any]]]:
@@ -52,8 +49,8 @@ def _most_lines(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:
 
 
 ROWS = [
-    Row(kernel=words.split_words, arguments=_arguments, oracle=_columns(oracle.words), num_outputs=6),
-    Row(kernel=words.split_lines, arguments=_arguments, oracle=_columns(oracle.lines), num_outputs=6),
+    Row(kernel=words.split_words, arguments=_arguments, oracle=_columns(oracle.words)),
+    Row(kernel=words.split_lines, arguments=_arguments, oracle=_columns(oracle.lines)),
     Row(kernel=words.most_words, arguments=lambda case: [case.offsets, case.data], oracle=_most_words, num_outputs=0),
     Row(kernel=words.most_lines, arguments=lambda case: [case.offsets, case.data], oracle=_most_lines, num_outputs=0),
 ]

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from datapipe.kernels.text.unicode_classes import OTHER, SPACE, class_table, decode, stable_table
+from datapipe.kernels.text.unicode_classes import OTHER, REPLACEMENT, SPACE, class_table, decode, decode_before, stable_table
 from tests.oracles.words import characters, kind
 
 Form = Literal["NFC", "NFKC", "NFD", "NFKD"]
@@ -67,6 +67,29 @@ def test_decode_well_formed_text_gives_its_characters(text: str) -> None:
 )
 def test_decode_ill_formed_bytes_are_one_replacement_each(text: bytes) -> None:
     assert _decoded(text) == [(ord(character), size) for _, character, size in characters(text)]
+
+
+@pytest.mark.parametrize("text", ["aé中😀", "\ud7ff\ue000\uffff", "é", "\ufffd😀"])
+def test_decode_before_well_formed_text_gives_its_characters_from_the_last(text: str) -> None:
+    assert _decoded_backwards(text.encode()) == [(ord(character), len(character.encode())) for character in reversed(text)]
+
+
+@pytest.mark.parametrize("text", [b"a\x80", b"\xe2\x80", b"\xbf\xbf\xbf\xbf\xbf", b"\xc0\x80", b"\xe4\xb8\xad\x80", b"\xff"])
+def test_decode_before_ill_formed_bytes_are_one_replacement_each(text: bytes) -> None:
+    assert _decoded_backwards(text)[0] == (REPLACEMENT, 1)
+
+
+def test_decode_before_a_start_inside_a_character_does_not_pass_it() -> None:
+    assert decode_before(np.frombuffer("中".encode(), np.uint8), 3, 1) == (REPLACEMENT, 1)
+
+
+def _decoded_backwards(text: bytes) -> list[tuple[int, int]]:
+    data, stop, seen = np.frombuffer(text, np.uint8), len(text), []
+    while stop > 0:
+        code, size = decode_before(data, stop, 0)
+        seen.append((code, size))
+        stop -= size
+    return seen
 
 
 def _decoded(text: bytes) -> list[tuple[int, int]]:

@@ -1,0 +1,46 @@
+"""Annotations of kernels as numba's types. Imported with the first kernel that is called: numba imports slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from datapipe.kernels.types import annotations_of, array_of, fields_of, is_array, is_record
+
+_NUMBERS: dict[Any, types.Type] = {
+    int: types.int64,
+    bool: types.boolean,
+    float: types.float64,
+    np.uint64: types.uint64,
+    type(None): types.void,
+}
+
+
+def signature_of(function: Callable[..., Any]) -> Any:
+    """The numba signature that the annotations of a function declare.
+
+    Raises:
+        TypeError: A parameter or the result has no annotation, or one that no kernel can take.
+    """
+    parameters, result = annotations_of(function)
+    return numba_type(result)(*map(numba_type, parameters.values()))
+
+
+def numba_type(annotation: Any) -> Any:
+    """What numba makes of an annotation of `types.py`.
+
+    Raises:
+        TypeError: The annotation is none of those that the table of `types.py` lists.
+    """
+    if annotation in _NUMBERS:
+        return _NUMBERS[annotation]
+    if is_array(annotation):
+        item, form = array_of(annotation)
+        kind = types.boolean if item is np.bool_ else getattr(types, item.__name__)
+        return types.Array(kind, form.num_axes, "C", readonly=not form.writable, aligned=form.aligned)
+    if is_record(annotation):
+        return types.BaseTuple.from_types([numba_type(field) for field in fields_of(annotation)], annotation)
+    raise TypeError(f"no kernel takes {annotation!r}; see datapipe/kernels/types.py")

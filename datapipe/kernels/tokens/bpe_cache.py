@@ -1,0 +1,72 @@
+"""The second cache of `bpe.encode_pieces`: the ids of pieces of 16 to 63 bytes, a line each, the newest of a slot kept.
+
+    | 8 words | the piece, padded with zeros, its length in the last byte |
+    | 16 words | up to 32 ids, two a word, each with 1 added; 0 ends them |
+
+The first cache, of pieces of up to 15 bytes, is read inside `encode_pieces`: bytes and length in two words, three ids in two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline
+from datapipe.kernels.hashing import eight_bytes
+
+LINE_BYTES, LINE_IDS, LINE_WORDS = 15, 3, 4
+LONG_BYTES, LONG_IDS = 63, 32
+LONG_WORDS = 8 + LONG_IDS // 2
+"""Bytes and ids that a line of each cache has room for, and its words."""
+
+_NONE, _LOW = np.uint64(0), np.uint64(0xFFFFFFFF)
+_32, _56 = np.uint64(32), np.uint64(56)
+
+
+@inline
+def packed_bytes(data, start, size) -> Any:
+    """`size` bytes, at most 8, as a little-endian number; nothing is read past the end of `data`."""
+    if start + 8 <= len(data):
+        eight = eight_bytes(data, np.uint64(start))
+        return eight & (~_NONE >> np.uint64(64 - 8 * size)) if size < 8 else eight
+    number = _NONE
+    for byte in range(size):
+        number |= np.uint64(data[start + byte]) << np.uint64(8 * byte)
+    return number
+
+
+@inline
+def _word_of(data, start, size, word) -> Any:
+    """Word `word` of 8 bytes of a piece padded to 64 with its length in the last byte."""
+    left = size - 8 * word
+    number = packed_bytes(data, start + 8 * word, min(left, 8)) if left > 0 else _NONE
+    return number | np.uint64(size) << _56 if word == 7 else number
+
+
+@inline
+def recall(long_lines, slot, data, start, size, ids) -> Any:
+    """The number of ids kept for a piece, which are put into `ids`; 0 where it is not there."""
+    for word in range(7, -1, -1):
+        if long_lines[slot, word] != _word_of(data, start, size, word):
+            return np.int64(0)
+    num_ids = np.int64(0)
+    while num_ids < LONG_IDS:
+        both = long_lines[slot, 8 + (num_ids >> 1)]
+        entry = (both >> _32) if num_ids & 1 else (both & _LOW)
+        if entry == 0:
+            break
+        ids[num_ids] = np.int32(entry - np.uint64(1))
+        num_ids += 1
+    return num_ids
+
+
+@inline
+def keep(long_lines, slot, data, start, size, ids, num_ids) -> None:
+    """Keeps the ids of a piece, each with 1 added, so that 0 ends them."""
+    for word in range(8):
+        long_lines[slot, word] = _word_of(data, start, size, word)
+    for pair in range(LONG_IDS // 2):
+        first = np.uint64(ids[2 * pair]) + np.uint64(1) if 2 * pair < num_ids else _NONE
+        second = np.uint64(ids[2 * pair + 1]) + np.uint64(1) if 2 * pair + 1 < num_ids else _NONE
+        long_lines[slot, 8 + pair] = first | second << _32

@@ -1,0 +1,158 @@
+"""The types that kernels are annotated with: what numba compiles them for, and what pyright checks their calls against.
+
+    @kernel
+    def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:
+
+| annotation | argument |
+|---|---|
+| `Int64s`, `UInt8s`, … | an input: a contiguous array of one axis, which the kernel does not write; `Matrix`: of two axes |
+| `Int64sOut`, `UInt8MatrixOut`, … | an output or scratch: the same, writable |
+| `int`, `bool`, `float`, `np.uint64` | a number: int64, boolean, float64, uint64 |
+| a NamedTuple of these | arguments that belong together |
+
+An input array may be writable or not. Inside a tuple numba converts nothing, so a NamedTuple is either an input, whose arrays
+are read-only views that `input_record` makes where the tuple is made (pickling makes arrays writable again), or an output,
+whose arrays are writable. A tuple of six arrays costs a call 2.4 µs more than the six arrays do.
+
+A kernel unpacks its records once, before its loops: each read of a field counts a reference, and English words were cut in
+11.6 ms instead of 6.5 where a record was handed on for every word.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """What numba must know of an array beyond its items.
+
+    Attributes:
+        num_axes: of a C-contiguous array.
+        writable: whether the kernel writes to it.
+        aligned: whether items lie at multiples of their size; False takes both kinds.
+    """
+
+    num_axes: int = 1
+    writable: bool = False
+    aligned: bool = True
+
+
+_INPUT, _OUT = ArrayForm(), ArrayForm(writable=True)
+_MATRIX, _MATRIX_OUT = ArrayForm(num_axes=2), ArrayForm(num_axes=2, writable=True)
+
+Bools: TypeAlias = Annotated[NDArray[np.bool_], _INPUT]
+UInt8s: TypeAlias = Annotated[NDArray[np.uint8], _INPUT]
+UInt16s: TypeAlias = Annotated[NDArray[np.uint16], _INPUT]
+UInt32s: TypeAlias = Annotated[NDArray[np.uint32], _INPUT]
+UInt64s: TypeAlias = Annotated[NDArray[np.uint64], _INPUT]
+Int32s: TypeAlias = Annotated[NDArray[np.int32], _INPUT]
+Int64s: TypeAlias = Annotated[NDArray[np.int64], _INPUT]
+Float32s: TypeAlias = Annotated[NDArray[np.float32], _INPUT]
+Float64s: TypeAlias = Annotated[NDArray[np.float64], _INPUT]
+
+UInt8Matrix: TypeAlias = Annotated[NDArray[np.uint8], _MATRIX]
+UInt32Matrix: TypeAlias = Annotated[NDArray[np.uint32], _MATRIX]
+UInt64Matrix: TypeAlias = Annotated[NDArray[np.uint64], _MATRIX]
+Int32Matrix: TypeAlias = Annotated[NDArray[np.int32], _MATRIX]
+Int64Matrix: TypeAlias = Annotated[NDArray[np.int64], _MATRIX]
+Float32Matrix: TypeAlias = Annotated[NDArray[np.float32], _MATRIX]
+Float32MatrixUnaligned: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=2, aligned=False)]
+Float32Cube: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=3)]
+
+BoolsOut: TypeAlias = Annotated[NDArray[np.bool_], _OUT]
+UInt8sOut: TypeAlias = Annotated[NDArray[np.uint8], _OUT]
+UInt16sOut: TypeAlias = Annotated[NDArray[np.uint16], _OUT]
+UInt32sOut: TypeAlias = Annotated[NDArray[np.uint32], _OUT]
+UInt64sOut: TypeAlias = Annotated[NDArray[np.uint64], _OUT]
+Int32sOut: TypeAlias = Annotated[NDArray[np.int32], _OUT]
+Int64sOut: TypeAlias = Annotated[NDArray[np.int64], _OUT]
+Float32sOut: TypeAlias = Annotated[NDArray[np.float32], _OUT]
+
+UInt8MatrixOut: TypeAlias = Annotated[NDArray[np.uint8], _MATRIX_OUT]
+UInt16MatrixOut: TypeAlias = Annotated[NDArray[np.uint16], _MATRIX_OUT]
+UInt32MatrixOut: TypeAlias = Annotated[NDArray[np.uint32], _MATRIX_OUT]
+UInt64MatrixOut: TypeAlias = Annotated[NDArray[np.uint64], _MATRIX_OUT]
+Int32MatrixOut: TypeAlias = Annotated[NDArray[np.int32], _MATRIX_OUT]
+Int64MatrixOut: TypeAlias = Annotated[NDArray[np.int64], _MATRIX_OUT]
+Float32MatrixOut: TypeAlias = Annotated[NDArray[np.float32], _MATRIX_OUT]
+Float64MatrixOut: TypeAlias = Annotated[NDArray[np.float64], _MATRIX_OUT]
+
+NUMBERS = (int, bool, float, np.uint64, type(None))
+"""Annotations of numbers, and of a result that is none."""
+
+Array = TypeVar("Array", bound=np.ndarray)
+Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
+def read_only(array: Array) -> Array:
+    """A view of an array that cannot be written through: what the fields of an input NamedTuple must be."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def input_record(kind: type[Record], fields: Iterable[Any]) -> Record:
+    """A NamedTuple of inputs from the values of its fields in order, with a read-only view of every array."""
+    return kind(*(read_only(field) if isinstance(field, np.ndarray) else field for field in fields))
+
+
+def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
+    """The annotation of every parameter of a kernel by its name, and that of its result.
+
+    Raises:
+        TypeError: A parameter or the result has no annotation.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    missing = [name for name in (*names, "return") if name not in hints]
+    if missing:
+        raise TypeError(f"kernel {function.__qualname__}: no annotation for {', '.join(missing)}")
+    return {name: hints[name] for name in names}, hints["return"]
+
+
+def fields_of(record: Any) -> list[Any]:
+    """The annotations of the fields of a NamedTuple, in their order."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return [hints[name] for name in record._fields]
+
+
+def array_of(annotation: Any) -> tuple[type[np.generic], ArrayForm]:
+    """The type of the items of an annotated array, and its form."""
+    array, form = typing.get_args(annotation)
+    return typing.get_args(typing.get_args(array)[1])[0], form
+
+
+def is_array(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is Annotated
+
+
+def is_record(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+
+
+def signature_text(function: Callable[..., Any]) -> str:
+    """What a kernel is compiled for, in words that change whenever its compiled code must.
+
+    Raises:
+        TypeError: A parameter or the result has no annotation, or one that no kernel can take.
+    """
+    parameters, result = annotations_of(function)
+    return f"({', '.join(map(_text_of, parameters.values()))}) -> {_text_of(result)}"
+
+
+def _text_of(annotation: Any) -> str:
+    if annotation in NUMBERS:
+        return annotation.__name__
+    if is_array(annotation):
+        item, form = array_of(annotation)
+        return f"{'' if form.aligned else 'unaligned '}{item.__name__}[{form.num_axes}]{' out' if form.writable else ''}"
+    if is_record(annotation):
+        return f"{annotation.__module__}.{annotation.__qualname__}({', '.join(map(_text_of, fields_of(annotation)))})"
+    raise TypeError(f"no kernel takes {annotation!r}; see datapipe/kernels/types.py")

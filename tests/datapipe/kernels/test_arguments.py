@@ -1,0 +1,62 @@
+"""What kernels promise of their arguments: few of them, and inputs that may be read-only and may be writable."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import types
+from tests.kernel_table import CASES, Row, all_rows
+
+from datapipe.kernels import Kernel, all_kernels
+from datapipe.kernels.types import read_only
+
+_MOST_PARAMETERS = 8
+_ANNOTATED = [row for row in all_rows() if not row.kernel.declared]
+
+
+def test_kernels_have_at_most_eight_parameters() -> None:
+    counts = {kernel.name: len(inspect.signature(kernel.function).parameters) for kernel in _annotated_kernels()}
+    assert {name: count for name, count in counts.items() if count > _MOST_PARAMETERS} == {}
+
+
+@pytest.mark.parametrize("row", _ANNOTATED, ids=lambda row: row.name)
+def test_kernel_takes_read_only_inputs(row: Row) -> None:
+    _assert_equals_oracle(row, read_only)
+
+
+@pytest.mark.parametrize("row", _ANNOTATED, ids=lambda row: row.name)
+def test_kernel_takes_writable_inputs(row: Row) -> None:
+    _assert_equals_oracle(row, np.ndarray.copy)
+
+
+def test_kernel_refuses_a_read_only_output() -> None:
+    kernel = all_kernels()["prefix.prefix_stops"]
+    with pytest.raises((TypeError, ValueError)):
+        kernel(np.array([0, 1]), np.zeros(1, np.uint8), 1, read_only(np.zeros(1, np.int64)))
+
+
+def _annotated_kernels() -> list[Kernel[..., Any]]:
+    return [kernel for kernel in all_kernels().values() if not kernel.declared]
+
+
+def _assert_equals_oracle(row: Row, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    case = CASES["lines"]
+    given = row.kernel.signature.args
+    arguments = [change(value) if _is_input(kind) else value for value, kind in zip(row.arguments(case), given, strict=True)]
+    returned = row.kernel(*arguments)
+    expected_return, expected = row.expected(case)
+    assert returned == expected_return
+    for output, start in zip(_arrays(arguments[len(arguments) - row.num_outputs :]), expected, strict=True):
+        np.testing.assert_array_equal(output[: len(start)], np.asarray(start, output.dtype).reshape(-1, *output.shape[1:]))
+
+
+def _is_input(kind: Any) -> bool:
+    return isinstance(kind, types.Array) and not kind.mutable
+
+
+def _arrays(outputs: Sequence[Any]) -> list[np.ndarray]:
+    return [array for output in outputs for array in (output if isinstance(output, tuple) else (output,))]

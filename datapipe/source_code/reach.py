@@ -27,7 +27,7 @@ from datapipe.source_code.definitions import KERNEL, REACHES, Definition, Module
 from datapipe.source_code.names_used import Import
 
 _PACKAGES = ("datapipe", "stages")
-MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys"))
+MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys", "signatures"))
 """How compiled kernels are made and kept. What a kernel computes does not depend on it, so no digest covers it."""
 
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")

@@ -37,6 +37,7 @@ from stages.filter.fineweb_quality import FinewebQuality
 from stages.filter.gopher_quality import GopherQuality
 from stages.filter.gopher_repetition import GopherRepetition
 from stages.redact.pii import Pii
+from tests.benchmarks.tables import Settings, Table, ratio_cells
 
 _RUNS = 3
 FILTERS: dict[str, Filter] = {
@@ -96,22 +97,50 @@ def peer(python: str, script: str, corpus: Path) -> tuple[dict[str, float], list
         return rates, [json.loads(line) for line in written.read_text().splitlines()]
 
 
+def read(corpus: Path) -> pa.Array:
+    """The texts of JSON lines with a field `text`."""
+    with pa.input_stream(str(corpus), compression="detect") as stream:
+        return pj.read_json(stream, pj.ReadOptions(block_size=256 << 20))["text"].combine_chunks().cast(pa.large_string())
+
+
+def rates(corpus: list[DocumentBatch]) -> dict[str, float]:
+    """MB/s of each filter by itself, of redaction, and of the filters together."""
+    mb = sum(batch.text_bytes for batch in corpus) / 1e6
+    for stage in [*FILTERS.values(), PII]:
+        stage.open(StageContext(name="stage", seed=1))
+    measured = {name: mb / seconds([stage], corpus) for name, stage in {**FILTERS, "pii": PII}.items()}
+    return {**measured, "together": mb / seconds(list(FILTERS.values()), corpus)}
+
+
+def table(settings: Settings) -> Table:
+    """Rates beside datatrove's, where there is one."""
+    corpus = list(batches(read(settings.web)))
+    theirs: dict[str, float] = {}
+    if settings.datatrove:
+        theirs, _ = peer(settings.datatrove, settings.datatrove_script, settings.web)
+        theirs["together"] = 1 / sum(1 / theirs[name] for name in FILTERS)
+    return Table(
+        title="Cleaning, beside datatrove",
+        note=f"Profile `datatrove`, {sum(batch.text_bytes for batch in corpus) / 1e6:.1f} MB of English web text; CPU time, "
+        f"the best of {_RUNS + 1}. A filter by itself pays for the words and lines that it asks for; together they share "
+        "them. `pii`: e-mail and IP addresses.",
+        header=("work", "datapipe MB/s", "datatrove MB/s", "ratio"),
+        rows=[(name, f"{rate:,.1f}", *ratio_cells(rate, theirs.get(name))) for name, rate in rates(corpus).items()],
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--peer", required=True, help="the Python that has datatrove")
     parser.add_argument("--script", required=True, help="the peer's script")
     given = parser.parse_args()
-    with pa.input_stream(str(given.corpus), compression="detect") as stream:
-        texts = pj.read_json(stream, pj.ReadOptions(block_size=256 << 20))["text"].combine_chunks().cast(pa.large_string())
+    texts = read(given.corpus)
     corpus = list(batches(texts))
-    for stage in [*FILTERS.values(), PII]:
-        stage.open(StageContext(name="stage", seed=1))
     mb = sum(batch.text_bytes for batch in corpus) / 1e6
     theirs, their_decisions = peer(given.peer, given.script, given.corpus.resolve())
     theirs["together"] = 1 / sum(1 / theirs[name] for name in FILTERS)
-    ours = {name: mb / seconds([stage], corpus) for name, stage in {**FILTERS, "pii": PII}.items()}
-    ours["together"] = mb / seconds(list(FILTERS.values()), corpus)
+    ours = rates(corpus)
     print(f"{mb:.1f} MB, {len(texts)} documents\n\n| work | datapipe MB/s | datatrove MB/s | ratio |\n|---|---:|---:|---:|")
     for name, rate in ours.items():
         print(f"| {name} | {rate:.1f} | {theirs[name]:.2f} | {rate / theirs[name]:.0f} |")

@@ -14,21 +14,6 @@ task is that of a run, in a process of its own; what is in FOLDER for a size is 
                       buckets of 4 MiB
 
 The plot has a line for each row of seconds, by documents, both by powers of ten, so that what is linear is a straight line.
-
-Measured on one of two cores of an AMD EPYC, microseconds by the document (`dedup_scale.svg` is the plot of it):
-
-                          10^4    10^5    10^6    10^7
-    read, sign, write     13.7     9.7     9.1             of these the signatures 2.4 to 2.6
-    bands                  2.6     2.9     2.1
-    first, second          3.7     2.0     2.7
-    components, 3 rounds   2.7     0.8     0.8
-    gather, verdicts       1.5     0.4     0.4
-    apply verdicts         3.2     2.1     2.3
-    band rows, written     4.0     3.0     3.2     3.1
-    band rows, met         1.9     3.2     2.5     2.8    51 runs, 51 buckets: 1.8 bytes are read for one
-
-With `--run-mib 1` 10^7 documents are 2,000 runs. Wall time beside other work: met as they are 10.2, merged 6.2 and met 3.8.
-Core time of the same tasks in one process, of the meetings every tenth: 7.2 to 8.0 against 3.4 and 2.4.
 """
 
 from __future__ import annotations
@@ -55,6 +40,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
 from tests.benchmarks.plots import draw
+from tests.benchmarks.tables import Settings, Table
 from tests.support import scale_corpus
 from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
 
@@ -217,6 +203,23 @@ def _tell_memory(folder: Path) -> None:
                 for peak, count, met in (small.get(kind, (0, 0, 0)), large[kind])
             ]
             print(f"| {name} | {kind} | " + " | ".join(cells) + " |", flush=True)
+
+
+def table(settings: Settings) -> Table:
+    """`dedup.minhash` of one size, step by step."""
+    num_docs = _SIZES[0] if settings.quick else _SIZES[1]
+    grown = near_duplicates(settings.folder / "near-duplicates", num_docs)
+    rows = [
+        (step, f"{seconds / num_docs * 1e6:.2f}", f"{grown.rows_bytes[step] / num_docs:.0f}")
+        for step, seconds in grown.seconds.items()
+    ]
+    return Table(
+        title="Near duplicates, by the document",
+        note=f"`dedup.minhash` over {num_docs:,} made-up documents of 504 bytes, three in ten of them near duplicates; the "
+        "time of every task summed, one run. `python -m tests.benchmarks.dedup_scale FOLDER` measures other sizes, memory.",
+        header=("step", "µs", "bytes of rows"),
+        rows=rows,
+    )
 
 
 def main() -> None:

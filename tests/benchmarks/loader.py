@@ -4,10 +4,6 @@
 
 FOLDER is scratch room for 300 MB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
 that peer is left out. Each is measured `_ROUNDS` times in turn, and its best is what is compared.
-
-Measured on one core of a 2-core AMD EPYC, 16 rows of 2,048 tokens: the memmap gather 64,200 batches a second; input_ids 35,500
-(0.55 of it), in int32 44,300, with labels 21,800; what variable-length attention takes 15,300, every field 10,400, in int32
-17,500: 33, 23 and 38 times the best of MosaicML streaming in that run (460; in another 614, which makes 25, 17 and 28).
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ from datapipe.loader.batches import FIELDS
 from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
+from tests.benchmarks.tables import NOT_MEASURED, Settings, Table
 
 S, N, B = 2048, 20_000, 16
 _STEPS, _ROUNDS, _SHARDS = 1_200, 5, 8
@@ -99,14 +96,14 @@ def write_snapshot(folder: Path, tokens: np.ndarray) -> None:
     root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
 
 
-def rate(batches: Iterator[Any]) -> float:
+def rate(batches: Iterator[Any], num_steps: int) -> float:
     """Batches a second, after enough to have every block checked."""
     for _ in range(100):
         next(batches)
     started = time.perf_counter()
-    for _ in range(_STEPS):
+    for _ in range(num_steps):
         next(batches)
-    return _STEPS / (time.perf_counter() - started)
+    return num_steps / (time.perf_counter() - started)
 
 
 def gather(path: Path, dtype: type) -> Iterator[np.ndarray]:
@@ -123,8 +120,12 @@ def streaming_rates(folder: Path, python: str) -> dict[str, float]:
     return {f"MosaicML streaming, {workers} workers": speed for workers, speed in found}
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def measure(folder: Path, python: str = "", num_rounds: int = _ROUNDS, num_steps: int = _STEPS) -> dict[str, float]:
+    """Batches a second of everything, the best of `num_rounds` in turn.
+
+    Args:
+        python: the interpreter that has the peer; "": it is left out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokens = np.random.default_rng(0).integers(1, 32_000, (N, S)).astype(np.uint16)
     tokens.tofile(folder / "tokens.bin")
@@ -146,11 +147,32 @@ def main() -> None:
         "every field, int32": ours(None, *FIELDS, dtype="int32"),
     }
     best = dict.fromkeys(runs, 0.0)
-    for _ in range(_ROUNDS):
+    for _ in range(num_rounds):
         for name, make in runs.items():
-            best[name] = max(best[name], rate(make()))
-    if sys.argv[2:]:
-        best |= streaming_rates(folder, sys.argv[2])
+            best[name] = max(best[name], rate(make(), num_steps))
+    return best | (streaming_rates(folder, python) if python else {})
+
+
+def table(settings: Settings) -> Table:
+    """Batches a second, beside a bare gather and MosaicML streaming."""
+    rounds = {"num_rounds": 1, "num_steps": 50} if settings.quick else {}
+    best = measure(settings.folder / "loader", settings.streaming, **rounds)
+    bare = best["memmap gather, int64"]
+    peer = max((speed for name, speed in best.items() if name.startswith("Mosaic")), default=None)
+    rows = [
+        (name, f"{speed:,.0f}", f"{speed / bare:.2f}", f"{speed / peer:.0f}" if peer else "") for name, speed in best.items()
+    ]
+    return Table(
+        title="The loader, beside a bare gather and MosaicML streaming",
+        note=f"{B} rows of {S:,} tokens from {_SHARDS} local shards. The gather copies rows of one memory map in a random "
+        f"order and does nothing else. The best of {rounds.get('num_rounds', _ROUNDS)}.",
+        header=("fields", "batches/s", "of the gather", "of streaming"),
+        rows=rows if peer else [*rows, ("MosaicML streaming", NOT_MEASURED, "", "")],
+    )
+
+
+def main() -> None:
+    best = measure(Path(sys.argv[1]), sys.argv[2] if sys.argv[2:] else "")
     bare = best["memmap gather, int64"]
     peer = max((speed for name, speed in best.items() if name.startswith("Mosaic")), default=0.0)
     for name, speed in best.items():

@@ -48,6 +48,13 @@ def test_mixture_loads_and_plans(name: str, corpora: Path) -> None:
     assert set(request.mixture.sources) == set(mixture.sources)
 
 
+def test_example_of_the_readme_loads(tmp_path: Path) -> None:
+    section = (MIXTURES / "README.md").read_text(encoding="utf-8").partition("## A mixture, line by line")[2]
+    (tmp_path / "m.yaml").write_text(section.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    mixture = load_mixture(tmp_path / "m.yaml")
+    assert {name: float(share) for name, share in mixture.average_shares().items()} == {"web": 0.7, "code": 0.3}
+
+
 @pytest.mark.slow
 def test_fineweb_drops_by_url_and_length_and_keeps_prose(corpora: Path) -> None:
     done = runs.run_mixture(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -387,3 +388,9 @@ def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceba
     assert "stage my_stage:Short breaks its contract: column 'text': expected 20 entries" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in (tmp_path / "out/work/failure.txt").read_text()
+
+
+def test_cli_version_is_that_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    done = datapipe(["--version"])
+    assert (done.returncode, done.stdout) == (0, f"datapipe {project['version']}\n")

@@ -79,9 +79,9 @@ def test_linear_phases_that_cannot_be_made_are_refused():
         mixture_of({"a": 0, "b": 0}, 100, [linear])
 
 
-def test_example_of_the_readme_is_a_mixture(tmp_path: Path):
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    example = readme.partition("## What is drawn when")[2].split("```")[1].removeprefix("yaml\n")
+def test_example_of_the_mixtures_readme_is_a_mixture(tmp_path: Path):
+    readme = (Path(__file__).parents[3] / "mixtures/README.md").read_text(encoding="utf-8")
+    example = readme.partition("## Schedules, caps and strata")[2].split("```")[1].removeprefix("yaml\n")
     (tmp_path / "m.yaml").write_text("name: m\noutput: o\n" + example.replace("mixture:", "  code: {path: b}\nmixture:"))
     mixture = load_mixture(tmp_path / "m.yaml")
     assert len(mixture.weight_phases()) == 65

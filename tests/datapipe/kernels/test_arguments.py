@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import types
-from tests.kernel_table import CASES, Row, all_rows
 
 from datapipe.kernels import Kernel, all_kernels
 from datapipe.kernels.types import read_only
+from tests.support.kernel_table import CASES, Row, all_rows
 
 _MOST_PARAMETERS = 8
 _ANNOTATED = [row for row in all_rows() if not row.kernel.declared]

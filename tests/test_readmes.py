@@ -1,0 +1,77 @@
+"""The READMEs are true in what can be checked without running them: paths, links, modules and length."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("datapipe", "stages", "mixtures", "tests", "deploy", ".ci", ".github")
+READMES = sorted(
+    [ROOT / "README.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))],
+    key=lambda path: path.relative_to(ROOT).as_posix(),
+)
+TO_COME = {ROOT / "datapipe/loader/README.md"}
+"""Linked before they are written."""
+MOST_LINES = {"README.md": 200, "datapipe/README.md": 150}
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def prose(readme: Path) -> str:
+    """The text without blocks of code."""
+    return re.sub(r"^```.*?^```$", "", readme.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+def anchors(readme: Path) -> set[str]:
+    """The fragments that GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(readme), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def named_paths(readme: Path) -> list[str]:
+    """Words like `engine/driver.py` or `tests/golden/`: paths from the root, or from the folder of the README."""
+    beside = {path.name for path in readme.parent.iterdir() if path.is_dir()}
+    words = re.findall(r"`([\w.\-]+(?:/[\w.\-]+)*/?)`", prose(readme))
+    return [word for word in words if "/" in word and word.partition("/")[0] in {*ROOMS, *beside} - {"runs"}]
+
+
+def test_readmes_found_are_those_of_every_room() -> None:
+    assert {"README.md", "datapipe/README.md", "stages/README.md", "mixtures/README.md"} <= set(names(READMES))
+
+
+@pytest.mark.parametrize("name", names(READMES))
+def test_readme_paths_exist(name: str) -> None:
+    readme = ROOT / name
+    candidates = {path: {ROOT / path, readme.parent / path} for path in named_paths(readme)}
+    missing = [path for path, files in candidates.items() if not any(file.exists() or file in TO_COME for file in files)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", names(READMES))
+def test_readme_links_lead_somewhere(name: str) -> None:
+    readme = ROOT / name
+    broken = []
+    for link in re.findall(r"\]\((?!https?:)([^)]*)\)", prose(readme)):
+        path, _, fragment = link.partition("#")
+        target = (readme.parent / path).resolve() if path else readme
+        if target in TO_COME and not target.exists():
+            continue
+        if not target.exists() or (fragment and fragment not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", names(READMES))
+def test_readme_modules_exist(name: str) -> None:
+    modules = re.findall(r"python -m (tests[\w.]*)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").is_file()] == []
+
+
+@pytest.mark.parametrize("name", list(MOST_LINES))
+def test_readme_is_short(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES[name]

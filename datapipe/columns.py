@@ -1,4 +1,6 @@
-"""The only door between Arrow columns and the NumPy views that kernels work on. Nothing here copies text.
+"""Conversions between Arrow columns and the NumPy views that kernels work on, without copying text.
+
+All access to the raw buffers of Arrow arrays goes through this module.
 
     text column   (num_docs,) large_string        <->  offsets (num_docs + 1,) int64, data (num_bytes,) uint8
     key column    (num_docs,) fixed_size_binary   <->  (num_docs, 16) uint8, or two big-endian uint64 halves
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 compute: Any = importlib.import_module("pyarrow.compute")
-"""Arrow's compute functions. They are made when the module is imported, so no type checker knows them."""
+"""Arrow's compute functions. They are created when the module is imported, so type checkers do not know them."""
 
 KEY_BYTES = 16
 KEY_TYPE = pa.binary(KEY_BYTES)
@@ -24,7 +26,7 @@ KEY_TYPE = pa.binary(KEY_BYTES)
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
 
-    The array must hold no nulls: a text is a text, and readers turn missing ones into quarantine.
+    The array must hold no nulls; readers quarantine documents without a text.
     """
     assert pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type), texts.type
     assert texts.null_count == 0
@@ -40,7 +42,7 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
     """A large_string array over `data` (num_bytes,) uint8 cut at `offsets` (num_docs + 1,) int64, without a copy.
 
-    The bytes must be valid UTF-8; kernels that cut text do so at character borders only.
+    The bytes must be valid UTF-8; kernels that cut text cut at character borders only.
     """
     buffers: list[Any] = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
@@ -50,7 +52,7 @@ def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One contiguous large_string array of any string-like column; nulls stay null."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # zero chunks combine to a chunked array in some versions
+    if isinstance(column, pa.ChunkedArray):  # some versions combine zero chunks to a chunked array
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
@@ -66,16 +68,16 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
 
 
-def make_keys(file_hashes: np.ndarray | int, places: np.ndarray) -> pa.Array:
-    """Document keys: the file's hash, then the place in the file, both big-endian so that byte order is file order.
+def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
+    """Document keys: file hash, then position in the file, both big-endian, so that byte order is file order.
 
     Args:
-        file_hashes: uint64, one for all or (num_docs,).
-        places: (num_docs,) byte offset of the line in the decompressed file, or row number.
+        file_hashes: uint64, one for all documents or (num_docs,).
+        positions: (num_docs,) byte offset of the line in the decompressed file, or row number.
     """
-    halves = np.empty((len(places), 2), ">u8")
+    halves = np.empty((len(positions), 2), ">u8")
     halves[:, 0] = file_hashes
-    halves[:, 1] = places
+    halves[:, 1] = positions
     return keys_from(halves.view(np.uint8).reshape(-1, KEY_BYTES))
 
 
@@ -100,13 +102,13 @@ def key_matrix(keys: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def key_halves(keys: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """File hashes and places, (num_docs,) native uint64 each. Comparing (hash, place) equals comparing key bytes."""
+    """File hashes and positions, (num_docs,) native uint64 each. Comparing (hash, position) equals comparing key bytes."""
     halves = key_matrix(keys).view(">u8")
     return halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)
 
 
 def hex_keys(keys: pa.Array) -> pa.Array:
-    """Keys as people read them: 32 hex digits each, (num_docs,) large_string."""
+    """Keys as text: 32 hex digits each, (num_docs,) large_string."""
     digits, matrix = np.frombuffer(b"0123456789abcdef", np.uint8), key_matrix(keys)
     pairs = np.stack([digits[matrix >> 4], digits[matrix & 15]], axis=2)
     return texts_from(np.arange(len(matrix) + 1, dtype=np.int64) * 2 * KEY_BYTES, pairs.reshape(-1))

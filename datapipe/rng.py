@@ -1,8 +1,8 @@
-"""Seeds from names, and random choices from keys. Nothing here keeps state, so nothing depends on order.
+"""Seeds from names, and random choices from document keys. Nothing here has state, so nothing depends on order.
 
 seed_for(17, "loader", "web", 3)  ->  one uint64, the same on every machine
 keyed_hash(keys, seed)            ->  one uint64 per document, a pure function of (seed, key)
-shuffle_hash(keys, 17)            ->  the one that spreads documents over shards
+shuffle_hash(keys, 17)            ->  the keyed hash that orders documents over shards
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def seed_for(root: int, *names: str | int) -> int:
-    """A 64-bit seed for a purpose spelled out in words.
+    """A 64-bit seed for a named purpose.
 
-    Every part is written with its type and length, so that ("a", "bc") and ("ab", "c") differ, as do 3 and "3".
+    Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ, and so do 3 and "3".
 
     Args:
         root: the seed of the mixture.
-        names: what the seed is for, from the general to the particular: stage, source, epoch.
+        names: the purpose, from general to specific: stage, source, epoch.
     """
     parts = [f"i{root}"] + [f"i{name}" if isinstance(name, int) else f"s{len(name)}:{name}" for name in names]
     return xxhash.xxh3_64_intdigest("\x1f".join(parts).encode())
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half the bits.
+    """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half of the bits on average.
 
     Args:
         values: (n,) uint64.
@@ -41,33 +41,33 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def keyed_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
-    """One uniform uint64 per document key: every random choice about a document is a threshold on this.
+    """One uniform uint64 per document key: (num_docs,). Every random choice about a document is a threshold on such a hash.
 
     Args:
-        halves: `columns.key_halves` of the keys, (num_docs,) uint64 each: file hash and place in the file.
-        seed: from `seed_for`, named for the purpose.
+        halves: `columns.key_halves` of the keys, (num_docs,) uint64 each: file hash and position in the file.
+        seed: from `seed_for`.
     """
-    file_hash, place = halves
+    file_hash, position = halves
     with np.errstate(over="ignore"):
-        return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + GOLDEN + place) ^ np.uint64(seed))
+        return mix64(mix64(mix64(file_hash ^ np.uint64(seed)) + GOLDEN + position) ^ np.uint64(seed))
 
 
 def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
-    """Where each document lies in the shuffle of its source: (num_docs,) uint64.
+    """The hash that orders documents in the shuffle of their source: (num_docs,) uint64.
 
-    A document's rows are in the shards of its source and split whose `ShardEntry.hashes` range holds this number, start
-    included, stop not. So the manifest's `seed` and the document's key are enough to find them; which source a key is of stands
-    in files.parquet, by its first half. The source is no part of the hash: keys of different sources differ already.
+    The rows of a document lie in those shards of its source and split whose `ShardEntry.hashes` range contains its hash, start
+    included, stop not. So the manifest's `seed` and the document's key are enough to find them; files.parquet maps the first
+    half of a key to its source. The source is not hashed: keys of different sources differ already.
 
     Args:
         halves: `columns.key_halves` of the keys.
-        seed: of the mixture, which is `Snapshot.seed`.
+        seed: of the mixture, `Snapshot.seed`.
     """
     return keyed_hash(halves, seed_for(seed, "shuffle"))
 
 
 def below_fraction(hashes: np.ndarray, fraction: float) -> np.ndarray:
-    """Which of `hashes` (n,) uint64 fall into the first `fraction` of the hash space: (n,) bool."""
+    """Whether each of `hashes` (n,) uint64 falls into the first `fraction` of the hash space: (n,) bool."""
     if fraction >= 1.0:
         return np.ones(len(hashes), np.bool_)
     return hashes < np.uint64(int(fraction * 2**64))

@@ -1,22 +1,21 @@
-"""Files by URL, on a local disk or an object store, through pyarrow file systems.
+"""Files by URL, on a local disk or an object store, through the file systems of pyarrow.
 
     runs/a, /data/a, file:///data/a          local
     s3://bucket/a?endpoint_override=http://127.0.0.1:5000&region=us-east-1      and gs://, as pyarrow takes them
 
-A store that stops answering fails a read instead of hanging it. URLs of S3 take, beside pyarrow's own parameters,
+When a store stops answering, a read fails instead of hanging. S3 URLs accept these parameters beside pyarrow's own:
 
-    request_timeout=3      seconds without a byte until a request is given up; libcurl takes about 6 more to notice
-    connect_timeout=1      seconds until a connection is given up
-    max_attempts=5         requests of one read until it fails, with growing pauses; each after a failure that may pass
+    request_timeout=3      seconds without a byte until a request fails; libcurl takes about 6 more to notice
+    connect_timeout=1      seconds until a connection attempt fails
+    max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
 
-so a read in which the store stalls every time fails after about max_attempts * (request_timeout + 6) seconds: 47 by default.
-pyarrow itself takes none of the three in a URL and makes 31 attempts: 288 s at a stall, but only 6 s at a 503 (measured with
-pyarrow 26 on Linux, where request_timeout does hold, whatever its documentation says). Of a store that sends a byte a second
-nothing here notices that it is slow.
+If the store stalls at every attempt, a read fails after about max_attempts * (request_timeout + 6) seconds, 47 by default.
+pyarrow accepts none of the three in a URL; its own 31 attempts take 288 s at a stall and 6 s at a 503 (pyarrow 26 on Linux,
+where request_timeout works, contrary to its documentation). A store that sends a byte a second is not detected as stalled.
 
-A `Root` is one folder by URL. Writing is all or nothing: locally a temporary file, fsync and `os.replace`; on an object
-store one upload, which appears whole or not at all. (An exception inside pyarrow's local output stream leaves a visible
-half file, so local outputs are never opened under their final name.)
+A `Root` is one folder by URL. A write appears completely or not at all: locally by a temporary file, fsync and `os.replace`; on
+an object store by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs
+are never opened under their final name.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REQUEST_TIMEOUT_S = 3.0
 MAX_ATTEMPTS = 5
 _PATIENCE = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
-"""What pyarrow takes in a URL and not as an argument, so that it cannot come together with a patience of our own."""
+"""Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters."""
 
 
 def is_remote(url: str) -> bool:
@@ -60,12 +59,12 @@ def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _split_patience(url: str) -> tuple[str, dict[str, float] | None]:
-    """A URL without our own parameters, and those with their defaults; None where they cannot be set."""
+    """A URL without our own parameters, and their values or defaults; None where they cannot be set."""
     base, query = split_query(url)
     given = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
     own = {name: value for name, value in given if name in _PATIENCE}
     if (clash := _ONLY_IN_URLS & {name for name, _ in given}) and own:
-        raise UserError(f"cannot open {url}: {sorted(clash)[0]} cannot stand beside {sorted(own)[0]}. Leave out one of them.")
+        raise UserError(f"cannot open {url}: {sorted(clash)[0]} excludes {sorted(own)[0]}. Leave out one of them.")
     try:
         patience = _PATIENCE | {name: float(value) for name, value in own.items()}
     except ValueError:
@@ -78,7 +77,7 @@ def _split_patience(url: str) -> tuple[str, dict[str, float] | None]:
 
 
 def _bounded(filesystem: pafs.FileSystem, patience: dict[str, float]) -> pafs.FileSystem:
-    """The same file system of S3 with this patience: made again from the arguments that pickling it would keep."""
+    """The same S3 file system with these limits, made again from the arguments of its pickle."""
     (options,) = filesystem.__reduce__()[1]
     retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(patience["max_attempts"]))
     limits = {name: patience[name] for name in ("connect_timeout", "request_timeout")}
@@ -86,7 +85,7 @@ def _bounded(filesystem: pafs.FileSystem, patience: dict[str, float]) -> pafs.Fi
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """A remote URL and its "?key=value…" tail; a `?` in a local path, or one that no `=` follows, is part of the path."""
+    """A remote URL and its "?key=value…" tail. A `?` in a local path, or without a following `=`, is part of the path."""
     if is_remote(url) and "?" in url:
         base, _, query = url.rpartition("?")
         if "=" in query and "/" not in query.split("=", 1)[0]:
@@ -141,7 +140,7 @@ class Root:
         return Root(self.child_url(folder)) if folder else self
 
     def trying_once(self) -> Root:
-        """The same folder of S3 with one attempt for each read, for a caller that repeats reads itself."""
+        """The same S3 folder with one attempt for each read, for a caller that retries reads itself."""
         base, query = split_query(self.url)
         given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
         if not base.startswith("s3://") or not _ONLY_IN_URLS.isdisjoint(given):
@@ -156,13 +155,13 @@ class Root:
         return self.filesystem.open_input_file(self.path(relative))
 
     def open_output(self, relative: str) -> pa.NativeFile:
-        """A stream to a name nobody reads yet. Use it only for unique attempt paths under work/."""
+        """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export."""
         if self.local is not None:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
         return self.filesystem.open_output_stream(self.path(relative), compression=None)
 
     def read_bytes(self, relative: str) -> bytes:
-        """Raises FileNotFoundError, also where this root is a file."""
+        """The content of a file. Raises FileNotFoundError, also if this root is a file."""
         if self.local is not None:
             try:
                 return Path(self.path(relative)).read_bytes()
@@ -172,7 +171,7 @@ class Root:
             return stream.read()
 
     def write_atomic(self, relative: str, content: bytes) -> None:
-        """Puts `content` under its final name: readers see all of it, or what was there before."""
+        """Writes `content` under its final name: readers see all of it, or the content before."""
         if self.local is None:
             with self.filesystem.open_output_stream(self.path(relative), compression=None) as stream:
                 stream.write(content)
@@ -188,10 +187,10 @@ class Root:
         sync_folder(target.parent)
 
     def publish(self, source: str, target: str, staging: str) -> None:
-        """Makes the committed file `source` appear as `target`, whole or not at all, keeping `source`.
+        """Links or copies the committed file `source` to `target`, which appears completely or not at all.
 
         Args:
-            staging: a unique relative path outside the target's folder for the link before it is renamed.
+            staging: a unique relative path, outside the target's folder, for the link before it is renamed.
         """
         if self.local is None:
             self.filesystem.copy_file(self.path(source), self.path(target))
@@ -202,7 +201,7 @@ class Root:
         link.unlink(missing_ok=True)
         try:
             os.link(self.path(source), link)
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             shutil.copyfile(self.path(source), link)
         sync_file(link)
         os.replace(link, final)
@@ -210,7 +209,7 @@ class Root:
         sync_folder(final.parent)
 
     def delete(self, relative: str) -> None:
-        """Removes a file; one that is not there is as good as removed."""
+        """Deletes a file, if it exists."""
         try:
             self.filesystem.delete_file(self.path(relative))
         except FileNotFoundError:
@@ -226,12 +225,12 @@ class Root:
         return self.size(relative) is not None
 
     def size(self, relative: str) -> int | None:
-        """Bytes of a file, or None where there is no such file."""
+        """Bytes of a file; None if it does not exist."""
         info = self.filesystem.get_file_info(self.path(relative))
         return info.size if info.type == pafs.FileType.File else None
 
     def folders(self) -> list[str]:
-        """Names of the folders right below this root, sorted; none where it is a file."""
+        """Names of the folders directly below this root, sorted; none if the root is a file."""
         if self.local is not None and not self.local.is_dir():
             return []
         selector = pafs.FileSelector(self.path(), allow_not_found=True)

@@ -17,58 +17,61 @@ def trace(
     output: OutputFolder,
     step: Annotated[int | None, typer.Option(min=0, help="The training step, from 0.")] = None,
     document: Annotated[
-        str | None, typer.Option(metavar="KEY|PATH:PLACE", help="A document instead of a step: every batch it comes up in.")
+        str | None, typer.Option(metavar="KEY|PATH:POSITION", help="A document instead of a step: lists its batches.")
     ] = None,
     global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="json.dump of loader.state_dict(), of a run that changed on the way.")
+        Path | None, typer.Option(metavar="FILE", help="JSON of loader.state_dict(), for a run whose options changed.")
     ] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="This rank's rows only.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the rows of this rank.")] = None,
     world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
-    epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to look at, in a run without end.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="With --step: what each piece says.")] = False,
+    epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to search in a run without end.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
 ) -> None:
-    """Show which documents were in a step, or which steps a document is in. No logs needed: the order is arithmetic.
+    """Show the documents of a training step, or the steps of a document. The order is computed, so no logs are needed.
 
-    Give the rows of a step with --global-batch-size; or, of a run whose batch size or mixture changed, or that left steps or
-    documents out, the loader's own state, whose lineage knows what held when.
+    Give --global-batch-size for a run that never changed. Give --state, the loader's own state, for a run whose batch size or
+    mixture changed, or that left out steps or documents: the state holds the history of the run.
     """
-    from datapipe.loader.trace import trace_document, trace_step
-
     saved = None if state is None else _read_json(state)
+    options: dict[str, Any] = {"global_batch_size": global_batch_size, "state": saved, "world_size": world_size}
     if step is not None and document is None:
-        rows = trace_step(
-            output, step, global_batch_size=global_batch_size, state=saved, rank=rank, world_size=world_size, text=text
-        )
-        print("rank  row  source  document  key  tokens")
-        if not rows:
-            print(f"step {step} is left out of this run, or gives this rank no row")
-        for row in rows:
-            tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-            print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.place}  {row.key}  {tokens}")
-            if text:
-                print(textwrap.indent(row.text, "    | ", lambda line: True))
+        _print_step(output, step, rank, text, options)
     elif document is not None and step is None:
-        options: dict[str, Any] = {
-            "global_batch_size": global_batch_size,
-            "state": saved,
-            "world_size": world_size,
-            "num_epochs": epochs,
-        }
-        found = trace_document(output, document, strict=False, **options)
-        print("step  rank  row  epoch  source  shard  tokens")
-        for one in found:
-            if rank is None or one.rank == rank:
-                tokens = f"{one.token_start}:{one.token_start + one.num_tokens}"
-                print(f"{one.step}  {one.rank}  {one.row}  {one.epoch}  {one.source}  {one.shard}:{one.shard_row}  {tokens}")
-        if not found:
-            print("no step of this run: the document is in no row of the output, comes up after the end, or is left out")
-        trace_document(output, document, **options)  # says so, and fails, where other outputs were drawn from too
+        _print_document(output, document, rank, {**options, "num_epochs": epochs})
     else:
         raise UserError("give either --step or --document.")
 
 
-_STATE = "Expected the JSON of a state alone: json.dump(checkpoint['loader'], file), where that is `loader.state_dict()`."
+def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any]) -> None:
+    from datapipe.loader.trace import trace_step
+
+    rows = trace_step(output, step, rank=rank, text=text, **options)
+    print("rank  row  source  document  key  tokens")
+    if not rows:
+        print(f"step {step} is left out of this run, or has no row for this rank")
+    for row in rows:
+        tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
+        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.position}  {row.key}  {tokens}")
+        if text:
+            print(textwrap.indent(row.text, "    | ", lambda line: True))
+
+
+def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any]) -> None:
+    from datapipe.loader.trace import trace_document
+
+    appearances = trace_document(output, document, strict=False, **options)
+    print("step  rank  row  epoch  source  shard  tokens")
+    for seen in appearances:
+        if rank is None or seen.rank == rank:
+            tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
+            print(f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}")
+    if not appearances:
+        print("no step of this run: the document is in no row of the output, comes after the end, or is left out")
+    trace_document(output, document, **options)  # raises if the run drew from other outputs too
+
+
+_STATE = "Expected the JSON of one state, as json.dump(loader.state_dict(), file) writes it."
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -83,32 +86,33 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def loader_bench(
     output: OutputFolder,
-    step_ms: Annotated[float, typer.Option(min=0, help="What a training step takes; see your trainer's log.")],
+    step_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a training step; see your trainer's log.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of this rank; 8 unless a global size is given.")] = None,
     global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
-    rank: Annotated[int, typer.Option(min=0, help="The rank to play.")] = 0,
-    world_size: Annotated[int, typer.Option(min=1, help="Ranks in all.")] = 1,
-    steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="How many to run.")] = 100,
+    rank: Annotated[int, typer.Option(min=0, help="Rank of the simulated trainer.")] = 0,
+    world_size: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 1,
+    steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="Steps to run.")] = 100,
     prefetch: Annotated[
-        int | None, typer.Option(min=0, max=1024, help="Batches built ahead; by their size if not given.")
+        int | None, typer.Option(min=0, max=1024, help="Batches built ahead; depends on their size if not given.")
     ] = None,
     window: Annotated[
         int | None, typer.Option(min=0, help="Shards mixed at a time, 0 for all; the snapshot's if not given.")
     ] = None,
-    fields: Annotated[str, typer.Option(metavar="F,G,…", help="What each batch holds.")] = "input_ids,labels",
-    split: Annotated[str, typer.Option(metavar="train|validation", help="Which split.")] = "train",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers here too.")] = None,
+    fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
+    split: Annotated[str, typer.Option(metavar="train|validation", help="Split to read.")] = "train",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
-    """Is the data the bottleneck? Streams OUTPUT to a trainer that is not there, and says data-bound or compute-bound.
+    """Measure whether the data is the bottleneck: stream OUTPUT to a simulated trainer, and diagnose data-bound or
+    compute-bound.
 
-    Each step waits --step-ms and leaves the processor alone, as a step on a GPU does. Run it on the machine that trains, one
-    for each rank that shares it: they compete for disk and cores as the trainers will. What is in the system's cache is read
-    faster than what is not, so the first of several runs is the honest one.
+    Each step waits --step-ms and leaves the processor idle, as a step on a GPU does. Run it on the machine that trains, once
+    for each rank on that machine at the same time, so that they compete for disk and cores as the trainers will. A second run
+    reads from the page cache, so trust the first.
 
-    data-bound: a hundredth of the time or more went into waiting for batches; the line says what would help. The table
-    tells what other values of `Loader(prefetch=…)` would do, computed from the measured build times.
+    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. The table shows the
+    expected waits for other values of `Loader(prefetch=…)`, computed from the measured build times.
 
-    The exit status is 0 for either verdict; --json is for scripts.
+    The exit status is 0 for either diagnosis; use --json in scripts.
     """
     from datapipe.loader import Loader
     from datapipe.loader.bench import bench_loader
@@ -118,7 +122,7 @@ def loader_bench(
     from datapipe.storage import Root
 
     if json_file is not None and not json_file.parent.is_dir():
-        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in a folder that exists")
+        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
     if split not in ("train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
     is_local = Root(output).local is not None
@@ -136,12 +140,12 @@ def loader_bench(
             window=window,
         )
 
-    found = bench_loader(
+    bench = bench_loader(
         open_loader,
         step_s=step_ms / 1e3,
         steps=steps,
         threads_of=lambda depth: 1 if is_local else min(depth, MAX_THREADS),
     )
-    print_loader_bench(found, wide_console())
+    print_loader_bench(bench, wide_console())
     if json_file is not None:
-        json_file.write_text(json.dumps(loader_bench_json(found), indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(loader_bench_json(bench), indent=1) + "\n", encoding="utf-8")

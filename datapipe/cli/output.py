@@ -69,7 +69,7 @@ def export(
     rows: Annotated[bool, typer.Option("--rows", help="Of megatron: packed rows as sequences, instead of documents.")] = False,
 ) -> None:
     """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow that can be streamed."""
-    from datapipe.shards.export import Wanted, export_snapshot
+    from datapipe.shards.export import ExportRequest, export_snapshot
     from datapipe.shards.manifest import read_snapshot
     from datapipe.storage import Root
 
@@ -78,7 +78,7 @@ def export(
     if split not in (None, "train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
     num_bytes = None if target_bytes is None else size_of("--target-bytes", target_bytes)
-    wanted = Wanted(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
+    wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
     root = Root(output)
     exported = export_snapshot(root, read_snapshot(root), Root(to), wanted)
     for part in exported:

@@ -1,4 +1,4 @@
-"""Batches for trainers as a pure function of position: snapshot in, NumPy out, no torch, no Ray, no YAML."""
+"""Batches for trainers as a pure function of the step: snapshot in, NumPy out, no torch, no Ray, no YAML."""
 
 from datapipe.loader.loader import Loader
 

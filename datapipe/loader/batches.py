@@ -1,30 +1,28 @@
-"""batch(step): the pure function that every path to a batch goes through.
+"""batch(step): the pure function behind every batch.
 
-    steps  ->  samples of this rank  ->  addresses  ->  rows  ->  the fields that were asked for, cut into batches
+    steps  ->  samples of this rank  ->  addresses  ->  rows  ->  the requested fields, cut into batches
 
-Several steps are built at once where that is asked for: one pass of arithmetic, one gather, and views of what came of it.
+Several steps can be built together: one pass of arithmetic and one gather, and each batch is a set of views of the result.
+
+A *piece* is the part of one document that lies in one row; a document that was cut has pieces in several rows.
 
     field            shape            what it holds
     input_ids        (B, S)           token ids; a row past its documents is padded with the end-of-text id
     labels           (B, S)           the next token of the same document, else -100; "unshifted": input_ids, padding -100
-    position_ids     (B, S)           from 0 in each piece of a document
-    segment_ids      (B, S)           the piece a token belongs to, from 1 in each row; 0 for padding
-    cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S; the padding of a row is
-                                      a run of its own, so that every token is in one, and its labels are ignored
-    max_seqlen       int              the longest run between two of them, as variable-length attention wants it
+    position_ids     (B, S)           from 0 in each piece
+    segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
+    cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
+                                      a run of its own, so that every token lies in a run; its labels are ignored
+    max_seqlen       int              the longest run between two borders, as variable-length attention expects it
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
     piece_lengths    (P,) int32       tokens of each piece
-    piece_starts     (P,) int64       where the piece starts in its document
+    piece_starts     (P,) int64       token at which the piece starts in its document
     document_keys    (P, 16) uint8    the document of each piece
     sources          (B,) int32       the source of each row, an index into `Loader.sources`
     step             int              the step itself
 
-Which rows of the global batch, and which of their tokens, a rank gets: `share.py`. Tokens of documents that are left out are
-padding: end-of-text, label -100, segment 0, and their keys are zeros.
-
-Measured on one core of a shared 2-core AMD EPYC, 16 rows of 2,048 tokens, everything in memory, `build_many` of 16 steps:
-input_ids in int64 12 us a batch (the order 2.4, the gather 5.4); labels 7 us more, position_ids and segment_ids
-3.5 each, all that is per piece 3 together. One step at a time input_ids takes 48 us, of which the order is 17.
+`share.py` decides which rows of the global batch, and which of their tokens, a rank gets. Tokens of left-out documents are
+padding: the end-of-text id, label -100, segment 0; their keys are zeros.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ import numpy as np
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.kernels.loader import batch as kernels
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.order.batch_order import Course
-from datapipe.loader.order.source_order import MAX_WALKS
+from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, ranks_by_attention
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
@@ -56,26 +54,26 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """What the fields of several batches are made of: their rows end to end.
+    """The rows of several batches end to end, from which their fields are made.
 
     Attributes:
         steps: of the batches.
-        borders: rows of batch b: borders[b] to borders[b + 1].
-        read: the columns of the rows that fields need; tokens in the dtype that was asked for.
+        borders: batch b has the rows borders[b] to borders[b + 1].
+        read: the columns of the rows that the fields need; tokens in the requested dtype.
         addresses: (num_rows,) int64.
-        course: what they are addresses in.
-        hidden: (n, 3) int64, row, first token and the one after the last, of what is left out.
+        batch_order: the order that the addresses belong to.
+        hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
         columns: the tokens of each row that this rank gets; None for all.
-        sequence_length, dtype: of the fields per token.
-        pool: memory for those.
-        labels: which kind.
+        sequence_length, dtype: of the fields with one number per token.
+        pool: memory for those fields.
+        labels: shifted or unshifted.
     """
 
     steps: Sequence[int]
     borders: tuple[int, ...]
     read: SequenceRows
     addresses: np.ndarray
-    course: Course
+    batch_order: BatchOrder
     hidden: np.ndarray
     columns: np.ndarray | None
     sequence_length: int
@@ -84,28 +82,28 @@ class Chunk:
     labels: Labels
 
     def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
-        """`values` (num_rows, S) cut into those of each batch, this rank's tokens; `hidden` where documents are left out."""
+        """This rank's tokens of `values` (num_rows, S), cut into batches; left-out documents are set to `hidden`."""
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden
         return self.per_row(values if self.columns is None else values[:, self.columns])
 
     def per_row(self, values: np.ndarray) -> list[Any]:
-        """`values` (num_rows, …) cut into those of each batch: views."""
+        """`values` (num_rows, …) cut into batches: views."""
         return [values[start:stop] for start, stop in zip(self.borders, self.borders[1:])]
 
     def per_piece(self, values: np.ndarray) -> list[Any]:
-        """`values` (num_pieces, …) cut into those of each batch: views."""
+        """`values` (num_pieces, …) cut into batches: views."""
         offsets = self.read.piece_offsets
         return [values[offsets[start] : offsets[stop]] for start, stop in zip(self.borders, self.borders[1:])]
 
     def per_token(self) -> np.ndarray:
-        """Room for a field: (num_rows, S)."""
+        """An uninitialised array for a field: (num_rows, S)."""
         return self.pool.empty((self.borders[-1], self.sequence_length), self.dtype)
 
     @cached_property
     def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Borders of the runs of all batches, where those of each batch begin, and the longest run of each."""
+        """Borders of the runs of all batches, the index of each batch's first border, and the longest run of each batch."""
         num_batches, lengths = len(self.steps), self.read.piece_lengths
         out = np.empty(num_batches + self.borders[-1] + len(lengths), np.int32)
         offsets, longest = np.empty(num_batches + 1, np.int64), np.empty(num_batches, np.int64)
@@ -115,11 +113,15 @@ class Chunk:
 
 
 class BatchBuilder:
-    """Builds the batches of one rank. Holds nothing that a batch depends on but its arguments."""
+    """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
+
+    Attributes:
+        damaged_shards: paths of shards whose damaged rows were replaced.
+    """
 
     def __init__(
         self,
-        course: Course,
+        batch_order: BatchOrder,
         reader: RowReader,
         mesh: Mesh,
         fields: Sequence[str],
@@ -128,7 +130,7 @@ class BatchBuilder:
         on_corrupt: OnCorrupt = "raise",
         balance: Balance = "rows",
     ) -> None:
-        self.course = course
+        self.batch_order = batch_order
         self.reader = reader
         self.mesh = mesh
         self.fields = tuple(fields)
@@ -140,25 +142,25 @@ class BatchBuilder:
         self._pool = BufferPool()
         for field in self.fields:
             if field not in FIELDS:
-                raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected some of {', '.join(FIELDS)}.")
+                raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected names of {', '.join(FIELDS)}.")
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
-        if course.lineage.skips.documents:
+        if batch_order.lineage.skips.documents:
             self._columns |= {OFFSETS, LENGTHS, KEYS}
-        self._tokens = mesh.columns(course.inventory.snapshot.sequence_length)
+        self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
 
-    def on(self, course: Course) -> BatchBuilder:
-        """The same builder for another course."""
+    def on(self, batch_order: BatchOrder) -> BatchBuilder:
+        """This builder for another order."""
         options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.balance)
-        return BatchBuilder(course, self.reader, self.mesh, *options)
+        return BatchBuilder(batch_order, self.reader, self.mesh, *options)
 
     def build(self, step: int) -> Batch:
         """The batch of this rank at `step`, by field."""
         return self.build_many([step])[0]
 
     def build_many(self, steps: Sequence[int]) -> list[Batch]:
-        """The batches of this rank at `steps`, made together: what Python does is done once for all of them.
+        """The batches of this rank at `steps`, built together so that the work in Python is done once.
 
-        They are parts of the same arrays. None overlaps another, and each keeps all of them in memory.
+        The batches are disjoint views of the same arrays, so each keeps the memory of all.
         """
         samples = [self.samples(step) for step in steps]
         addresses, read = self._read(np.concatenate(samples), self._columns)
@@ -168,10 +170,10 @@ class BatchBuilder:
             borders=borders,
             read=read,
             addresses=addresses,
-            course=self.course,
+            batch_order=self.batch_order,
             hidden=self._hide(steps, borders, read),
             columns=self._tokens,
-            sequence_length=self.course.inventory.snapshot.sequence_length,
+            sequence_length=self.batch_order.inventory.snapshot.sequence_length,
             dtype=self.dtype,
             pool=self._pool,
             labels=self.labels,
@@ -180,71 +182,71 @@ class BatchBuilder:
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
     def samples(self, step: int) -> np.ndarray:
-        """The samples of this rank at `step`: (B,) int64, rising."""
-        samples = self.course.samples(step)
+        """The samples of this rank at `step`: (B,) int64, ascending."""
+        samples = self.batch_order.samples(step)
         if self.balance == "rows" or self.mesh.data_size == 1:
             return samples[self.mesh.rows(len(samples))]
         return samples[self.ranks(step) == self.mesh.data_rank]
 
     def ranks(self, step: int) -> np.ndarray:
         """The rank of each row of the global batch at `step`: (global_batch_size,) int64, fewer at the end."""
-        samples, size = self.course.samples(step), self.mesh.data_size
+        samples, size = self.batch_order.samples(step), self.mesh.data_size
         if self.balance == "rows" or size == 1:
             return np.repeat(np.arange(size), np.diff(np.arange(size + 1) * len(samples) // size))
         _, read = self._read(samples, _PIECES)
-        length = self.course.inventory.snapshot.sequence_length
+        length = self.batch_order.inventory.snapshot.sequence_length
         return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
-        """Addresses and rows of some samples; with `on_corrupt="replace"`, others in the place of damaged ones."""
-        addresses = self.course.locate(samples)
+        """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""
+        addresses = self.batch_order.locate(samples)
         try:
             return addresses, self._rows(addresses, columns)
         except CorruptionError:
             if self.on_corrupt == "raise":
                 raise
         for number, sample in enumerate(samples):
-            addresses[number] = self._sound(sample, int(addresses[number]))
+            addresses[number] = self._readable_address(sample, int(addresses[number]))
         return addresses, self._rows(addresses, columns)
 
     def _rows(self, addresses: np.ndarray, columns: frozenset[str]) -> SequenceRows:
         return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
 
-    def _sound(self, sample: int, address: int) -> int:
-        """`address`, or where it is damaged one of the same source and epoch that is not: the same for every rank that asks."""
-        for attempt in range(1, MAX_WALKS + 1):
+    def _readable_address(self, sample: int, address: int) -> int:
+        """`address`, or if its row is damaged, that of the first undamaged replacement: the same one on every rank."""
+        for attempt in range(1, MAX_REPLACEMENTS + 1):
             try:
                 self._rows(np.array([address]), self._columns)
                 return address
             except CorruptionError as error:
-                shard = self.course.layout.shards[int(self.course.layout.find(np.array([address]))[0][0])]
+                shard = self.batch_order.layout.shards[int(self.batch_order.layout.find(np.array([address]))[0][0])]
                 if shard.path not in self.damaged_shards:
                     self.damaged_shards.add(shard.path)
-                    warnings.warn(f"{error}; its damaged rows are replaced by others of '{shard.source}'", stacklevel=2)
-                if attempt == MAX_WALKS:
+                    warnings.warn(f"{error}; damaged rows are replaced by other rows of '{shard.source}'", stacklevel=2)
+                if attempt == MAX_REPLACEMENTS:
                     raise
-            address = int(self.course.locate(np.array([sample]), attempt)[0])
+            address = int(self.batch_order.locate(np.array([sample]), attempt)[0])
         raise AssertionError(sample)
 
     def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
-        """Makes the tokens of documents that are left out padding, and says where they were: see `Chunk.hidden`."""
-        if not self.course.lineage.skips.documents:
+        """Turns the tokens of left-out documents into padding. Returns `Chunk.hidden`."""
+        if not self.batch_order.lineage.skips.documents:
             return np.empty((0, 3), np.int64)
-        found: list[tuple[int, int, int]] = []
-        eos_id = self.course.inventory.snapshot.tokenizer.eos_id
+        hidden: list[tuple[int, int, int]] = []
+        eos_id = self.batch_order.inventory.snapshot.tokenizer.eos_id
         for step, first_row, stop_row in zip(steps, borders, borders[1:]):
-            left_out = self.course.left_out_documents(step)
+            left_out = self.batch_order.left_out_documents(step)
             for row in range(first_row, stop_row):
-                at = 0
+                start = 0
                 for piece in range(read.piece_offsets[row], read.piece_offsets[row + 1]):
-                    length = int(read.piece_lengths[piece])
+                    stop = start + int(read.piece_lengths[piece])
                     if read.keys[piece].tobytes() in left_out:
-                        found.append((row, at, at + length))
+                        hidden.append((row, start, stop))
                         read.keys[piece] = 0
                         if TOKENS in self._columns:
-                            read.tokens[row, at : at + length] = eos_id
-                    at += length
-        return np.array(found, np.int64).reshape(-1, 3)
+                            read.tokens[row, start:stop] = eos_id
+                    start = stop
+        return np.array(hidden, np.int64).reshape(-1, 3)
 
 
 def _labels(chunk: Chunk) -> list[Any]:
@@ -280,8 +282,8 @@ class Field:
     """How a field is made.
 
     Attributes:
-        make: gives its value for each batch of a chunk.
-        columns: of the rows, which it needs.
+        make: a chunk -> the value of the field for each of its batches.
+        columns: the columns of the rows that `make` needs.
     """
 
     make: Callable[[Chunk], Sequence[Any]]
@@ -299,12 +301,12 @@ FIELDS: Mapping[str, Field] = {
     "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=_PIECES),
     "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),
     "document_keys": Field(make=lambda chunk: chunk.per_piece(chunk.read.keys), columns=frozenset({OFFSETS, KEYS})),
-    "sources": Field(make=lambda chunk: chunk.per_row(chunk.course.layout.source_of(chunk.addresses).astype(np.int32))),
+    "sources": Field(make=lambda chunk: chunk.per_row(chunk.batch_order.layout.source_of(chunk.addresses).astype(np.int32))),
     "step": Field(make=lambda chunk: chunk.steps),
 }
 
 PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
-"""The fields of shape (B, S), which come in the dtype that was asked for."""
+"""The fields of shape (B, S), in the requested dtype."""
 
 _KERNELS = {
     ("shifted", 8): kernels.shifted_labels_64,
@@ -316,4 +318,4 @@ _KERNELS = {
     ("segments", 8): kernels.segments_64,
     ("segments", 4): kernels.segments_32,
 }
-"""By what is made and the bytes of an item."""
+"""By the array that is made and the bytes of an item."""

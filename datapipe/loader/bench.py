@@ -1,8 +1,8 @@
-"""A loader under a trainer that is not there: each step takes a given time and leaves the processor alone, as a GPU's does.
+"""A loader under a simulated trainer: each step takes a given time and leaves the processor idle, as a step on a GPU does.
 
-open, first batch    how long a start takes
-`steps` steps        what the trainer waits for, for real
-build times          of the batches behind them, each built alone
+open, first batch    time to start
+`steps` steps        measured waits of the trainer
+build times          of the batches that follow, each built alone
 forecast             `simulate_waits` of these build times for other prefetch depths
 """
 
@@ -21,19 +21,19 @@ from datapipe.loader.stats import LoaderStats, host_memory
 DEPTHS = (0, 1, 2, 4, 8)
 
 MOST_BUILDING_S = 5.0
-"""Measuring build times ends here, with as many as were measured."""
+"""The time limit for measuring build times; the batches built by then are used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What a prefetch depth would do.
+    """The expected waits at a prefetch depth.
 
     Attributes:
         prefetch: the depth.
-        wait_s: for a batch, on average.
-        longest_wait_s: of all.
-        lost_share: of the trainer's time.
-        host_bytes: of the batches that would exist at a time.
+        wait_s: mean wait for a batch.
+        longest_wait_s: longest wait for a batch.
+        lost_share: share of the trainer's time that is spent waiting.
+        host_bytes: of the batches that exist at a time.
     """
 
     prefetch: int
@@ -45,16 +45,16 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderBench:
-    """What was measured, and what follows.
+    """The measurements of one run, and the forecasts made from them.
 
     Attributes:
-        step_s: what a step was to take.
-        open_s: opening the loader.
-        first_batch_s: from there to the first batch.
+        step_s: seconds that each step computes.
+        open_s: seconds to open the loader.
+        first_batch_s: seconds from there to the first batch.
         stats: of the loader, after the run.
-        waits_s: of each step but the first.
-        build_s: of batches built alone.
-        forecasts: for other depths.
+        waits_s: seconds waited at each step but the first.
+        build_s: seconds to build each of the batches built alone.
+        forecasts: for other prefetch depths.
     """
 
     step_s: float
@@ -74,18 +74,18 @@ def bench_loader(
     threads_of: Callable[[int], int],
     compute: Callable[[float], None] = time.sleep,
 ) -> LoaderBench:
-    """Runs `steps` steps of a trainer that computes for `step_s`, and says what it waited for.
+    """Runs `steps` steps of a trainer that computes for `step_s`, and measures its waits.
 
     Args:
-        threads_of: how many threads build at a depth.
-        compute: takes the seconds of a step.
+        threads_of: prefetch depth -> number of building threads.
+        compute: called with the seconds of each step.
     """
     begun_at = time.perf_counter()
     loader = open_loader()
     open_s = time.perf_counter() - begun_at
     waits = _train(loader, step_s, steps, compute)
     if not waits:
-        raise UserError("the loader has no batch to give: fewer sequences than a global batch. Give a smaller batch size.")
+        raise UserError("the split holds fewer sequences than a global batch has rows. Give a smaller batch size.")
     build_s = _build_times(loader, len(waits))
     stats = loader.stats()
     loader.close()
@@ -105,13 +105,13 @@ def bench_loader(
 def forecast(
     build_s: Sequence[float], *, step_s: float, depths: Sequence[int], threads_of: Callable[[int], int], batch_bytes: int
 ) -> tuple[Forecast, ...]:
-    """What each depth would do with batches that take `build_s`; the wait for the first, which is the start's, left out."""
-    found = []
+    """The forecast for each depth, from the seconds that batches take to build. The wait for the first batch is left out."""
+    forecasts = []
     for depth in depths:
         num_threads = threads_of(depth)
         waits = simulate_waits(build_s, step_s=step_s, depth=depth, num_threads=num_threads)[1:] or [0.0]
         lost, worked = sum(waits), step_s * len(waits)
-        found.append(
+        forecasts.append(
             Forecast(
                 prefetch=depth,
                 wait_s=lost / len(waits),
@@ -125,7 +125,7 @@ def forecast(
                 ).bytes,
             )
         )
-    return tuple(found)
+    return tuple(forecasts)
 
 
 def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
@@ -140,7 +140,7 @@ def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float],
 
 
 def _build_times(loader: Loader, count: int) -> list[float]:
-    """Seconds for each of the next `count` batches, which no one has read yet; from the start again where the data ends."""
+    """Seconds to build each of the next `count` batches, which were not read before; past the end it starts over."""
     seconds: list[float] = []
     begun_at = now = time.perf_counter()
     for step in range(loader.step, loader.step + count):

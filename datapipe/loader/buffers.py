@@ -1,13 +1,9 @@
-"""Memory for batches that is used again when nobody holds it: fresh pages from the system cost more than filling them.
+"""Memory for batches, reused when no batch refers to it: fresh pages from the system cost more than filling them.
 
-    empty((256, 2048), int64)  ->  an array over a buffer that no array but this one looks into
+    empty((256, 2048), int64)  ->  an array over a buffer that no other array refers to
 
-Every array that looks into a buffer, and whatever was made of one without a copy (a tensor, a memory view), holds a reference
-to the buffer. So a buffer is free when the pool's own reference is the last, and a batch that is kept is not written to again.
-
-Measured on one core of a shared 2-core AMD EPYC: filling 256 KiB of an array of 4 MiB takes 15 us
-where it is fresh and 9 us where it was used before; all fields of 16 rows of 2,048 tokens, 16 batches at a time,
-1,540 us and 360 us.
+Every array over a buffer, and every object made from one without a copy (a tensor, a memory view), holds a reference to the
+buffer. A buffer is free when the pool holds the last reference, so a batch that the trainer keeps is never overwritten.
 """
 
 from __future__ import annotations
@@ -19,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_BYTES = 256 << 20
-"""Buffers that are kept in sight, in use or not; arrays beyond are plain ones."""
+"""Of all buffers in the pool, in use or free. Arrays past this limit are ordinary ones."""
 
 _LEAST_BYTES = 64 << 10
-"""Of an array that is worth a buffer: smaller ones come from memory that the process has already."""
+"""Of an array that is worth a buffer. Smaller arrays come from memory that the process has already."""
 
 _OWN_REFERENCES = 3
-"""To a buffer that nobody uses: the pool's list, the loop's variable, and the argument of `getrefcount`."""
+"""To a free buffer: the pool's list, the loop's variable, and the argument of `getrefcount`."""
 
 
 class BufferPool:
-    """Arrays over buffers that are used again. Several threads may ask at once."""
+    """Arrays over reused buffers. Several threads may call `empty` at once."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -37,32 +33,32 @@ class BufferPool:
         self._buffers: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
-        """As `np.empty`: what is in it is anything."""
+        """An uninitialised array, like `np.empty`."""
         wanted = np.dtype(dtype)
         num_bytes = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, wanted)
-        if not self._lock.acquire(blocking=False):  # by another thread, or by one that a fork did not copy
+        if not self._lock.acquire(blocking=False):  # held by another thread, or by one that a fork did not copy
             return np.empty(shape, wanted)
         try:
-            found = self._again(shape, wanted, num_bytes)
-            return found if found is not None else self._new(shape, wanted, num_bytes)
+            reused = self._reuse(shape, wanted, num_bytes)
+            return reused if reused is not None else self._new(shape, wanted, num_bytes)
         finally:
             self._lock.release()
 
     @property
     def num_bytes(self) -> int:
-        """Of all buffers in sight."""
+        """Bytes of all buffers in the pool."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
-    def _again(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray | None:
+    def _reuse(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray | None:
         for buffer in self._buffers:
             if buffer.nbytes == num_bytes and getrefcount(buffer) == _OWN_REFERENCES:
                 return np.ndarray(shape, dtype, buffer)
         return None
 
     def _new(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray:
-        # Free buffers of another size are those of chunks as they were: chunks grow, and then stay as they are.
+        # free buffers of another size belong to earlier, smaller chunks: chunks grow, and then keep their size
         self._buffers = [
             buffer for buffer in self._buffers if buffer.nbytes == num_bytes or getrefcount(buffer) > _OWN_REFERENCES
         ]

@@ -1,12 +1,12 @@
-"""The loader of one rank: an iterator over batches whose only state is where it stands.
+"""The loader of one rank: an iterator over batches whose only state is its next step.
 
     Loader("runs/x", global_batch_size=32, rank=0, world_size=4)
-        __iter__          from where it stands: batch(step), batch(step + 1), …, built ahead by threads
+        __iter__          batch(step), batch(step + 1), … from the next step on, built ahead by threads
         batch(step)       any batch, at any time, in constant time
-        state_dict()      where it stands and how the run came there; counts batches handed out
+        state_dict()      the next step and the history of the run; counts the batches handed out
 
-Opening reads snapshot.json and nothing else; shards are opened when their first row is read, and threads start at the first
-batch (so a loader may be made before a fork).
+Opening a loader reads snapshot.json and nothing else. A shard is opened when its first row is read, and threads start at the
+first batch, so a loader may be opened before a fork.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
 from datapipe.loader.cache.cache import ShardCache
-from datapipe.loader.cache.lookahead import Lookahead, plan_budget
-from datapipe.loader.order import batch_order as course
-from datapipe.loader.order.batch_order import Course
+from datapipe.loader.cache.read_ahead import ReadAhead, plan_budget
+from datapipe.loader.order.batch_order import BatchOrder, begin_run, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import Override, recipe_of
@@ -39,7 +38,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
-"""Batches built ahead unless the user says otherwise."""
+"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
 
 KERNELS = (
     "datapipe.kernels.loader.batch:shifted_labels_64",
@@ -56,45 +55,46 @@ KERNELS = (
 class Loader:
     """Streams the batches of one rank; see `batches.py` for the fields.
 
-    A loader is its own position: every `for` over it goes on where the last one stopped, breaks and exceptions included.
-    A training loader that has reached its end stays there. A validation loader that has reached its end starts again, since
-    every pass over it is the same.
+    A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too. A
+    training loader stays at its end. A validation loader starts over, since every pass over it is the same.
 
-    What it is opened with is what holds from its position on. A state that was saved with another batch size, or with fewer
-    steps, documents or shards left out, is taken up, and the change is written into the lineage of the states that follow. One
-    of another mixture or other data is refused, unless `migrate` says that the change is meant.
+    The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
+    accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
+    is refused unless `migrate` is set. `datapipe/loader/README.md` explains states and changes.
 
     Args:
         output: the output of a run, a path or URL.
-        global_batch_size: rows over all ranks. Exactly one of this and `batch_size` is given.
-        batch_size: rows of each rank; the global batch has `batch_size` times as many as there are ranks.
-        rank: this trainer, from 0.
-        world_size: how many trainers share each global batch.
-        mesh: in the place of rank and world size, where several ranks get the same rows, or parts of them.
-        split: "train", or "validation": every held-out sequence once, in order, the last batch smaller if need be.
-        fields: what each batch holds.
-        labels: "shifted" (the next token), or "unshifted" for models that shift, as Hugging Face's do.
+        global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
+        batch_size: rows of each rank; the global batch has `batch_size` rows for every rank.
+        rank: number of this trainer, from 0.
+        world_size: number of trainers that share each global batch.
+        mesh: instead of rank and world size, where several ranks read the same rows, or parts of them.
+        split: "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch.
+        fields: fields of each batch.
+        labels: "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do.
         dtype: int64 or int32, of the fields with one number per token.
-        seed: of the permutations; the snapshot's own by default.
-        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's own by default. See `epochs.py`.
-        mixture: weights in the place of the snapshot's: {source: weight}, or phases [(token at which it ends, weights), …] of
-            which the last ends at None.
-        skip: ranges (start, stop) of steps that are not handed out, the stop not included; all others stay what they are.
+        seed: of the permutations; the snapshot's by default.
+        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
+            `order/source_order.py`.
+        mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
+            The last phase ends at None.
+        skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
         skip_documents: keys of documents whose tokens become padding.
-        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by others of their source.
-        migrate: take up states of another mixture, or of a snapshot with other sources: each source goes on from its place.
-        restart: with `migrate`, sources that hold other rows than before, and begin again.
-        on_corrupt: what becomes of rows that are damaged where they are stored: "raise", or "replace" them by others of their
-            source, with a warning that names the shard, the same on every rank as long as the damage is there. States do not
-            know of it; `skip_shards` leaves a shard out for good, and states remember.
-        balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, but dealt so that the
-            work of attention within documents is even; every rank reads the lengths of the whole batch for it.
-        check: hold every block against its checksum when it is first used.
-        cache_bytes: of a local cache for snapshots on object stores, which fetches whole shards before they are needed; 0 for
-            none. By default 16 GiB, but no more than half of what the disk has free.
-        cache_folder: of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks of one machine, and runs, share it.
-        prefetch: batches built ahead; 0 builds in the caller. By default as many as 8 MiB hold, 4 at least and 32 at most.
-            From a local disk one thread builds them all; from an object store several do (16 at most): they wait for requests.
+        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source.
+        migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
+            drawn so far.
+        restart: with `migrate`, sources that hold other rows than before and start over.
+        on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
+            with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
+            not part of the state; `skip_shards` leaves a shard out for good and is.
+        balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, assigned so that the
+            cost of attention within documents is even; every rank then reads the lengths of the whole batch.
+        check: compare every block with its checksum at its first use.
+        cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
+            0 for none. By default 16 GiB, and at most half of the free disk space.
+        cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
+        prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
+            thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
     """
 
     def __init__(
@@ -137,19 +137,13 @@ class Loader:
         seed = self.snapshot.seed if seed is None else seed
         inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
-        self._fresh = course.begin(inventory, recipe_of(self.snapshot, mixture), size, skips)
+        self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None
-        self._cache = self._lookahead = None
-        budget, folder = (
-            (0, Path()) if self._is_local else plan_budget(cache_bytes, None if cache_folder is None else Path(cache_folder))
-        )
-        if budget:
-            self._cache = ShardCache(root, inventory.layout.shards, folder, budget)
-        copies = None if self._cache is None else self._cache.found
+        self._cache = None if self._is_local else _plan_cache(root, inventory, cache_bytes, cache_folder)
+        copies = None if self._cache is None else self._cache.path_of
         self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
-        if self._cache is not None:
-            self._lookahead = Lookahead(self._cache, self._reader)
+        self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt, balance)
         rows = self.mesh.rows(size)
         batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
@@ -160,32 +154,32 @@ class Loader:
         self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
     @property
-    def course(self) -> Course:
-        """The run as this loader sees it: from steps to addresses, and its lineage."""
-        return self._builder.course
+    def batch_order(self) -> BatchOrder:
+        """The order of the run: from steps to addresses, and its lineage."""
+        return self._builder.batch_order
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Source names, in the order that the field `sources` counts them."""
-        return self.course.layout.sources
+        """Source names; the field `sources` holds indices into them."""
+        return self.batch_order.layout.sources
 
     @property
     def split(self) -> Split:
-        """Training or validation."""
-        return self.course.inventory.split
+        """The split that the loader reads."""
+        return self.batch_order.inventory.split
 
     @property
     def global_batch_size(self) -> int:
-        return self.course.lineage.global_batch_size
+        return self.batch_order.lineage.global_batch_size
 
     @property
     def num_steps(self) -> int | None:
-        """Where the steps end, those that are skipped counted too; None for an endless loader.
+        """Number of steps, skipped ones included; None for an endless loader.
 
-        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, and before the
+        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
         first batch in which a source would pass its `max_epochs`, whichever comes first.
         """
-        return self.course.num_steps
+        return self.batch_order.num_steps
 
     @property
     def step(self) -> int:
@@ -193,12 +187,12 @@ class Loader:
         return self._step
 
     def batch(self, step: int) -> Batch:
-        """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, whatever was read before."""
-        self.course.check_step(step)
+        """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, not of earlier reads."""
+        self.batch_order.check_step(step)
         return self._builder.build(step)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches from where the loader stands. Closing the iterator, or forgetting it, stops its threads."""
+        """Batches from the next step on. Closing or dropping the iterator stops its threads."""
         if self.split == "validation" and self._step >= (self.num_steps or 0):
             self.seek(0)
         return self._iterate()
@@ -219,30 +213,30 @@ class Loader:
                 ahead.close()
 
     def next_step(self, count: int) -> int:
-        """The `count`-th step to hand out after the one that is next."""
-        return self.course.steps.advance(self._step, count)
+        """The step that follows the next step by `count`, skipped ones not counted."""
+        return self.batch_order.steps.advance(self._step, count)
 
     def prefetcher(self, stride: int) -> Prefetcher:
-        """What builds ahead of an iteration over every `stride`-th step. Its threads start at the first batch."""
-        steps = self.course.steps
+        """A prefetcher for an iteration over every `stride`-th step. Its threads start at the first batch."""
+        steps = self.batch_order.steps
 
         def successor(step: int) -> int | None:
             after = steps.advance(step, stride)
             return after if steps.num_steps is None or after < steps.num_steps else None
 
-        builder, lookahead = self._builder, self._lookahead
+        builder, read_ahead = self._builder, self._read_ahead
 
         def build_many(wanted: Sequence[int]) -> list[Batch]:
-            if lookahead is not None:
-                lookahead.follow(builder.course, wanted[0])
+            if read_ahead is not None:
+                read_ahead.announce(builder.batch_order, wanted[0])
             return builder.build_many(wanted)
 
         return Prefetcher(
-            build_many if lookahead else builder.build_many, self._prefetch, successor=successor, num_threads=self._num_threads
+            build_many if read_ahead else builder.build_many, self._prefetch, successor=successor, num_threads=self._num_threads
         )
 
     def stats(self) -> LoaderStats:
-        """Whether the data is the bottleneck, over all iterations so far: `print(loader.stats())`."""
+        """Figures of all iterations so far, and whether the data is the bottleneck: `print(loader.stats())`."""
         return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=self._num_threads)
 
     @property
@@ -250,29 +244,29 @@ class Loader:
         return 1 if self._is_local else min(self._prefetch, MAX_THREADS)
 
     def seek(self, step: int) -> None:
-        """Goes on at `step`, or after it if it is skipped, in constant time; also under a running iterator."""
+        """Continues at `step`, or at the next step that is not skipped, in constant time; also during an iteration."""
         if step < 0:
-            raise UserError(f"cannot go on at step {step}: steps count from 0.")
-        self._step = self.course.steps.next(step)
+            raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
+        self._step = self.batch_order.steps.next(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: after the batches handed out. JSON holds it as it is."""
+        """The state after the batches handed out, ready for JSON."""
         return self._state().as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on exactly after the batches that `state` counts, on any rank of any world.
+        """Continues after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError, with what differs, for a state of another seed, split, window or tokenizer; and, unless the loader
-        was opened with `migrate`, for one of other data or another mixture.
+        Raises SnapshotError, with the differences, for a state of another seed, split, window or tokenizer; and, unless the
+        loader was opened with `migrate`, for a state of other data or another mixture.
         """
         saved, lineage = read_state(state)
         check_same_order(saved, self._state())
-        resumed = course.resume(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
+        resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
         self._builder = self._builder.on(resumed)
         self.seek(saved.step)
 
     def close(self) -> None:
-        """Lets go of open shards and stops fetching others. The loader stays usable."""
+        """Closes open shards and stops fetching others. The loader stays usable."""
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
@@ -281,7 +275,7 @@ class Loader:
         return self.num_steps is None or self._step < self.num_steps
 
     def _state(self) -> LoaderState:
-        inventory = self.course.inventory
+        inventory = self.batch_order.inventory
         return LoaderState(
             step=self._step,
             global_batch_size=self.global_batch_size,
@@ -291,7 +285,7 @@ class Loader:
             sequence_length=self.snapshot.sequence_length,
             tokenizer=self.snapshot.tokenizer.fingerprint,
             snapshot=self.snapshot.fingerprint,
-            lineage=self.course.lineage.to_json(),
+            lineage=self.batch_order.lineage.to_json(),
         )
 
 
@@ -300,7 +294,7 @@ def _plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
         return Mesh(data_rank=rank, data_size=world_size)
     if (rank, world_size) != (0, 1):
         raise UserError(
-            f"mesh together with rank={rank}, world_size={world_size}: give the mesh alone, or rank and world size."
+            f"mesh together with rank={rank}, world_size={world_size}: give either the mesh, or rank and world size."
         )
     return mesh
 
@@ -321,35 +315,41 @@ def _plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...
         if name not in sources:
             raise UserError(f"restart: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
     if names and not migrate:
-        raise UserError(f"restart={names} goes with migrate=True, which takes up the state of a run with other rows.")
+        raise UserError(f"restart={names} without migrate=True: set migrate=True to accept the state of a run with other rows.")
     return frozenset(names)
 
 
+def _plan_cache(root: Root, inventory: Inventory, cache_bytes: int | None, folder: str | Path | None) -> ShardCache | None:
+    """The cache of an object store; None where the user wants none. Its threads start at the first batch."""
+    budget_bytes, path = plan_budget(cache_bytes, None if folder is None else Path(folder))
+    return ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes else None
+
+
 def _plan_prefetch(batch_bytes: int) -> int:
-    """Batches ahead that fill a few MiB, so that many small ones are built together and a few large ones do not weigh much."""
+    """The default number of batches ahead: many small ones, which are built together, or a few large ones."""
     return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
 
 
 def _check_whole(given: Mapping[str, object]) -> None:
-    """Raises UserError for what is no int: a number of NumPy's, say, would be in a state, and JSON would not hold that."""
-    for name, found in given.items():
-        if found is not None and type(found) is not int:
-            raise UserError(f"{name}={found!r} of type {type(found).__name__}: expected an int. Write int(…) around it.")
+    """Raises UserError for a value that is not an int: a NumPy integer, say, would make a state that is not JSON."""
+    for name, value in given.items():
+        if value is not None and type(value) is not int:
+            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
 
 
 def _check_choices(
     split: str, labels: str, dtype: np.dtype, on_corrupt: str, balance: str, prefetch: int | None, window: int | None
 ) -> None:
-    for name, found, expected in (
+    for name, value, expected in (
         ("split", split, ("train", "validation")),
         ("labels", labels, ("shifted", "unshifted")),
         ("dtype", dtype.name, ("int64", "int32")),
         ("on_corrupt", on_corrupt, ("raise", "replace")),
         ("balance", balance, ("rows", "attention")),
     ):
-        if found not in expected:
-            raise UserError(f"{name}='{found}': expected {' or '.join(expected)}.")
+        if value not in expected:
+            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
     if prefetch is not None and not 0 <= prefetch <= 1 << 16:
-        raise UserError(f"prefetch={prefetch}: expected 0 or more batches, 65,536 at most.")
+        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
     if window is not None and window < 0:
         raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

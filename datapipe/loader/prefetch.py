@@ -1,14 +1,14 @@
 """Batches built ahead of their reader, in order, by threads that start at the first batch and never outlive their owner.
 
     take(step) ── first chunk, one step: waits ◀── build_many([step])
-                  second chunk, two steps      ◀── build_many([…, …])     `depth` steps in all, each chunk built at once by one
-                  third chunk, four steps           …                     thread, or for waiting by several threads at a time
+                  second chunk, two steps      ◀── build_many([…, …])     `depth` steps in all; one thread builds a chunk,
+                  third chunk, four steps           …                     several threads build several chunks
 
-The first batch is there at once; chunks then grow to `CHUNK_BYTES` or half of the depth, so that one is used while the next is
-built. A chunk is handed over as one lock, so a batch that is ready costs its reader 1.2 us (one core of a shared EPYC).
+The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES` or half of the depth, so that
+one is used while the next is built. A chunk is handed over by one lock, so that taking a batch that is ready costs little.
 
-Threads hold the queue of work and nothing of the owner, so an owner that is forgotten is collected, and that stops them; so
-does the end of the interpreter. What was built ahead and not taken is dropped: batches are a function of their step.
+Threads refer to the work queue and not to the owner. An owner without references is collected, which stops the threads; so does
+the end of the interpreter. Batches that were built and not taken are dropped: they can be built again from their step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datapipe.errors import UserError
 MAX_THREADS = 16
 
 CHUNK_BYTES = 4 << 20
-"""Of the batches of a chunk: enough that Python's share in it is small, little enough to stay in a cache."""
+"""Of the batches of a chunk: large enough that the work in Python is a small share, small enough for a processor's cache."""
 
 BuildMany = Callable[[Sequence[int]], Sequence[Any]]
 Successor = Callable[[int], "int | None"]
@@ -41,14 +41,14 @@ _Work = SimpleQueue["_Chunk | None"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefetchCounts:
-    """What was counted since the prefetcher was made.
+    """Counts since the prefetcher was made.
 
     Attributes:
-        batches: handed out.
+        batches: batches handed out.
         bytes: of the arrays in them.
-        wait_s: seconds that `take` waited for a batch that was not ready.
-        build_s: seconds that building took, of the batches that were taken from.
-        ready_sum: how many batches were ready when one was asked for, summed over all that were.
+        wait_s: seconds that `take` waited for batches that were not ready.
+        build_s: seconds of building, over the chunks from which batches were taken.
+        ready_sum: batches that were ready when a batch was asked for, summed over all batches.
     """
 
     batches: int = 0
@@ -59,7 +59,7 @@ class PrefetchCounts:
 
 
 class _Chunk:
-    """Some batches to be: their steps, and what came of them. `ready` is locked until they are built."""
+    """Batches that are built together: their steps, then the results. `ready` is locked until they are built."""
 
     def __init__(self, steps: list[int]) -> None:
         self.steps = steps
@@ -74,14 +74,14 @@ class _Chunk:
 
 
 class Prefetcher:
-    """Builds up to `depth` steps ahead of the one taken. Depth 0 builds in the caller.
+    """Builds up to `depth` steps ahead of the step taken last. Depth 0 builds in the caller.
 
     Args:
-        build_many: the batches of some steps.
-        depth: how many batches are asked for and not taken, at most.
-        successor: the step after a step; None where there is none.
-        num_threads: one where building is computing, since threads would only take the interpreter from each other; as many as
-            the depth where building is waiting for an object store.
+        build_many: builds the batches of some steps.
+        depth: the most batches that are requested and not taken.
+        successor: the step after a step; None at the end.
+        num_threads: 1 where building is computation, for which threads would compete; up to `depth` where building waits for an
+            object store.
     """
 
     def __init__(self, build_many: BuildMany, depth: int, *, successor: Successor, num_threads: int = 1) -> None:
@@ -89,10 +89,10 @@ class Prefetcher:
         self._depth = depth
         self._successor = successor
         self._num_threads = min(depth, num_threads, MAX_THREADS)
-        self._most_steps = 2  # of a chunk, until it is known how large a batch is
+        self._most_steps = 2  # of a chunk, until the size of a batch is known
         self._chunks: deque[_Chunk] = deque()  # batches are taken from the first
-        self._at = 0  # in the first chunk
-        self._num_ahead = 0  # steps asked for and not taken
+        self._next_index = 0  # in the first chunk
+        self._num_ahead = 0  # steps requested and not taken
         self._work: _Work = SimpleQueue()
         self._finalizer: weakref.finalize | None = None
         self._process = os.getpid()
@@ -112,49 +112,49 @@ class Prefetcher:
     @property
     def num_ready(self) -> int:
         """Batches that are built and not taken; any thread may ask."""
-        return max(0, sum(len(chunk.batches) for chunk in list(self._chunks) if chunk.is_built) - self._at)
+        return max(0, sum(len(chunk.batches) for chunk in list(self._chunks) if chunk.is_built) - self._next_index)
 
     @property
     def chunk_steps(self) -> int:
-        """Steps of a chunk, at most."""
+        """The most steps of a chunk."""
         return min(self._most_steps, max(1, self._depth))
 
     def take(self, step: int) -> Any:
-        """The batch of `step`. A step that was not expected next drops what was built ahead and starts there."""
+        """The batch of `step`. A step other than the expected one drops the batches built ahead and starts there."""
         if self._depth == 0:
             return self._build_here(step)
         if self._process != os.getpid() and self._finalizer is not None:
             raise UserError(
-                "this iterator was started before a fork, and a fork copies no threads. "
+                "this iterator was started before a fork, and threads do not survive a fork. "
                 "Open a Loader in the new process, load the state, and iterate there."
             )
-        if not self._chunks or self._chunks[0].steps[self._at] != step:
-            self._begin(step)
-        chunk, at = self._chunks[0], self._at
-        ready = -at
+        if not self._chunks or self._chunks[0].steps[self._next_index] != step:
+            self._restart(step)
+        chunk, index = self._chunks[0], self._next_index
+        ready = -index
         for each in self._chunks:
             if each.is_built:
                 ready += len(each.batches)
         self._ready_sum += max(0, ready)
-        if at == 0:
-            self._enter(chunk)
-        if at == len(chunk.batches):
-            self._drop()  # so that asking again builds again
+        if index == 0:
+            self._wait_for(chunk)
+        if index == len(chunk.batches):
+            self._drop()  # the next call builds again
             assert chunk.error is not None
             raise chunk.error
-        batch, chunk.batches[at] = chunk.batches[at], None
+        batch, chunk.batches[index] = chunk.batches[index], None
         self._num_batches += 1
-        self._num_bytes += chunk.batch_bytes[at]
+        self._num_bytes += chunk.batch_bytes[index]
         self._num_ahead -= 1
-        self._at = at + 1
-        if self._at == len(chunk.steps):
+        self._next_index = index + 1
+        if self._next_index == len(chunk.steps):
             self._chunks.popleft()
-            self._at = 0
-            self._fill(self._successor(step))  # a thread goes on while the caller uses this batch
+            self._next_index = 0
+            self._request(self._successor(step))  # a thread builds while the caller uses this batch
         return batch
 
     def close(self) -> None:
-        """Stops the threads and waits for them. Taking again starts new ones."""
+        """Stops the threads and waits for them. The next `take` starts new ones."""
         self._drop()
         if self._finalizer is not None:
             self._finalizer()
@@ -170,15 +170,15 @@ class Prefetcher:
         self._num_bytes += _bytes_of(batch)
         return batch
 
-    def _begin(self, step: int) -> None:
-        """Asks for `step` and what comes after it, and for nothing else."""
+    def _restart(self, step: int) -> None:
+        """Drops all requests, and requests `step` and the steps after it."""
         if self._finalizer is None:
             self._start_threads()
         self._drop()
-        self._fill(step)
+        self._request(step)
 
-    def _enter(self, chunk: _Chunk) -> None:
-        """Waits until `chunk` is built, and asks for as much as then fits."""
+    def _wait_for(self, chunk: _Chunk) -> None:
+        """Waits until `chunk` is built, and sets the size of later chunks from the size of its batches."""
         if not chunk.ready.acquire(blocking=False):
             started = perf_counter()
             chunk.ready.acquire()
@@ -188,8 +188,8 @@ class Prefetcher:
             of_depth = self._depth // (2 * self._num_threads)
             self._most_steps = max(1, min(CHUNK_BYTES // max(1, *chunk.batch_bytes, 1), of_depth))
 
-    def _fill(self, step: int | None) -> None:
-        """Asks for chunks from `step` on, or after the last one asked for, as long as there is room for a whole one."""
+    def _request(self, step: int | None) -> None:
+        """Requests chunks from `step` on, or after the last requested one, while the depth has room for a whole chunk."""
         size = 1
         if self._chunks:
             size = min(2 * len(self._chunks[-1].steps), self._most_steps)
@@ -208,13 +208,13 @@ class Prefetcher:
         for chunk in self._chunks:
             chunk.wanted = False
         self._chunks.clear()
-        self._at = self._num_ahead = 0
+        self._next_index = self._num_ahead = 0
 
     def _start_threads(self) -> None:
         threads = [
-            # Daemons: interpreters wait for other threads before they run the finalizers that would stop them.
+            # daemons: the interpreter joins other threads before it runs the finalizers that would stop them
             threading.Thread(
-                target=_serve, args=(self._work, self._build_many), name=f"datapipe-prefetch-{number}", daemon=True
+                target=_run_builder, args=(self._work, self._build_many), name=f"datapipe-prefetch-{number}", daemon=True
             )
             for number in range(self._num_threads)
         ]
@@ -224,7 +224,7 @@ class Prefetcher:
         self._finalizer = weakref.finalize(self, _stop_threads, self._work, threads)
 
 
-def _serve(work: _Work, build_many: BuildMany) -> None:
+def _run_builder(work: _Work, build_many: BuildMany) -> None:
     while (chunk := work.get()) is not None:
         if chunk.wanted:
             started = perf_counter()
@@ -232,11 +232,11 @@ def _serve(work: _Work, build_many: BuildMany) -> None:
             chunk.build_s = perf_counter() - started
         chunk.is_built = True
         chunk.ready.release()
-        del chunk  # so that no batch outlives its use while this thread waits
+        del chunk  # a waiting thread must not keep batches alive
 
 
 def _build(chunk: _Chunk, build_many: BuildMany) -> None:
-    """All batches of a chunk; or those before one that cannot be built, and the error, which `take` raises in its turn."""
+    """Builds all batches of a chunk; or those before the first failure, and keeps the error, which `take` raises in turn."""
     try:
         batches = list(build_many(chunk.steps))
     except BaseException as error:

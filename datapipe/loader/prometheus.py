@@ -1,26 +1,28 @@
-"""A loader's figures for Prometheus. Nothing is counted for it: a scrape reads what `LoaderStats` says at that moment.
+"""The figures of loaders for Prometheus. A scrape reads the current `LoaderStats`; nothing is counted twice.
 
     with serve_metrics([loader], port=9400):
         for batch in loader: …
 
     datapipe_loader_steps_total{rank, split}             batches handed out
     datapipe_loader_tokens_total, _bytes_total           in them
-    datapipe_loader_wait_seconds_total                   the trainer waited for a batch, the first of each iteration apart:
-    datapipe_loader_first_wait_seconds_total
-    datapipe_loader_compute_seconds_total                the trainer did something else
+    datapipe_loader_wait_seconds_total                   waits of the trainer, without the first of each iteration
+    datapipe_loader_first_wait_seconds_total             waits for the first batch of each iteration
+    datapipe_loader_compute_seconds_total                between taking a batch and asking for the next
     datapipe_loader_build_seconds_total, _built_total    building batches
-    datapipe_loader_buffer_batches                       that lie ready
-    datapipe_loader_prefetch_batches                     of them at most
-    datapipe_loader_host_memory_bytes                    batches at a time, at most
+    datapipe_loader_buffer_batches                       batches that are ready
+    datapipe_loader_prefetch_batches                     the most batches built ahead
+    datapipe_loader_host_memory_bytes                    the most bytes of batches at a time
 
-The share of an accelerator that the data costs is rate(wait) / (rate(wait) + rate(compute)), with `rate` over, say, [5m].
+The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over, say, [5m].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import Thread
 from types import TracebackType
 from typing import Protocol, Self
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,7 +37,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
     ("steps", "Batches handed out.", lambda stats: stats.steps),
     ("tokens", "Tokens in the batches handed out.", lambda stats: stats.tokens),
     ("bytes", "Bytes of the batches handed out.", lambda stats: stats.bytes),
-    ("wait_seconds", "Waiting for batches, but for the first of each iteration.", lambda stats: stats.wait_s),
+    ("wait_seconds", "Waiting for batches, without the first of each iteration.", lambda stats: stats.wait_s),
     ("first_wait_seconds", "Waiting for the first batch of each iteration.", lambda stats: stats.first_wait_s),
     ("compute_seconds", "Between taking a batch and asking for the next.", lambda stats: stats.compute_s),
     ("build_seconds", "Building batches, over all threads.", lambda stats: stats.build_s),
@@ -43,46 +45,43 @@ _COUNTERS: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
 )
 
 _GAUGES: tuple[tuple[str, str, Callable[[LoaderStats], float]], ...] = (
-    ("buffer_batches", "Batches that lie ready.", lambda stats: stats.buffer_now),
-    ("prefetch_batches", "Batches that are built ahead.", lambda stats: stats.depth),
-    ("host_memory_bytes", "Bytes of the batches that exist at a time, at most.", lambda stats: stats.host_memory.bytes),
+    ("buffer_batches", "Batches that are ready.", lambda stats: stats.buffer_now),
+    ("prefetch_batches", "The most batches that are built ahead.", lambda stats: stats.depth),
+    ("host_memory_bytes", "The most bytes of batches that exist at a time.", lambda stats: stats.host_memory.bytes),
 )
 
 
 class HasStats(Protocol):
-    """A Loader, or a StreamingDataset that is iterated in this process."""
+    """A Loader, or a StreamingDataset iterated in this process."""
 
     def stats(self) -> LoaderStats: ...
 
 
 class LoaderMetrics(Collector):
-    """For a registry of your own: `registry.register(LoaderMetrics([loader, validation]))`."""
+    """A collector for any registry: `registry.register(LoaderMetrics([loader, validation]))`."""
 
     def __init__(self, loaders: Sequence[HasStats]) -> None:
         self._loaders = tuple(loaders)
 
     def collect(self) -> Iterator[Metric]:
-        found = [loader.stats() for loader in self._loaders]
+        figures = [loader.stats() for loader in self._loaders]
         for kind, metrics in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, text, value in metrics:
                 family = kind(f"datapipe_loader_{name}", text, labels=_LABELS)
-                for stats in found:
+                for stats in figures:
                     family.add_metric([str(stats.rank), stats.split], value(stats))
                 yield family
 
 
 class MetricsServer:
-    """Answers scrapes until it is closed, in a thread that does not keep the interpreter from ending."""
+    """A running server that answers scrapes, in a daemon thread, until it is closed."""
 
-    def __init__(self, registry: CollectorRegistry, port: int, address: str) -> None:
-        try:
-            self._server, self._thread = start_http_server(port, address, registry)
-        except OSError as error:
-            raise UserError(f"cannot serve metrics at {address}:{port}: {error.strerror}. Give another port.") from error
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+        self._server, self._thread = server, thread
 
     @property
     def port(self) -> int:
-        """The one it listens on; the system's choice where 0 was given."""
+        """The port it listens on; the system chooses one for port 0."""
         return self._server.server_port
 
     def close(self) -> None:
@@ -98,11 +97,15 @@ class MetricsServer:
 
 
 def serve_metrics(loaders: Sequence[HasStats], port: int, address: str = "127.0.0.1") -> MetricsServer:
-    """Serves the figures of `loaders` at http://address:port/metrics; one port for each rank of a machine.
+    """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine a port of its own.
 
     Args:
-        loaders: with different ranks or splits, which tell their figures apart.
+        loaders: of different ranks or splits, which label their figures.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LoaderMetrics(loaders))
-    return MetricsServer(registry, port, address)
+    try:
+        server, thread = start_http_server(port, address, registry)
+    except OSError as error:
+        raise UserError(f"cannot serve metrics at {address}:{port}: {error.strerror}. Give another port.") from error
+    return MetricsServer(server, thread)

@@ -1,14 +1,13 @@
-"""Which rows of a global batch this process gets, and which of their tokens.
+"""The rows of a global batch that a process reads, and the tokens of each row.
 
     global batch of G rows      | rank 0 | rank 1  | rank 2 | …      contiguous: rows r*G//W to (r+1)*G//W for rank r of W
     a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row
 
-Where W does not divide G, slices differ by one row; a rank may have none. The samples of a batch follow the mixture in their
-order, so a contiguous slice follows it too. Ranks with one data coordinate (those of a tensor- or pipeline-parallel
-group) get identical rows.
+Where W does not divide G, slices differ by one row, and a rank may have none. Every prefix of a batch follows the mixture, so
+every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel group) get identical rows.
 
-With `balance="attention"` ranks get as many rows, but dealt so that the work of attention within documents is even: a row costs
-the sum of the squares of its runs. All ranks read the lengths of all rows of the batch for it.
+With `balance="attention"`, ranks get as many rows, assigned so that the cost of attention within documents is even: a row costs
+the sum of the squares of the lengths of its runs. All ranks read the lengths of all rows of the batch for it.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ Balance = Literal["rows", "attention"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """The place of a process in a mesh of ranks, as far as data goes.
+    """The coordinates of a process in a mesh of ranks that decide what it reads.
 
     Attributes:
-        data_rank, data_size: its data-parallel coordinate, of how many. Tensor- and pipeline-parallel ranks share one.
-        context_rank, context_size: its coordinate among those that share the tokens of a row.
+        data_rank, data_size: its data-parallel coordinate and their number. Tensor- and pipeline-parallel ranks share one.
+        context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their number.
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
-            and c gets the parts c and 2C-1-c, which evens out the work of causal attention.
+            and c gets the parts c and 2C-1-c, which balances causal attention.
     """
 
     data_rank: int
@@ -43,7 +42,7 @@ class Mesh:
     layout: ContextLayout = "contiguous"
 
     def check(self, sequence_length: int) -> None:
-        """Raises UserError for coordinates outside the mesh, or rows that cannot be cut so."""
+        """Raises UserError for coordinates outside the mesh, or rows that the layout cannot cut evenly."""
         for name, rank, size in (
             ("rank", self.data_rank, self.data_size),
             ("context rank", self.context_rank, self.context_size),
@@ -54,14 +53,17 @@ class Mesh:
             raise UserError(f"layout='{self.layout}': expected contiguous or zigzag.")
         parts = self.context_size * (2 if self.layout == "zigzag" else 1)
         if self.context_size > 1 and sequence_length % parts:
-            raise UserError(f"rows of {sequence_length} tokens cannot be cut into {parts} equal parts ({self.layout} layout).")
+            raise UserError(
+                f"rows of {sequence_length} tokens cannot be cut into {parts} equal parts ({self.layout} layout). Expected a "
+                f"sequence length that {parts} divides."
+            )
 
     def rows(self, size: int) -> slice:
         """The rows of a global batch of `size` rows."""
         return slice(*(part * size // self.data_size for part in (self.data_rank, self.data_rank + 1)))
 
     def columns(self, sequence_length: int) -> np.ndarray | None:
-        """The tokens of each row, (S / context_size,) int64 in rising order; None for all."""
+        """The tokens of each row: (S / context_size,) int64, ascending; None for all."""
         if self.context_size == 1:
             return None
         tokens = np.arange(sequence_length)
@@ -72,7 +74,7 @@ class Mesh:
 
 
 def ranks_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, data_size: int) -> np.ndarray:
-    """The rank of each row of a global batch when the work of attention is dealt evenly: (num_rows,) int64.
+    """The rank of each row of a global batch that balances the cost of attention: (num_rows,) int64.
 
     Args:
         lengths: (num_pieces,) int32.

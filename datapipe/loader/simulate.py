@@ -1,14 +1,14 @@
-"""What another prefetch depth would do, from build times that were measured: a queue played through, step by step.
+"""The effect of another prefetch depth, from measured build times: a simulated queue.
 
-The trainer asks for batch i, waits until it is built, then computes for `step_s`. Builders take batches in their order; batch j
-may be begun once batch j - depth is asked for, since no more than `depth` lie ahead. Depth 0 builds while the trainer waits.
+The trainer asks for batch i, waits until it is built, then computes for `step_s`. Builders take batches in order. Batch j may
+be started once batch j - depth is asked for, since at most `depth` batches lie ahead. Depth 0 builds while the trainer waits.
 
     build times 3 1 1 5 1, a step of 2, depth 1, one thread          time  0 1 2 3 4 5 6 7 8 9 …
-    builder                                                                0 0 0 1 . 2 . 3 3 3 3 3 4
-    the trainer computes on                                                . . . 0 0 1 1 2 2 . . . 3 3 4 4
-    it waited                                                              3 for batch 0, 3 for batch 3
+    batch that the builder builds                                          0 0 0 1 . 2 . 3 3 3 3 3 4
+    batch that the trainer computes on                                     . . . 0 0 1 1 2 2 . . . 3 3 4 4
+    waits                                                                  3 for batch 0, 3 for batch 3
 
-A function of the times alone: the same times give the same answer on any machine.
+The result depends on the given times only, so it is the same on any machine.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def simulate_waits(build_s: Sequence[float], *, step_s: float, depth: int, num_t
     """Seconds the trainer waits for each batch.
 
     Args:
-        build_s: how long each batch takes to build.
-        step_s: how long the trainer computes on each.
+        build_s: seconds to build each batch.
+        step_s: seconds the trainer computes on each.
         depth: batches built ahead.
-        num_threads: builders; no more than `depth` of them have work.
+        num_threads: builders; at most `depth` of them have work.
     """
     if depth == 0:
         return list(build_s)
-    builders = [0.0] * min(depth, num_threads)  # when each is free: a heap, the first to be free in front
+    builders = [0.0] * min(depth, num_threads)  # a heap of the times at which each is free
     asked: list[float] = []  # when each batch was asked for
     waits: list[float] = []
     now = 0.0

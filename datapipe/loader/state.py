@@ -1,12 +1,12 @@
-"""What a checkpoint keeps of a loader: where it stands, of which data and in which order, and how it came there.
+"""The state of a loader in a checkpoint: the next step, the data, the order, and the history of the run.
 
     {"version": 2, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
      "tokenizer": …, "snapshot": …, "lineage": "{…}"}
 
-The step counts batches handed out, never those prefetched; skipped ones are counted as if they had been. Rank and world size
-are no part of it, so one rank's state serves all ranks of any later world. The record is flat, and the lineage (`lineage.py`)
-one string of JSON in it, since torch.distributed.checkpoint restores lists of records item by item into what is there already,
-and would lose some of them without a word. Applied to other data it is refused with the reason.
+The step counts the batches handed out, not those built ahead; skipped steps count as if they had been handed out. Rank and
+world size are not in the state, so the state of any rank serves all ranks of any later world. The record is flat, and the
+lineage (`order/lineage.py`) is one JSON string in it, since torch.distributed.checkpoint restores lists item by item into the
+existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _ADVICE = {
     "split": "Open the loader with that split.",
     "seed": "Open the loader with that seed.",
     "window_shards": "Open the loader with that `window`: it is part of the order.",
-    "tokenizer": "Tokens of two tokenizers cannot be mixed; open the output that this state was saved with.",
-    "sequence_length": "Rows of another length are other rows; open the output that this state was saved with.",
+    "tokenizer": "Open the output that this state was saved with: tokens of two tokenizers cannot be mixed.",
+    "sequence_length": "Open the output that this state was saved with: rows of another length are other rows.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderState:
-    """The position of a loader. JSON holds it as it is.
+    """The state of a loader, ready for JSON.
 
     Attributes:
         version: of this record.
-        step: the next global batch.
-        global_batch_size: its rows.
+        step: the next step.
+        global_batch_size: rows of the next step over all ranks.
         split: train or validation.
         seed: of the permutations.
         window_shards: shards of a source that are mixed at a time.
         sequence_length: tokens of a row.
         tokenizer, snapshot: fingerprints.
-        lineage: as JSON.
+        lineage: JSON of the lineage.
     """
 
     version: int = VERSION
@@ -62,12 +62,12 @@ class LoaderState:
 
 
 def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
-    """The record in `state`, and its lineage. Raises SnapshotError for one of another version or shape."""
+    """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
     if not isinstance(state, Mapping):
         raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
     if state.get("version") != VERSION:
         raise SnapshotError(
-            f"loader state of version {state.get('version')!r}; this datapipe reads version {VERSION}. "
+            f"the loader state has version {state.get('version')!r}; this datapipe reads version {VERSION}. "
             f"Resume with the release that wrote it, or start without a state."
         )
     kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
@@ -80,26 +80,26 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     if wrong:
         shown = ", ".join(f"{name} is {state[name]!r}" for name in wrong)
         raise SnapshotError(f"not a loader state: {shown}. Give what `state_dict()` returned, unchanged.")
-    found = LoaderState(**state)
-    if not 0 <= found.step < MOST_STEPS or found.global_batch_size < 1:
+    saved = LoaderState(**state)
+    if not 0 <= saved.step < MOST_STEPS or saved.global_batch_size < 1:
         raise SnapshotError(
-            f"not a loader state: step {found.step}, global batch size {found.global_batch_size}. "
+            f"not a loader state: step {saved.step}, global batch size {saved.global_batch_size}. "
             f"Give what `state_dict()` returned, unchanged."
         )
     try:
-        lineage = read_lineage(found.lineage)
-        _check_agrees(found, lineage)
+        lineage = read_lineage(saved.lineage)
+        _check_agrees(saved, lineage)
     except ValueError as error:
         raise SnapshotError(
             f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
         ) from error
-    return found, lineage
+    return saved, lineage
 
 
 def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
-    """Raises ValueError where a record and its lineage tell of different runs."""
+    """Raises ValueError where a record and its lineage contradict each other."""
     if lineage.global_batch_size != state.global_batch_size:
-        raise ValueError(f"batches of {lineage.global_batch_size} rows, and the state says {state.global_batch_size}")
+        raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
     for era, later in zip(lineage.batches, lineage.batches[1:]):
         due = era.sample + (later.step - era.step) * era.size
         if later.sample > due or (later.sample < due and state.split == "train"):  # the last step of a validation is short
@@ -109,9 +109,11 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:
-    """Raises SnapshotError where two loaders' orders have nothing to do with each other."""
+    """Raises SnapshotError where a state and a loader differ in a field that decides the whole order."""
     for name, advice in _ADVICE.items():
-        found, expected = getattr(saved, name), getattr(here, name)
-        if found != expected:
+        value, expected = getattr(saved, name), getattr(here, name)
+        if value != expected:
             shown = name.replace("_", " ")
-            raise SnapshotError(f"the loader state is of another {shown}: {found}, and this loader's is {expected}. {advice}")
+            raise SnapshotError(
+                f"the loader state is of another {shown}: {value}, and the loader was opened with {expected}. {advice}"
+            )

@@ -1,15 +1,15 @@
-"""Is the data the bottleneck? What a loader's clock saw, and what follows from it.
+"""Whether the data is the bottleneck: the times that a loader measures, and the diagnosis made from them.
 
-    trainer   │ step ───────────── │ wait │ step ───────────── │ wait │          the clock reads twice a step: when the trainer
-              └ takes              asks   takes                asks   takes     asks for a batch, and when it has it
-    loader    │ build │ build │ build │ …                                       the builder counts its own seconds
+    trainer   │ step ───────────── │ wait │ step ───────────── │ wait │         the clock is read twice a step: when the trainer
+              └ takes              asks   takes                asks   takes    asks for a batch, and when it gets it
+    loader    │ build │ build │ build │ …                                      the builder measures its own seconds
 
-    R_compute    batches/s that the trainer would take if none kept it waiting: 1 / mean step
+    R_compute    batches/s that the trainer would take without waiting: 1 / mean step
     R_pipeline   batches/s that the loader builds: batches / seconds of building * threads
-    lost share   wait / (wait + step), the share of the accelerator's time that the data costs
+    lost share   wait / (wait + step): the share of the accelerator's time that is spent waiting for data
 
-The wait for the first batch of each iteration (shards are opened, threads started) is kept apart: it is a matter of starting,
-and would drown what a short run has to say about every other step. The clock takes 0.4 µs a step.
+The wait for the first batch of each iteration, in which shards are opened and threads start, is counted apart: in a short run
+it would outweigh the waits of all other steps.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any, Literal
 
 from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 
-Verdict = Literal["data-bound", "compute-bound", "unknown"]
+Diagnosis = Literal["data-bound", "compute-bound", "unknown"]
 
 HANDOVER_S = 1e-3
-"""A batch that lies ready is handed over in less, also where a thread has to wake from sleep."""
+"""The most time to hand over a batch that is ready, a sleeping thread included."""
 
 LOST_SHARE = 0.01
-"""From this share of the time on, waiting is worth a remedy."""
+"""From this share of waiting on, a loader is data-bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostMemory:
-    """Batches that exist at a time, at most: (prefetch + in work + in transfer) * the bytes of a batch.
+    """The most batches that exist at a time: (prefetch + in work + in transfer) * the bytes of a batch.
 
     Attributes:
-        prefetch: built ahead, beside those in work.
-        in_work: being built: a chunk for each thread.
-        in_transfer: the trainer holds one, or it is on its way to the device; it keeps the memory of its whole chunk.
-        batch_bytes: of a batch, on average; 0 before the first.
+        prefetch: batches built ahead, without those in work.
+        in_work: batches being built: a chunk for each thread.
+        in_transfer: batches whose memory the trainer holds: a batch in use keeps the memory of its whole chunk.
+        batch_bytes: mean bytes of a batch; 0 before the first.
     """
 
     prefetch: int
@@ -57,22 +57,22 @@ class HostMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
-    """How a loader fared so far, over all its iterations. `print` shows it in a few lines.
+    """The figures of a loader over all its iterations so far. `print` shows them in a few lines.
 
     Attributes:
         rank, split: of the loader.
         steps: batches handed out.
         tokens, bytes: of these batches; tokens are 0 where no field has one number per token.
-        first_wait_s: waiting for the first batch of each iteration.
-        wait_s: waiting for all others.
-        longest_wait_s: of these.
-        compute_s: what the trainer spent between taking a batch and asking for the next.
-        num_waits: steps with a wait and the compute before it, over which `wait_s` and `compute_s` are sums.
-        build_s, built: seconds of building, and batches built of those handed out, but for the first of each iteration.
-        num_threads: that build.
-        depth: batches that are asked for ahead, at most.
-        buffer_mean, buffer_now: batches that lay ready when one was asked for, on average; and at this moment.
-        host_memory: what batches take of it.
+        first_wait_s: seconds waited for the first batch of each iteration.
+        wait_s: seconds waited for all other batches.
+        longest_wait_s: the longest of those waits.
+        compute_s: seconds between taking a batch and asking for the next.
+        num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
+        build_s, built: seconds of building and batches built, without the first of each iteration.
+        num_threads: threads that build.
+        depth: the most batches that are requested ahead.
+        buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are ready now.
+        host_memory: memory of the batches.
     """
 
     rank: int
@@ -99,7 +99,7 @@ class LoaderStats:
 
     @property
     def lost_share(self) -> float:
-        """The share of the time that the trainer waited for data."""
+        """Share of the time that the trainer waited for data."""
         total = self.wait_s + self.compute_s
         return self.wait_s / total if total else 0.0
 
@@ -114,31 +114,31 @@ class LoaderStats:
         return self.built / self.build_s * self.num_threads if self.build_s else 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def diagnosis(self) -> Diagnosis:
         if not self.num_waits:
             return "unknown"
         return "data-bound" if self.lost_share >= LOST_SHARE else "compute-bound"
 
     @property
     def reason(self) -> str:
-        """The verdict in words: what was seen, and what would help."""
-        if self.verdict == "unknown":
-            return "fewer than two batches were taken; nothing can be said yet"
-        rates = f"it builds {self.pipeline_rate:,.1f} batches/s, and the trainer would take {self.compute_rate:,.1f}/s"
-        lost = f"{self.lost_share:.2%} of the time was lost waiting"
-        if self.verdict == "compute-bound":
+        """The measurements behind the diagnosis, and what would help."""
+        if self.diagnosis == "unknown":
+            return "fewer than two batches were taken; take more to get a diagnosis"
+        rates = f"the loader builds {self.pipeline_rate:,.1f} batches/s and the trainer would take {self.compute_rate:,.1f}/s"
+        lost = f"{self.lost_share:.2%} of the time was spent waiting"
+        if self.diagnosis == "compute-bound":
             return f"{lost}; {rates}"
         if self.pipeline_rate < self.compute_rate:
-            remedy = "no prefetch mends that: ask for fewer fields, let DataLoader workers build, or read from faster storage"
+            remedy = "more prefetch will not help. Ask for fewer fields, use DataLoader workers, or read from faster storage"
         elif self.depth == 0:
-            remedy = "nothing is built ahead: prefetch=2 would hide it"
+            remedy = "nothing is built ahead. Set prefetch=2"
         elif 2 * self.buffer_mean >= self.depth and self.wait_per_step_s < HANDOVER_S:
             remedy = (
-                f"batches lay ready, so this is the handing over, {self.wait_per_step_s * 1e3:.2f} ms a step, which no setting "
-                f"changes and longer steps hide"
+                f"batches were ready, and handing one over takes {self.wait_per_step_s * 1e3:.2f} ms. No setting changes that; "
+                f"longer steps make it a smaller share"
             )
         else:
-            remedy = f"enough on average, but uneven (longest wait {self.longest_wait_s:.3g} s): raise prefetch"
+            remedy = f"the mean rate suffices, but builds are uneven (longest wait {self.longest_wait_s:.3g} s). Raise prefetch"
         return f"{lost}; {rates}: {remedy}"
 
     def __str__(self) -> str:
@@ -152,13 +152,13 @@ class LoaderStats:
                 f"{self.wait_s:.3f} s in all; {self.first_wait_s:.3f} s for first batches",
                 f"buffer   {self.buffer_mean:.1f} batches ready on average, {self.buffer_now} now",
                 f"memory   {self.host_memory}",
-                f"{self.verdict}: {self.reason}",
+                f"{self.diagnosis}: {self.reason}",
             ]
         )
 
 
 def host_memory(*, depth: int, num_threads: int, chunk_steps: int, batch_bytes: int) -> HostMemory:
-    """What a loader of this depth keeps of batches of this size."""
+    """The memory of a loader of this depth with batches of this size."""
     if depth == 0:
         return HostMemory(prefetch=0, in_work=1, in_transfer=1, batch_bytes=batch_bytes)
     in_work = min(depth, num_threads * chunk_steps)
@@ -166,11 +166,11 @@ def host_memory(*, depth: int, num_threads: int, chunk_steps: int, batch_bytes: 
 
 
 class StepClock:
-    """Reads the time around every take. One thread takes; others may read the figures.
+    """Reads the time around every take. One thread takes batches; others may read the figures.
 
     Args:
-        token_field: a field with one number per token, of which tokens are counted; None where there is none.
-        now: seconds on a clock that only goes forward.
+        token_field: a field with one number per token, from which tokens are counted; None if there is none.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
@@ -178,21 +178,21 @@ class StepClock:
         self._now = now
         self._builder: Prefetcher | None = None
         self._before = PrefetchCounts()  # of the iterations before this one
-        self._start_s, self._started = 0.0, 0  # of building the first batches, which opened shards
+        self._start_s, self._started = 0.0, 0  # building the first batches, in which shards are opened
         self._taken_at: float | None = None
         self._tokens = self._num_waits = 0
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
     def start(self, builder: Prefetcher) -> None:
-        """A new iteration, whose batches come from `builder`; what the trainer did since the last one is not its step."""
+        """Begins an iteration whose batches come from `builder`. The time since the last iteration is not counted."""
         self._before, self._builder, self._taken_at = self._counts(), builder, None
 
     def asks(self) -> float:
-        """The trainer asks for a batch. Returns the time, for `takes`."""
+        """Called when the trainer asks for a batch. Returns the time, for `takes`."""
         return self._now()
 
     def takes(self, asked_at: float, batch: Mapping[str, Any]) -> None:
-        """The trainer gets `batch`, for which it asked at `asked_at`."""
+        """Called when the trainer gets `batch`, for which it asked at `asked_at`."""
         now = self._now()
         wait = now - asked_at
         if self._taken_at is None:
@@ -202,14 +202,14 @@ class StepClock:
             self._compute_s += asked_at - self._taken_at
             self._wait_s += wait
             self._num_waits += 1
-            if wait > self._longest_wait_s:  # noqa: PLR1730 - a call of max() costs a tenth of the whole
+            if wait > self._longest_wait_s:  # noqa: PLR1730 - a call of max() costs a tenth of this method
                 self._longest_wait_s = wait
         if self._token_field is not None:
             self._tokens += batch[self._token_field].size
         self._taken_at = now
 
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
-        """The figures so far, of a loader with these settings."""
+        """The figures so far of a loader with these settings."""
         counts, builder = self._counts(), self._builder
         num_threads = max(1, min(depth, num_threads))
         return LoaderStats(
@@ -238,14 +238,14 @@ class StepClock:
         )
 
     def _counts(self) -> PrefetchCounts:
-        """Over all iterations."""
+        """The counts of all iterations."""
         if self._builder is None:
             return self._before
         before, here = self._before, self._builder.counts
         return PrefetchCounts(**{field.name: getattr(before, field.name) + getattr(here, field.name) for field in fields(here)})
 
     def _leave_out_start(self) -> None:
-        """Forgets what was built for the first batch, which opened shards and says nothing of the speed after."""
+        """Leaves the first batch out of the build rate: it opens shards, so it is slower than those that follow."""
         if self._builder is not None:
             here = self._builder.counts
             self._start_s += here.build_s

@@ -1,21 +1,22 @@
-"""The loader as a torch dataset of whole batches, right under a DataLoader with any number of workers.
+"""The loader as a torch dataset of whole batches, correct under a DataLoader with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
     for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
 
-Worker w of W takes the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so what comes out
-is what one process would give, each batch once. Nothing is opened and no thread is started before a worker iterates.
+Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
+those of one process, each once. No shard is opened and no thread is started before a worker iterates.
 
-Checkpoints. Workers run ahead, and what they have built says nothing of what the trainer has seen. So:
+Checkpoints. Workers run ahead of the trainer, so their positions do not say which batches were trained on:
 
-    without workers          dataset.state_dict()                 counts what was handed out, as `Loader` does
+    without workers          dataset.state_dict()                 counts the batches handed out, as `Loader` does
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
     StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
 
-`load_state_dict` goes before the DataLoader is iterated. A new pass over a DataLoader with workers starts where the dataset of
-the main process stands (with `persistent_workers`, where the workers stand, batches that nobody took being lost), so go on
-after a break with a state. Reading object stores, start workers with `multiprocessing_context="spawn"`.
+Call `load_state_dict` before the DataLoader is iterated. A new pass over a DataLoader with workers starts at the position of
+the dataset in the main process; with `persistent_workers` it starts at the positions of the workers, and batches that were
+built and not taken are lost. So continue after a break from a state. For object stores, start workers with
+`multiprocessing_context="spawn"`.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ except ImportError as error:
 DATA_DIMENSIONS = frozenset({"dp", "ddp", "dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep", "fsdp", "hsdp"})
 CONTEXT_DIMENSIONS = frozenset({"cp"})
 SAME_ROWS_DIMENSIONS = frozenset({"tp", "pp", "ep", "sp", "etp"})
-"""What torchtitan and its kin call the dimensions of a mesh: those that split the batch, those that split each row, and those
-along which every process works on the same rows."""
+"""Names of the dimensions of a mesh, as torchtitan and others use them: dimensions that split the batch, dimensions that split
+each row, and dimensions along which all processes read the same rows."""
 
 
 class StreamingDataset(IterableDataset):
-    """Whole batches as dicts of tensors; give it to `DataLoader(dataset, batch_size=None)`.
+    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`.
 
     Args:
-        output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` holds in each
-            worker.
+        output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` applies to
+            each worker.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
         options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt, check.
-        pin_memory: tensors in page-locked memory, which a GPU copies from without waiting; nothing where there is no CUDA. With
-            workers, ask the DataLoader for it: `DataLoader(…, pin_memory=True)`.
-        mesh: as for `Loader`, in the place of rank and world size; see `mesh_of`.
+        pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
+            workers, use `DataLoader(…, pin_memory=True)` instead.
+        mesh: as for `Loader`, instead of rank and world size; see `mesh_of`.
         rank, world_size: by default those of `torch.distributed` if it is initialised, else the environment's RANK and
             WORLD_SIZE (as torchrun sets them), else 0 of 1.
     """
@@ -85,13 +86,13 @@ class StreamingDataset(IterableDataset):
     ) -> None:
         super().__init__()
         self._pins = pin_memory and torch.cuda.is_available()
-        here = _place_in_world() if mesh is None else (0, 1)
+        default_rank, default_size = _rank_and_world_size() if mesh is None else (0, 1)
         self._arguments: dict[str, Any] = {
             "output": output,
             "global_batch_size": global_batch_size,
             "batch_size": batch_size,
-            "rank": here[0] if rank is None else rank,
-            "world_size": here[1] if world_size is None else world_size,
+            "rank": default_rank if rank is None else rank,
+            "world_size": default_size if world_size is None else world_size,
             "mesh": mesh,
             "split": split,
             "fields": tuple(fields),
@@ -107,7 +108,7 @@ class StreamingDataset(IterableDataset):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Source names, in the order that the field `sources` counts them."""
+        """Source names; the field `sources` holds indices into them."""
         return self._loader.sources
 
     @property
@@ -122,22 +123,20 @@ class StreamingDataset(IterableDataset):
 
     @property
     def num_steps(self) -> int | None:
-        """As `Loader.num_steps`: of this rank, over all workers."""
+        """As `Loader.num_steps`, over all workers of this rank."""
         return self._loader.num_steps
 
     def stats(self) -> LoaderStats:
-        """As `Loader.stats`, of what was handed out in this process; a DataLoader's workers keep their own."""
+        """As `Loader.stats`, of the batches handed out in this process; the workers of a DataLoader count their own."""
         return self._loader.stats()
 
     def __iter__(self) -> Iterator[Batch]:
-        worker, num_workers = _place_in_loader()
+        worker, num_workers = _dataloader_worker()
         if self._pins and get_worker_info() is not None:
-            raise UserError(
-                "a DataLoader's workers cannot pin memory for it. Ask the DataLoader: DataLoader(…, pin_memory=True)."
-            )
+            raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
         if not self._is_iterated_here():
             step = self._first_step()
-            if get_worker_info() is not None:  # a fork copies locks as they were, and those of the open loader may be held
+            if get_worker_info() is not None:  # a fork copies locks as they are, and the open loader's may be held
                 self._reopen(self._loader.state_dict())
             self._loader.seek(step)
             self._resumed, self._iterated_in = None, (os.getpid(), worker)
@@ -146,53 +145,52 @@ class StreamingDataset(IterableDataset):
         return self._iterate(num_workers)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
-        """Where to go on; see the head of this file for who counts.
+        """The state to resume from; see the head of this file for who counts.
 
         Args:
-            steps_done: the step of the run to go on with. Needed unless the batches were handed out in this very process.
+            steps_done: the next step of the run. Required unless the batches were handed out in this process.
         """
         state = self._loader.state_dict()
         if steps_done is not None:
             return {**state, "step": steps_done}
         if get_worker_info() is not None:
-            worker, num_workers = _place_in_loader()
+            worker, num_workers = _dataloader_worker()
             step = state["step"] if self._is_iterated_here() else self._first_step()
             return {**state, "step": step, "worker": {"id": worker, "num_workers": num_workers}}
         if not self._is_iterated_here():
             raise UserError(
-                "this process handed out no batch, so it cannot know how many the trainer took from DataLoader workers. "
-                "Give the number: dataset.state_dict(steps_done), the steps of the whole run that are trained on."
+                "this process handed out no batch, so it does not know how many the trainer took from DataLoader workers. "
+                "Call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on."
             )
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on after the batches that `state` counts; call it before the DataLoader is iterated.
+        """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
 
-        A state that one of several workers saved fits that worker alone; a DataLoader of another number of workers needs a
-        state of the whole run.
+        The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
         whole, worker = {name: value for name, value in state.items() if name != "worker"}, state.get("worker")
         if worker is not None and state.get("global_batch_size") != self._loader.global_batch_size:
             raise SnapshotError(
                 f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
-                f"{self._loader.global_batch_size}. Use the same, or a state of the whole run: state_dict(steps_done)."
+                f"{self._loader.global_batch_size}. Use the same size, or a state of the whole run: state_dict(steps_done)."
             )
         self._loader.load_state_dict(whole)
         self._resumed, self._iterated_in = worker, None
 
     def _is_iterated_here(self) -> bool:
-        """Whether the position counts what this very process handed out; a copy in a new worker knows its parent's."""
-        return self._iterated_in == (os.getpid(), _place_in_loader()[0])
+        """Whether the position counts batches of this process. A copy in a new worker holds the position of its parent."""
+        return self._iterated_in == (os.getpid(), _dataloader_worker()[0])
 
     def _first_step(self) -> int:
-        """The first step of this worker: its place in the round that starts where the dataset stands, or its own, resumed."""
-        worker, num_workers = _place_in_loader()
+        """The first step of this worker: the dataset's next step plus the worker's number, or the worker's own resumed step."""
+        worker, num_workers = _dataloader_worker()
         if self._resumed is None:
             return self._loader.next_step(worker)
         if self._resumed != {"id": worker, "num_workers": num_workers}:
             raise SnapshotError(
                 f"the state was saved by worker {self._resumed['id']} of {self._resumed['num_workers']}, and this is worker "
-                f"{worker} of {num_workers}. Use as many workers as then, or a state of the whole run: state_dict(steps_done)."
+                f"{worker} of {num_workers}. Use as many workers, or a state of the whole run: state_dict(steps_done)."
             )
         return self._loader.step
 
@@ -218,7 +216,7 @@ class StreamingDataset(IterableDataset):
         return tensor.pin_memory() if self._pins else tensor
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers that are spawned: the arguments and the position, no open file."""
+        """For spawned workers: the arguments and the position, no open file."""
         return {name: value for name, value in self.__dict__.items() if name != "_loader"} | {
             "_state": self._loader.state_dict()
         }
@@ -229,53 +227,53 @@ class StreamingDataset(IterableDataset):
         self._reopen(loader_state)
 
     def _reopen(self, state: Mapping[str, Any]) -> None:
-        """A loader of this process alone, which stands where `state` does and has its lineage."""
+        """Opens a loader of this process, with the position and the lineage of `state`."""
         self._loader = Loader(**self._arguments)
         self._loader.load_state_dict(state)
 
 
 def mesh_of(device_mesh: DeviceMesh, layout: ContextLayout = "contiguous") -> Mesh:
-    """What a loader must know of a DeviceMesh: which rows this process takes, and which part of each row.
+    """The rows that this process of a DeviceMesh reads, and its part of each row.
 
-    All dimensions that split the batch make up the data rank, the first of them slowest; `cp` is the context rank. Processes
-    that differ only along tensor, pipeline or expert dimensions get the same numbers, so they read the same rows.
+    The dimensions that split the batch make up the data rank, the first of them slowest; `cp` is the context rank. Processes
+    that differ only along tensor, pipeline or expert dimensions get equal meshes, so they read the same rows.
 
         mesh = init_device_mesh("cuda", (2, 4, 8), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
         Loader("runs/x", global_batch_size=64, mesh=mesh_of(mesh))      on rank 45 = (1, 1, 5): data rank 5 of 8
     """
-    names, place = device_mesh.mesh_dim_names, device_mesh.get_coordinate()
+    names, coordinate = device_mesh.mesh_dim_names, device_mesh.get_coordinate()
     if not names:
         raise UserError(
-            "the DeviceMesh has no names of dimensions. Give them: init_device_mesh(…, mesh_dim_names=('dp', 'tp'))."
+            "the dimensions of the DeviceMesh have no names. Name them: init_device_mesh(…, mesh_dim_names=('dp', 'tp'))."
         )
-    if place is None:
-        raise UserError("this process is not in the DeviceMesh, so it has no batch to read.")
-    found = {"data_rank": 0, "data_size": 1, "context_rank": 0, "context_size": 1}
-    for name, rank, size in zip(names, place, device_mesh.mesh.shape, strict=True):
+    if coordinate is None:
+        raise UserError("this process is not in the DeviceMesh, so it has no rows to read. Open the loader on its members.")
+    ranks = {"data_rank": 0, "data_size": 1, "context_rank": 0, "context_size": 1}
+    for name, rank, size in zip(names, coordinate, device_mesh.mesh.shape, strict=True):
         if name in DATA_DIMENSIONS:
-            found["data_rank"], found["data_size"] = found["data_rank"] * size + rank, found["data_size"] * size
+            ranks["data_rank"], ranks["data_size"] = ranks["data_rank"] * size + rank, ranks["data_size"] * size
         elif name in CONTEXT_DIMENSIONS:
-            found["context_rank"], found["context_size"] = found["context_rank"] * size + rank, found["context_size"] * size
+            ranks["context_rank"], ranks["context_size"] = ranks["context_rank"] * size + rank, ranks["context_size"] * size
         elif name not in SAME_ROWS_DIMENSIONS:
             known = sorted(DATA_DIMENSIONS | CONTEXT_DIMENSIONS | SAME_ROWS_DIMENSIONS)
             raise UserError(
-                f"the DeviceMesh has a dimension '{name}', and it is not known whether it splits the batch. Expected "
-                f"{', '.join(known)}. Rename it, or give the loader its numbers yourself."
+                f"the DeviceMesh has a dimension '{name}', and the loader does not know whether it splits the batch. Expected "
+                f"{', '.join(known)}. Rename the dimension, or construct a datapipe.loader.share.Mesh."
             )
-    return Mesh(**found, layout=layout)
+    return Mesh(**ranks, layout=layout)
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
     return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else dtype
 
 
-def _place_in_loader() -> tuple[int, int]:
-    """This DataLoader worker and how many there are; 0 of 1 in the main process."""
+def _dataloader_worker() -> tuple[int, int]:
+    """Number of this DataLoader worker, and of all workers; 0 of 1 in the main process."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-def _place_in_world() -> tuple[int, int]:
+def _rank_and_world_size() -> tuple[int, int]:
     """Rank and world size of this process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()

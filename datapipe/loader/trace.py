@@ -1,10 +1,10 @@
-"""From a step to the documents in its batch, and from a document to the steps it appears at, without any log.
+"""From a step to the documents in its batch, and from a document to the steps it appears at, without logs.
 
-    trace_step      step -> samples -> addresses -> rows -> pieces -> file and place of each document
+    trace_step      step -> samples -> addresses -> rows -> pieces -> file and position of each document
     trace_document  key -> the shards its hash may be in -> addresses -> samples -> steps and ranks
 
-Both are the loader's own arithmetic, once forwards and once backwards, so they agree with what the trainers saw. A run that
-changed on the way (batch size, mixture, what is left out) is told by its state, whose lineage knows when.
+Both evaluate the loader's own order, forwards and backwards, so they agree with the batches that the trainers read. For a run
+that changed (batch size, mixture, skips), give its state: the lineage holds the changes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from datapipe import columns
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.order import batch_order as course
-from datapipe.loader.order.batch_order import Course
+from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
@@ -42,15 +41,15 @@ class TraceRow:
     """One piece of a document in a global batch.
 
     Attributes:
-        rank, row: who got it, and in which row of that rank's batch.
-        source, shard, shard_row: where the row lies.
-        piece: its number in the row, from 0.
+        rank, row: the rank that reads it, and the row of that rank's batch.
+        source, shard, shard_row: source, shard and row that it is stored in.
+        piece: number of the piece in its row, from 0.
         key: of the document, 32 hex digits.
-        path: of the document's file, relative to its source; empty if the snapshot names no files.
-        place: byte offset of its line in the decompressed file, or its row number.
-        token_start: where the piece starts in its document.
-        num_tokens: how long it is.
-        text: of the piece, decoded from its tokens; empty unless asked for.
+        path: of the document's file, relative to its source; empty if the snapshot has no list of files.
+        position: byte offset of the document's line in the decompressed file, or its row number.
+        token_start: token of the document at which the piece starts.
+        num_tokens: length of the piece.
+        text: of the piece, decoded from its tokens; empty unless requested.
     """
 
     rank: int
@@ -61,7 +60,7 @@ class TraceRow:
     piece: int
     key: str
     path: str
-    place: int
+    position: int
     token_start: int
     num_tokens: int
     text: str = ""
@@ -100,18 +99,18 @@ def trace_step(
 
     Args:
         output: of a run, a path or URL.
-        global_batch_size: of the run, if it had the same all the time and its snapshot's mixture; else
-        state: of its loader, which knows what held when, with split and seed.
-        rank: only this one; all by default.
-        seed, balance: the loader's, if it was given them.
-        text: decode the tokens of each piece.
+        global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
+        state: of the loader of any other run; it holds the run's changes, its split and its seed.
+        rank: only this rank; all by default.
+        seed, balance: as the loader was opened, if they were given.
+        text: whether to decode the tokens of each piece.
     """
-    traced = _Run(output, global_batch_size, state, split, seed, balance)
-    traced.course.check_step(step)
-    if traced.course.steps.is_skipped(step):
+    traced = _open_run(output, global_batch_size, state, split, seed, balance)
+    traced.batch_order.check_step(step)
+    if traced.batch_order.steps.is_skipped(step):
         return []
     ranks = range(world_size) if rank is None else [rank]
-    return [row for one in ranks for row in traced.rows(step, _mesh(one, world_size), text)]
+    return [row for number in ranks for row in traced.rows(step, _mesh(number, world_size), text)]
 
 
 def trace_document(
@@ -127,67 +126,69 @@ def trace_document(
     balance: Balance = "rows",
     strict: bool = True,
 ) -> list[Appearance]:
-    """Where a document comes up in the run, by step: nothing if it is in no row, comes up after the end, or is left out.
+    """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
 
-    Looks through the keys of those shards that may hold it: one or two, where the snapshot knows their hash ranges.
+    Searches the shards that may hold the document: one or two, where the snapshot has their hash ranges.
 
     Args:
         output, global_batch_size, state, seed, balance: as for `trace_step`.
-        key: the document's, 32 hex digits, or the path and place that `datapipe trace` prints, as "path:place".
-        num_epochs: how many epochs of its source to look at; by default all of a run that has an end, and one of an endless
-            run.
-        strict: raise SnapshotError where earlier steps of the run drew from rows that this output does not hold.
+        key: of the document, 32 hex digits; or "path:position", as `datapipe trace` prints it.
+        num_epochs: epochs of the source to search; by default all epochs of a finite run, and one of an endless run.
+        strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
-    traced = _Run(output, global_batch_size, state, split, seed, balance)
-    wanted = traced.key_of(key)
-    found = [
-        one
-        for address, piece, start, length in traced.find_pieces(wanted)
-        for one in traced.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
+    traced = _open_run(output, global_batch_size, state, split, seed, balance)
+    document = traced.key_of(key)
+    appearances = [
+        appearance
+        for address, piece, start, length in traced.find_pieces(document)
+        for appearance in traced.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
     ]
     if strict:
-        traced.check_complete(wanted)
-    since = traced.course.lineage.skips.documents.get(wanted.hex())
-    kept = [one for one in found if since is None or one.step < since]
-    return sorted(kept, key=lambda one: (one.step, one.rank, one.row, one.piece))
+        traced.check_complete(document)
+    since = traced.batch_order.lineage.skips.documents.get(document.hex())
+    kept = [appearance for appearance in appearances if since is None or appearance.step < since]
+    return sorted(kept, key=lambda appearance: (appearance.step, appearance.rank, appearance.row, appearance.piece))
 
 
-class _Run:
-    """A run that is traced: its course, and its shards."""
+def _open_run(
+    output: str | Path,
+    global_batch_size: int | None,
+    state: Mapping[str, Any] | None,
+    split: Split,
+    seed: int | None,
+    balance: Balance,
+) -> _TracedRun:
+    """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
+    root = Root(str(output))
+    snapshot = read_snapshot(root)
+    if state is not None:
+        saved, lineage = read_state(state)
+        saved_split: Split = "train" if saved.split == "train" else "validation"
+        inventory = Inventory(snapshot, saved_split, saved.seed, saved.window_shards)
+        check_same_rows(lineage, inventory)
+        order = BatchOrder(inventory, lineage)
+    elif global_batch_size is not None and global_batch_size >= 1:
+        inventory = Inventory(snapshot, split, snapshot.seed if seed is None else seed, snapshot.window_shards)
+        order = begin_run(inventory, recipe_of(snapshot), global_batch_size, Skips())
+    else:
+        raise UserError(
+            f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
+            f"loader's state (--state FILE)."
+        )
+    return _TracedRun(root, snapshot, order, balance)
 
-    def __init__(
-        self,
-        output: str | Path,
-        global_batch_size: int | None,
-        state: Mapping[str, Any] | None,
-        split: Split,
-        seed: int | None,
-        balance: Balance,
-    ) -> None:
+
+class _TracedRun:
+    """The order of a run, and the shards that it reads."""
+
+    def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, balance: Balance) -> None:
+        self.root, self.snapshot, self.batch_order = root, snapshot, batch_order
         self.balance: Balance = balance
-        self.root = Root(str(output))
-        self.snapshot: Snapshot = read_snapshot(self.root)
-        if state is not None:
-            saved, lineage = read_state(state)
-            inventory = Inventory(
-                self.snapshot, "train" if saved.split == "train" else "validation", saved.seed, saved.window_shards
-            )
-            course.check_rows(lineage, inventory)
-            self.course = Course(inventory, lineage)
-        elif global_batch_size is not None and global_batch_size >= 1:
-            own = self.snapshot.seed if seed is None else seed
-            inventory = Inventory(self.snapshot, split, own, self.snapshot.window_shards)
-            self.course = course.begin(inventory, recipe_of(self.snapshot), global_batch_size, Skips())
-        else:
-            raise UserError(
-                f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
-                f"loader's state (--state FILE)."
-            )
-        self.reader = RowReader(self.root, self.snapshot, self.course.layout)
+        self.reader = RowReader(root, snapshot, batch_order.layout)
 
     @cached_property
     def files(self) -> dict[int, tuple[str, str]]:
-        """(source, path) by file hash, from files.parquet; empty if there is none."""
+        """(source, path) by file hash, from files.parquet; empty if the snapshot has none."""
         if self.snapshot.files is None:
             return {}
         with self.root.open_input(self.snapshot.files.path) as stream:
@@ -197,17 +198,17 @@ class _Run:
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
         """The pieces of one rank's rows."""
-        layout = self.course.layout
-        addresses = self.course.locate(self.samples(step, mesh))
+        layout = self.batch_order.layout
+        addresses = self.batch_order.locate(self.samples(step, mesh))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
-        left_out = set(self.course.left_out_documents(step))
+        left_out = set(self.batch_order.left_out_documents(step))
         for row in range(len(addresses)):
-            shard, at = layout.shards[shards[row]], 0
+            shard, stop_token = layout.shards[shards[row]], 0
             first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
             for piece in range(first, stop):
                 key, length = read.keys[piece].tobytes(), int(read.piece_lengths[piece])
-                ids, at = read.tokens[row, at : at + length], at + length
+                start_token, stop_token = stop_token, stop_token + length
                 if key in left_out:
                     continue
                 yield TraceRow(
@@ -219,66 +220,66 @@ class _Run:
                     piece=piece - first,
                     key=key.hex(),
                     path=self.files.get(int.from_bytes(key[:8], "big"), ("", ""))[1],
-                    place=int.from_bytes(key[8:], "big"),
+                    position=int.from_bytes(key[8:], "big"),
                     token_start=int(read.starts[piece]),
                     num_tokens=length,
-                    text=self._decode(ids) if text else "",
+                    text=self._decode(read.tokens[row, start_token:stop_token]) if text else "",
                 )
 
     def samples(self, step: int, mesh: Mesh) -> np.ndarray:
-        """The samples of one rank at a step: (B,) int64, rising."""
+        """The samples of one rank at a step: (B,) int64, ascending."""
         return self._builder(mesh).samples(step)
 
     def _builder(self, mesh: Mesh) -> BatchBuilder:
-        return BatchBuilder(self.course, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
+        return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
 
     def key_of(self, text: str) -> bytes:
-        """The key that hex digits, or "path:place", stand for."""
-        path, _, place = text.rpartition(":")
+        """The key that `text` names: hex digits, or "path:position"."""
+        path, _, position = text.rpartition(":")
         hashes = [file_hash for file_hash, (_, known) in self.files.items() if known == path] if path else []
-        if len(hashes) == 1 and place.isdigit():
-            return hashes[0].to_bytes(8, "big") + int(place).to_bytes(8, "big")
+        if len(hashes) == 1 and position.isdigit():
+            return hashes[0].to_bytes(8, "big") + int(position).to_bytes(8, "big")
         try:
             key = bytes.fromhex(text)
         except ValueError:
             key = b""
         if len(key) != KEY_BYTES:
-            many = f" {len(hashes)} sources have a file '{path}': give the key." if len(hashes) > 1 else ""
-            if place.isdigit() and path and not hashes:
-                many = f" No file of this snapshot is '{path}'."
+            reason = f" {len(hashes)} sources have a file '{path}': give the key." if len(hashes) > 1 else ""
+            if position.isdigit() and path and not hashes:
+                reason = f" This snapshot has no file '{path}'."
             raise UserError(
-                f"'{text}' is no document key: expected {2 * KEY_BYTES} hex digits, or path:place, as `datapipe trace` prints "
-                f"them." + many
+                f"'{text}' is not a document key: expected {2 * KEY_BYTES} hex digits, or path:position, as `datapipe trace` "
+                f"prints them.{reason}"
             )
         return key
 
     def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """(address, piece in its row, start in the document, tokens) of every piece of a document."""
-        layout = self.course.layout
+        """(address, number in the row, start in the document, tokens) of every piece of a document."""
+        layout = self.batch_order.layout
         known = self.files.get(int.from_bytes(key[:8], "big"))
         if known is not None and known[0] not in layout.sources:
             return
         chosen = range(len(layout.sources)) if known is None else [layout.sources.index(known[0])]
         halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
-        place = int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0])
+        hashed = int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0])
         for source in chosen:
             for number in range(*layout.source_shards[source : source + 2]):
                 shard = layout.shards[number]
-                if shard.hashes is None or shard.hashes[0] <= place < shard.hashes[1]:
+                if shard.hashes is None or shard.hashes[0] <= hashed < shard.hashes[1]:
                     for row, piece, start, length in self._find_in(shard, key):
                         yield int(layout.shard_starts[number]) + row, piece, start, length
 
     def appearances(
         self, address: int, num_epochs: int | None, mesh: Mesh, piece: int, start: int, length: int
     ) -> Iterator[Appearance]:
-        """Every step at which the row at `address` comes up."""
-        layout, steps = self.course.layout, self.course.steps
-        shard, shard_row = (int(one[0]) for one in layout.find(np.array([address])))
-        for epoch, sample in self.course.samples_of(address, num_epochs):
+        """Every appearance of the row at `address` in the run."""
+        layout, steps = self.batch_order.layout, self.batch_order.steps
+        shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
+        for epoch, sample in self.batch_order.samples_of(address, num_epochs):
             step = steps.step_of(sample)
             if step is None or steps.is_skipped(step):
                 continue
-            rank, row = self._place(step, sample, mesh.data_size)
+            rank, row = self._rank_and_row(step, sample, mesh.data_size)
             yield Appearance(
                 step=step,
                 rank=rank,
@@ -293,27 +294,27 @@ class _Run:
             )
 
     def check_complete(self, key: bytes) -> None:
-        """Raises SnapshotError where the run drew from rows that are not here, so that more may be known elsewhere."""
+        """Raises SnapshotError if the run drew from rows that this output does not hold, so that appearances may be missing."""
         known = self.files.get(int.from_bytes(key[:8], "big"))
         elsewhere = [
             f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"
-            for first, stop, source, snapshot in self.course.order.drawn_elsewhere()
+            for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
             if known is None or known[0] == source
         ]
         if elsewhere:
             raise SnapshotError(
-                f"this output does not hold all that the run was trained on: {'; '.join(elsewhere)}. "
-                f"Ask the outputs of those snapshots too."
+                f"this output does not hold all rows that the run was trained on: {'; '.join(elsewhere)}. "
+                f"Trace the document in the outputs of those snapshots too."
             )
 
-    def _place(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
-        """The rank that has a sample, and the row it is in."""
+    def _rank_and_row(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
+        """The rank that reads a sample, and its row in that rank's batch."""
         ranks = self._builder(_mesh(0, world_size)).ranks(step)
-        at = sample - self.course.steps.samples(step)[0]
-        return int(ranks[at]), int((ranks[:at] == ranks[at]).sum())
+        index = sample - self.batch_order.steps.samples(step)[0]
+        return int(ranks[index]), int((ranks[:index] == ranks[index]).sum())
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """(row, piece in the row, start in the document, tokens) of the document's pieces in one shard."""
+        """(row, number in the row, start in the document, tokens) of the document's pieces in one shard."""
         wanted = np.frombuffer(key, np.uint64)
         shard = open_shard(self.root, entry, self.snapshot.sequence_length, self.snapshot.tokenizer.fingerprint)
         try:

@@ -1,4 +1,4 @@
-"""`datapipe loader-bench`: whether the data holds the trainer up, and what other prefetch depths would do. For people."""
+"""The output of `datapipe loader-bench`: whether the data is the bottleneck, and the forecast for other prefetch depths."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PERCENTILES = (50, 95, 99, 100)
 
 
 def print_loader_bench(bench: LoaderBench, console: Console) -> None:
-    """Prints the verdict first, then the figures behind it, then the forecast."""
+    """Prints the diagnosis, the figures behind it, and the forecast."""
     stats = bench.stats
-    console.print(Text(f"{stats.verdict}: {stats.reason}", style="bold"), soft_wrap=True)
+    console.print(Text(f"{stats.diagnosis}: {stats.reason}", style="bold"), soft_wrap=True)
     for name, value in _figures(bench):
         console.print(f"  {name:<14} {value}", soft_wrap=True, highlight=False)
     console.print(_forecast_table(bench))
@@ -26,10 +26,10 @@ def print_loader_bench(bench: LoaderBench, console: Console) -> None:
 
 
 def loader_bench_json(bench: LoaderBench) -> dict[str, Any]:
-    """The same for machines."""
+    """The same figures as JSON."""
     stats, total_s = bench.stats, bench.stats.wait_s + bench.stats.compute_s
     return {
-        "verdict": stats.verdict,
+        "diagnosis": stats.diagnosis,
         "reason": stats.reason,
         "step_s": bench.step_s,
         "steps": stats.steps,
@@ -46,13 +46,13 @@ def loader_bench_json(bench: LoaderBench) -> dict[str, Any]:
         "host_memory_bytes": stats.host_memory.bytes,
         "forecasts": [
             {
-                "prefetch": one.prefetch,
-                "wait_s": one.wait_s,
-                "longest_wait_s": one.longest_wait_s,
-                "lost_share": one.lost_share,
-                "host_memory_bytes": one.host_bytes,
+                "prefetch": forecast.prefetch,
+                "wait_s": forecast.wait_s,
+                "longest_wait_s": forecast.longest_wait_s,
+                "lost_share": forecast.lost_share,
+                "host_memory_bytes": forecast.host_bytes,
             }
-            for one in bench.forecasts
+            for forecast in bench.forecasts
         ],
     }
 
@@ -77,14 +77,14 @@ def _forecast_table(bench: LoaderBench) -> Table:
     table = Table(title=f"other prefetch depths, for steps of {bench.step_s * 1e3:g} ms", title_justify="left")
     for column in ("prefetch", "stall ms/step", "longest ms", "of the time", "host MB"):
         table.add_column(column, justify="right")
-    for one in bench.forecasts:
-        here = one.prefetch == bench.stats.depth
+    for forecast in bench.forecasts:
+        is_current = forecast.prefetch == bench.stats.depth
         table.add_row(
-            f"▶ {one.prefetch}" if here else str(one.prefetch),
-            f"{one.wait_s * 1e3:.3f}",
-            f"{one.longest_wait_s * 1e3:.3f}",
-            f"{one.lost_share:.3%}",
-            f"{one.host_bytes / 1e6:,.1f}",
+            f"▶ {forecast.prefetch}" if is_current else str(forecast.prefetch),
+            f"{forecast.wait_s * 1e3:.3f}",
+            f"{forecast.longest_wait_s * 1e3:.3f}",
+            f"{forecast.lost_share:.3%}",
+            f"{forecast.host_bytes / 1e6:,.1f}",
         )
     return table
 
@@ -92,9 +92,9 @@ def _forecast_table(bench: LoaderBench) -> Table:
 def _percentiles(seconds: tuple[float, ...]) -> dict[str, float]:
     if not seconds:
         return {}
-    return {f"p{at}": float(np.percentile(seconds, at)) for at in _PERCENTILES}
+    return {f"p{percentile}": float(np.percentile(seconds, percentile)) for percentile in _PERCENTILES}
 
 
 def _milliseconds(seconds: tuple[float, ...]) -> str:
-    found = ", ".join(f"{name} {value * 1e3:.3f}" for name, value in _percentiles(seconds).items())
-    return f"{found} ms" if found else "one step only"
+    shown = ", ".join(f"{name} {value * 1e3:.3f}" for name, value in _percentiles(seconds).items())
+    return f"{shown} ms" if shown else "one step only"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from datapipe.loader.order.batch_order import begin
+from datapipe.loader.order.batch_order import begin_run
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
@@ -52,7 +52,7 @@ def drawing(snapshot: Snapshot) -> dict[str, Any]:
 def _drawn_tokens(snapshot: Snapshot) -> dict[str, int] | None:
     """Tokens that the loader draws of each source until its end; None where it has none."""
     inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
-    order = begin(inventory, recipe_of(snapshot), 1, Skips()).order
+    order = begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
     if order.num_samples is None:
         return None
     counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))

@@ -1,9 +1,9 @@
-"""Blocks in memory: where the columns of a record batch lie, and rows gathered out of any number of them.
+"""Blocks in memory: the addresses of the columns of a record batch, and a gather of rows from any number of blocks.
 
-    record batch, or rows copied  ──▶  Block: five addresses, the number of pieces  ──▶  gather(blocks, rows)  ──▶  SequenceRows
+    record batch, or copied rows  ──▶  Block: five addresses, the number of pieces  ──▶  gather(blocks, rows)  ──▶  SequenceRows
 
-An address is made only of memory that holds what the columns need, so that kernels may follow it without looking. What it
-points to is read anew each time and believed nothing: see `kernels/loader/gather.py`.
+An address is taken only of memory that is large enough for its column, so kernels need not check it. The values in that memory
+may change under a kernel (a mapped file), so kernels check every value that they use: see `kernels/loader/gather.py`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ TOKENS, OFFSETS = "tokens", "offsets"
 EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
 
 _ALIGNMENT = 8
-"""Arrow aligns every buffer to that, and compiled loops count on it."""
+"""Arrow aligns every buffer to 8 bytes, and compiled loops rely on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRows:
-    """Rows in the order they were asked for; a column that was not asked for is empty.
+    """Rows in the order of the request; a column that was not requested is empty.
 
     Attributes:
-        tokens: (n, S) uint16 or uint32, or as was asked for; padded with the end-of-text id.
-        piece_lengths: (num_pieces,) int32, tokens of each piece of a document.
+        tokens: (n, S) uint16 or uint32, or the requested type; padded with the end-of-text id.
+        piece_lengths: (num_pieces,) int32, tokens of each piece: the part of one document that lies in one row.
         piece_offsets: (n + 1,) int64; row i holds the pieces `piece_offsets[i]` to `piece_offsets[i + 1]`.
         keys: (num_pieces, 16) uint8, the document of each piece.
-        starts: (num_pieces,) int64, where the piece starts in its document.
+        starts: (num_pieces,) int64, the token of its document at which each piece starts.
     """
 
     tokens: np.ndarray
@@ -51,8 +51,8 @@ class Block:
     """One record batch in memory.
 
     Attributes:
-        entry: (BLOCK_WIDTH,) int64, what kernels know of it.
-        kept: what holds its memory.
+        entry: (BLOCK_WIDTH,) int64, the addresses of the columns and the number of pieces, for kernels.
+        kept: the owner of the memory.
         num_bytes: of its columns.
     """
 
@@ -62,11 +62,11 @@ class Block:
 
 
 def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | None:
-    """The block that a record batch of `schemas.sequences` is, or None if its columns are not where they can be read.
+    """The block of a record batch of `schemas.sequences`; None if a column is misaligned, too short or outside the file.
 
     Args:
-        batch: as `shard_file.Shard` gives it: whole, with lists of one and the same number of pieces.
-        within: the mapped file that must hold all of it, and holds its memory; else the batch does.
+        batch: a whole batch of `shard_file.Shard`, whose lists have the same number of pieces.
+        within: the mapped file that must contain all columns and owns their memory. None: the batch owns it.
     """
     tokens, lengths, keys, starts = (batch.column(name) for name in (TOKENS, LENGTHS, KEYS, STARTS))
     num_pieces = len(lengths.values)
@@ -78,25 +78,25 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
         (keys.values, 1, KEY_BYTES * num_pieces),
         (starts.values, 1, 8 * num_pieces),
     )
-    places: list[int] = []
+    addresses: list[int] = []
     for array, number, num_bytes in wanted:
         buffer = array.buffers()[number]
-        place = 0 if buffer is None else buffer.address
-        sound = array.offset == 0 and place % _ALIGNMENT == 0 and (0 if buffer is None else buffer.size) >= num_bytes
+        address = 0 if buffer is None else buffer.address
+        sound = array.offset == 0 and address % _ALIGNMENT == 0 and (0 if buffer is None else buffer.size) >= num_bytes
         if num_bytes and within is not None:
-            sound = sound and within.address <= place and place + num_bytes <= within.address + within.size
-        if not sound or (num_bytes and place == 0):
+            sound = sound and within.address <= address and address + num_bytes <= within.address + within.size
+        if not sound or (num_bytes and address == 0):
             return None
-        places.append(place)
+        addresses.append(address)
     return Block(
-        np.array([*places, num_pieces], np.int64),
+        np.array([*addresses, num_pieces], np.int64),
         kept=batch if within is None else within,
         num_bytes=sum(num_bytes for _, _, num_bytes in wanted),
     )
 
 
 def block_of_rows(rows: SequenceRows) -> Block:
-    """Rows that were copied, as a block of their own; of the columns that they have."""
+    """Copied rows as a block of their own, with the columns that they have."""
     offsets = rows.piece_offsets.astype(np.int32)
     columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
     entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths)], np.int64)
@@ -115,16 +115,15 @@ def gather(
     allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     name: Callable[[int], str],
 ) -> SequenceRows:
-    """Copies rows out of blocks. Raises CorruptionError for one that points outside its block.
+    """Copies rows out of blocks. Raises CorruptionError for a row that points outside its block.
 
     Args:
-        blocks: (n,) int64, addresses of entries of blocks that the caller keeps.
+        blocks: (n,) int64, address of the entry of each row's block; the caller keeps the blocks alive.
         rows: (n,) int64, the row in each block.
         stored: type of the ids in the blocks.
-        wanted: the columns to read; of the pieces, nothing is touched that these do not need.
-        dtype: of `tokens`: `stored` by default, int32 or int64.
-        allocate: makes the array of `tokens`.
-        name: the shard of row i of these, for the message.
+        wanted: the columns to read; no others are touched.
+        dtype, allocate: type of `tokens` (`stored`, int32 or int64), and the function that creates the array.
+        name: index into `rows` -> path of its shard, for the message.
     """
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
@@ -163,8 +162,8 @@ def _rows_of(
 def _check(bad_row: int, name: Callable[[int], str]) -> None:
     if bad_row >= 0:
         raise CorruptionError(
-            f"{name(bad_row)}: a row points outside its record batch. `datapipe verify` checks all shards; "
-            f"delete the file and run the mixture again to restore it"
+            f"{name(bad_row)}: a row points outside its record batch. Delete the file and run the mixture again to restore "
+            f"it; `datapipe verify` checks all shards"
         )
 
 

@@ -21,7 +21,7 @@ def bytes_checksum(content: bytes | memoryview) -> str:
 
 
 def file_checksum(root: Root, relative: str) -> tuple[str, int]:
-    """Checksum and size in bytes of a file, read in pieces of 8 MiB. Raises FileNotFoundError or OSError."""
+    """Checksum and size in bytes of a file, read in chunks of 8 MiB. Raises FileNotFoundError or OSError."""
     hasher, size = xxhash.xxh3_128(), 0
     with root.open_input(relative) as stream:
         while chunk := stream.read_buffer(_CHUNK_BYTES):
@@ -31,9 +31,9 @@ def file_checksum(root: Root, relative: str) -> tuple[str, int]:
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:
-    """Checksum of rows of `schemas.sequences`: their values, not how a file lays them out. A slice counts from its start.
+    """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A slice counts from its start.
 
-    Whatever a damaged file claims, nothing outside the batch is read.
+    A damaged file cannot make this read outside the batch.
     """
     hasher = xxhash.xxh3_128()
     hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)

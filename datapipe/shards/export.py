@@ -1,17 +1,17 @@
-"""A snapshot in another format: read front to back, block by block, each held against its checksum, and written anew.
+"""A snapshot in another format: read front to back, each block compared with its checksum, and written again.
 
     shards/<source>/… ─▶ record batches ─▶ rows as they are ────────▶ ShardWriter ─▶ shards/<source>/… + snapshot.json
                                         ├▶ documents, joined again ─▶ MegatronWriter ─▶ <source>/<split>.bin, .idx
                                         └▶ rows as sequences ───────▶ MegatronWriter    (`rows`)
 
-Arrow and Parquet exports are snapshots: the loader streams them, and of one that was exported whole it gives the very batches
-of the original. Where no size is asked for, each shard becomes one, since an order in windows goes by shards; with a size, rows
-keep their order and their stratum, so the batches are the same as long as one window holds all shards. A Megatron export has
-documents as sequences, each ended by the end-of-text token, in the order of the snapshot: shards by path, rows, pieces; one
-that was cut comes where its last piece is found. With `rows`, a sequence is a row of exactly S tokens, padding included: row
-i is sequence i.
+Arrow and Parquet exports are snapshots. The loader streams them, and an export of all sources has the batches of the original.
+Without a size, each shard becomes one shard, since windows are made of shards. With a size, rows keep their order and their
+stratum, so the batches are the same if one window holds all shards. A Megatron export has documents as sequences, each ended by
+the end-of-text token, in the order of the snapshot: shards by path, rows, pieces. A document that was cut comes where its last
+piece lies. With `rows`, sequence i is row i with exactly S tokens, padding included.
 
-The snapshot is only read. What marks an export as finished is written last: snapshot.json, or for Megatron tokenizer.json.
+The snapshot is only read. The file that marks an export as finished is written last: snapshot.json, or for Megatron
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ ExportFormat = Literal["megatron", "parquet", "arrow"]
 Split = Literal["train", "validation"]
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
-_MOST_FILES = 100_000  # five digits in a shard's name, which are its place in the order
+_MOST_FILES = 100_000  # the number in a shard's name has five digits, and names decide the order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What to export, and how.
+class ExportRequest:
+    """The parts of a snapshot to export, and the format.
 
     Attributes:
         source, split: only these; None: all.
         target_bytes: size of a file; None: a file for each shard, or for Megatron no limit.
-        rows: of Megatron, packed rows as sequences instead of documents.
+        rows: for Megatron: packed rows as sequences instead of documents.
     """
 
     format: ExportFormat
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedSplit:
-    """What was written of one split of one source; `tokens` counts padding only where rows are sequences."""
+    """The files of one split of one source; `tokens` counts padding only where rows are sequences."""
 
     source: str
     split: Split
@@ -73,28 +73,28 @@ class ExportedSplit:
 
 
 def export_snapshot(
-    root: Root, snapshot: Snapshot, target: Root, wanted: Wanted, progress: Callable[[str], None] | None = None
+    root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, progress: Callable[[str], None] | None = None
 ) -> list[ExportedSplit]:
-    """Writes the export. Raises UserError for a request that cannot be met, CorruptionError for damaged shards.
+    """Writes the export. Raises UserError for an impossible request, CorruptionError for damaged shards.
 
     Args:
-        target: an empty folder, or one that is not there yet.
+        target: an empty folder, or one that does not exist yet.
         progress: called with the path of each shard before it is read.
     """
     parts = _parts(snapshot, wanted)
     _check_target(root, target)
-    tokenizer = _committed(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint)
+    tokenizer = _read_checked(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
     for source, split in parts:
-        entries, tell = snapshot.shards_of(source, split), progress or (lambda path: None)
+        entries, report = snapshot.shards_of(source, split), progress or (lambda path: None)
         if wanted.format == "megatron":
-            batches = _batches(root, snapshot, entries, tell)
+            batches = _batches(root, snapshot, entries, report)
             exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
         else:
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
-                written += _write_shards(target, snapshot, wanted, number, group, _batches(root, snapshot, group, tell))
+                written += _write_shards(target, snapshot, wanted, number, group, _batches(root, snapshot, group, report))
             files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
             exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
             shards += written
@@ -106,27 +106,30 @@ def export_snapshot(
     return exported
 
 
-def _parts(snapshot: Snapshot, wanted: Wanted) -> list[tuple[str, Split]]:
-    """Source and split of all that is to be written, in the order of names."""
+def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]:
+    """Source and split of each part of the export, sorted by name."""
     if wanted.source is not None and wanted.source not in snapshot.sources:
         known = ", ".join(sorted(snapshot.sources))
         raise UserError(f"no source '{wanted.source}'.{suggest(wanted.source, snapshot.sources)} Expected one of: {known}")
     if wanted.rows and wanted.format != "megatron":
-        raise UserError(f"--rows goes with --format megatron; {wanted.format} shards hold packed rows in any case")
+        raise UserError(f"--rows requires --format megatron: {wanted.format} shards always hold packed rows. Leave out --rows")
     sources = sorted(snapshot.sources) if wanted.source is None else [wanted.source]
     splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
     parts: list[tuple[str, Split]] = [
         (source, split) for source in sources for split in splits if snapshot.shards_of(source, split)
     ]
     if not parts:
-        raise UserError(f"nothing to export: the snapshot has no {' or '.join(splits)} shard of {', '.join(sources)}")
+        raise UserError(
+            f"nothing to export: the snapshot has no {' or '.join(splits)} shard of {', '.join(sources)}. Choose another "
+            f"source or split"
+        )
     for source, split in parts if wanted.format != "megatron" and wanted.target_bytes is not None else ():
         id_bytes = schemas.token_type(snapshot.tokenizer.vocab_size).bit_width // 8
         rows_per_file = max(1, wanted.target_bytes // (snapshot.sequence_length * id_bytes))
         rows = sum(shard.sequences for shard in snapshot.shards_of(source, split))
         if rows > rows_per_file * _MOST_FILES:
             raise UserError(
-                f"--target-bytes {wanted.target_bytes} makes more than {_MOST_FILES} files of '{source}': give more"
+                f"--target-bytes {wanted.target_bytes} would make more than {_MOST_FILES} files of '{source}'. Give more"
             )
     return parts
 
@@ -134,51 +137,54 @@ def _parts(snapshot: Snapshot, wanted: Wanted) -> list[tuple[str, Split]]:
 def _check_target(root: Root, target: Root) -> None:
     same_store = type(target.filesystem) is type(root.filesystem)
     if same_store and f"{target.path()}/".startswith(f"{root.path()}/"):
-        raise UserError(f"--to {target.url} is inside the snapshot, which an export leaves as it is. Give a folder outside")
+        raise UserError(f"--to {target.url} is inside the snapshot, which an export does not change. Give a folder outside")
     if target.local is not None and target.local.is_file():
-        raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that is not there yet")
+        raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that does not exist yet")
     if target.local is not None:
         _check_folder(target.url, target.local)
-    there = target.list_files("")
-    if there:
+    existing = target.list_files("")
+    if existing:
         raise UserError(
-            f"--to {target.url}: not empty: {there[0][0]} and {len(there) - 1} more files are there. "
-            f"Expected an empty folder, or one that is not there yet; delete what an export that was stopped has left"
+            f"--to {target.url}: not empty: it holds {existing[0][0]} and {len(existing) - 1} more files. "
+            f"Expected an empty folder, or one that does not exist yet; delete the files of an interrupted export"
         )
 
 
-def _committed(root: Root, path: str, checksum: str) -> bytes:
-    """A file beside the shards, held against its checksum."""
+def _read_checked(root: Root, path: str, checksum: str) -> bytes:
+    """A file beside the shards. Raises CorruptionError if its checksum is wrong."""
     try:
         content = root.read_bytes(path)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it") from error
     if bytes_checksum(content) != checksum:
-        raise CorruptionError(f"{path}: not what was committed. Delete the file and run the mixture again to restore it")
+        raise CorruptionError(
+            f"{path}: checksum {bytes_checksum(content)}, expected {checksum}. Delete the file and run the mixture again to "
+            f"restore it"
+        )
     return content
 
 
 def _check_folder(url: str, folder: Path) -> None:
-    """Refuses a folder below another snapshot, also by way of links, and makes it, so that it is known that it can be."""
+    """Raises UserError for a folder below another snapshot (links resolved) or one that cannot be written. Creates it."""
     resolved = folder.resolve()
     for above in (resolved, *resolved.parents):
         if (above / SNAPSHOT).is_file() and above != resolved:
             raise UserError(
-                f"--to {url} is inside the snapshot {above}, which an export leaves as it is. Give a folder outside"
+                f"--to {url} is inside the snapshot {above}, which an export does not change. Give a folder outside"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a folder that can") from error
+        raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a writable folder") from error
 
 
 def _batches(
-    root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], tell: Callable[[str], None]
+    root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], report: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
     for entry in entries:
-        tell(entry.path)
+        report(entry.path)
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
         try:
             for number in range(shard.num_batches):
@@ -188,7 +194,7 @@ def _batches(
 
 
 def _write_megatron(
-    target: Root, snapshot: Snapshot, wanted: Wanted, source: str, split: Split, batches: Iterator[pa.RecordBatch]
+    target: Root, snapshot: Snapshot, wanted: ExportRequest, source: str, split: Split, batches: Iterator[pa.RecordBatch]
 ) -> ExportedSplit:
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
@@ -214,8 +220,8 @@ def _write_megatron(
     )
 
 
-def _groups(entries: tuple[ShardEntry, ...], wanted: Wanted) -> list[tuple[ShardEntry, ...]]:
-    """Shards of one source and split that are written as one run of rows: each alone, or neighbours that are alike."""
+def _groups(entries: tuple[ShardEntry, ...], wanted: ExportRequest) -> list[tuple[ShardEntry, ...]]:
+    """Shards whose rows are written one after another: each shard alone, or neighbours of one piece length and stratum."""
     if wanted.target_bytes is None:
         return [(entry,) for entry in entries]
     return [tuple(group) for _, group in groupby(entries, key=lambda entry: (entry.piece_length, entry.stratum))]
@@ -224,65 +230,65 @@ def _groups(entries: tuple[ShardEntry, ...], wanted: Wanted) -> list[tuple[Shard
 def _write_shards(
     target: Root,
     snapshot: Snapshot,
-    wanted: Wanted,
+    wanted: ExportRequest,
     number: int,
     group: tuple[ShardEntry, ...],
     batches: Iterator[pa.RecordBatch],
 ) -> list[ShardEntry]:
-    """Writes group `number`, and returns the manifest's lines of it; a shard that is written alone keeps its name."""
+    """Writes group `number` and returns its manifest entries. A shard that is written alone keeps its name."""
     assert wanted.format != "megatron"
-    one, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
+    first, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
     schema = shard_schema(
-        id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, one.source, one.piece_length, one.stratum
+        id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.piece_length, first.stratum
     )
     if wanted.target_bytes is None:
-        prefix, _, first = one.path.rpartition(".")[0].rpartition("-")
-        target_bytes, hashes = one.sequences * snapshot.sequence_length * id_type.bit_width // 8, one.hashes
+        prefix, _, first_number = first.path.rpartition(".")[0].rpartition("-")
+        target_bytes, hashes = first.sequences * snapshot.sequence_length * id_type.bit_width // 8, first.hashes
     else:
-        prefix, first = f"shards/{one.source}/{shard_name(one.split, number, one.piece_length, one.stratum)}", 0
-        target_bytes, hashes = wanted.target_bytes, None
-    writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first))
+        prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
+        first_number, target_bytes, hashes = 0, wanted.target_bytes, None
+    writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
     try:
         for batch in batches:
             writer.append(batch)
-        return [_entry(shard, one, hashes) for shard in writer.finish()]
+        return [_entry(shard, first, hashes) for shard in writer.finish()]
     except BaseException:
         writer.abort()
         raise
 
 
-def _entry(shard: WrittenShard, of: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:
-    """The line of a written shard: what holds of all of its group is as it was, the rest is its own."""
+def _entry(shard: WrittenShard, original: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:
+    """The manifest entry of a written shard. Source, split, piece length and stratum are those of an original of its group."""
     return ShardEntry(
         path=shard.path,
-        source=of.source,
-        split=of.split,
+        source=original.source,
+        split=original.split,
         sequences=shard.sequences,
         tokens=shard.tokens,
         documents=shard.documents,
         bytes=shard.bytes,
         checksum=shard.checksum,
-        piece_length=of.piece_length,
-        stratum=of.stratum,
+        piece_length=original.piece_length,
+        stratum=original.stratum,
         hashes=hashes,
     )
 
 
 def _sync(target: Root) -> None:
-    """Everything is on the disk before the file that says so."""
+    """Syncs all files, before the file that marks the export as finished is written."""
     if target.local is not None:
         for path, _ in target.list_files(""):
             sync_file(target.local / path)
 
 
 def _write_manifest(
-    root: Root, target: Root, snapshot: Snapshot, wanted: Wanted, shards: list[ShardEntry], tokenizer: bytes
+    root: Root, target: Root, snapshot: Snapshot, wanted: ExportRequest, shards: list[ShardEntry], tokenizer: bytes
 ) -> None:
-    """The export as a snapshot; one of a single source has the weight to itself."""
+    """Writes the manifest of the export; a single source gets weight 1."""
     assert wanted.format != "megatron"
     target.write_atomic(snapshot.tokenizer.path, tokenizer)
     if snapshot.files is not None:
-        target.write_atomic(snapshot.files.path, _committed(root, snapshot.files.path, snapshot.files.checksum))
+        target.write_atomic(snapshot.files.path, _read_checked(root, snapshot.files.path, snapshot.files.checksum))
     content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}

@@ -1,4 +1,4 @@
-"""snapshot.json: the immutable manifest, written last. Whoever holds it can find, check and order every shard.
+"""snapshot.json: the immutable manifest, written last. It is enough to find, check and order every shard.
 
     snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
                   ── sources{}    weight, max_epochs, license, synthetic
@@ -6,8 +6,8 @@
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
                   ── files        files.parquet: first half of a document key -> source and path
 
-Its fingerprint covers every field but itself and holds no path outside the output and no time, so two runs that made the
-same bytes made the same snapshot.
+The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
+same bytes write the same snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERSION = 2
 
 
 def _inside(path: str) -> str:
-    """A path that stays inside the output: what is read of a stranger's manifest is never a way out of it."""
+    """Raises ValueError for a path outside the output, so that an untrusted manifest cannot name other files."""
     if path.startswith("/") or "\\" in path or "\0" in path or not all(part not in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"the path '{path}' does not lie inside the output")
     return path
@@ -48,7 +48,7 @@ def _inside(path: str) -> str:
 
 def _source_name(name: str) -> str:
     if "/" in _inside(name):
-        raise ValueError(f"'{name}' is no name of a source")
+        raise ValueError(f"'{name}' is not a source name")
     return name
 
 
@@ -64,12 +64,12 @@ class ShardEntry(_Record):
     """One shard file.
 
     Attributes:
-        tokens: of documents, padding apart.
-        documents: those that start in it.
-        piece_length: tokens of every piece in it, where packing put pieces of one length together; else not written at all.
-        stratum: which part of its source it belongs to, from 0, where the source is cut into strata; else not written at all.
-        hashes: start and stop of the range that its documents lie in, by the keyed hash that shuffles them, so that one
-            document is looked for in few shards; not written where it is not known.
+        tokens: tokens of documents, without padding.
+        documents: documents that start in the shard.
+        piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
+        stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
+        hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
+            up in few shards; absent if unknown.
     """
 
     path: InsidePath
@@ -90,13 +90,13 @@ class ShardEntry(_Record):
 
 
 class Strata(_Record):
-    """How a source is cut into parts by a number that each document carries, and how those are drawn.
+    """How a source is cut into strata by a numeric column of its documents, and how the strata are drawn.
 
     Attributes:
-        column: the number: a score, a cluster size.
+        column: name of the column: a score, a cluster size.
         bounds: ascending; stratum i holds bounds[i - 1] <= number < bounds[i].
-        repeats: how often each stratum comes up in one epoch of the source; one each by default.
-        order: of the strata in an epoch: all mixed, or from the lowest to the highest, or the other way round.
+        repeats: repetitions of each stratum in one epoch of the source.
+        order: of the strata in an epoch: all mixed, lowest first, or highest first.
     """
 
     column: str
@@ -106,7 +106,7 @@ class Strata(_Record):
 
 
 class SourceEntry(_Record):
-    """What the loader must know of a source. `weight` is an exact integer share; see `Phase`."""
+    """The options of a source that the loader needs. `weight` is an exact integer share; see `Phase`."""
 
     weight: int
     max_epochs: float | None = None
@@ -116,7 +116,7 @@ class SourceEntry(_Record):
 
 
 class Phase(_Record):
-    """Weights that hold until token position `until_tokens` of the whole run (None: for ever)."""
+    """Weights that hold until token position `until_tokens` of the run (None: to its end)."""
 
     until_tokens: int | None
     weights: dict[str, int]
@@ -139,9 +139,9 @@ class Snapshot(_Record):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`.
 
     Attributes:
-        exhausted: what becomes of a source that has been through its `max_epochs`: training stops there, or is refused from the
-            beginning, or goes on with the other sources in its place.
-        window_shards: the loader's order mixes this many shards of a source at a time; 0 for all of them.
+        exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
+            continues with the other sources.
+        window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
     """
 
     format: Literal["datapipe-snapshot"] = FORMAT
@@ -167,7 +167,7 @@ class Snapshot(_Record):
             raise ValueError("a shard is listed twice")
         strangers = {shard.source for shard in self.shards} - set(self.sources)
         if strangers:
-            raise ValueError(f"shards of '{min(strangers)}', which is no source")
+            raise ValueError(f"shards of '{min(strangers)}', which is not a source")
         return self
 
     def sealed(self) -> Snapshot:
@@ -175,13 +175,13 @@ class Snapshot(_Record):
         return self.model_copy(update={"fingerprint": self.digest()})
 
     def digest(self) -> str:
-        """Full-width digest of every field but the fingerprint itself."""
+        """Full-width digest of every field but the fingerprint."""
         return _digest(self.model_dump(mode="json"))
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
-        """The shards of a source in the order of their rows: by path."""
-        found = (shard for shard in self.shards if shard.source == source and shard.split == split)
-        return tuple(sorted(found, key=lambda shard: shard.path))
+        """The shards of a source, in the order of their rows: by path."""
+        shards = (shard for shard in self.shards if shard.source == source and shard.split == split)
+        return tuple(sorted(shards, key=lambda shard: shard.path))
 
     def to_json(self) -> bytes:
         return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
@@ -189,7 +189,7 @@ class Snapshot(_Record):
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Many objects are made and none is garbage: looking through all of them again and again takes as long as making them."""
+    """Pauses the garbage collector: while many live objects are made, its scans take as long as making them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -205,13 +205,13 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read_snapshot(root: Root) -> Snapshot:
-    """The snapshot of an output. Raises SnapshotError where there is none, or where it was edited or torn."""
+    """The snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated."""
     try:
         content = root.read_bytes(SNAPSHOT)
     except FileNotFoundError as error:
         raise SnapshotError(
-            f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run; "
-            f"run `datapipe run MIXTURE.yaml` (again, if it was stopped: it resumes) and give its output."
+            f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
+            f"(a stopped run resumes) and give its output."
         ) from error
     try:
         with _collector_paused():
@@ -219,18 +219,18 @@ def read_snapshot(root: Root) -> Snapshot:
             digest = _digest(json.loads(content))
     except ValidationError as error:
         raise SnapshotError(
-            f"{root.url}/{SNAPSHOT}: not a snapshot this version can read: {error.errors()[0]['msg']} "
+            f"{root.url}/{SNAPSHOT}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
             f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
         ) from error
-    # of the text and not of the record: what is written holds every field, and 16,000 shards take 45 ms and not 75
+    # the digest is of the text, which holds every field: serialising the record again takes longer for many shards
     if snapshot.fingerprint != digest:
         raise SnapshotError(
-            f"{root.url}/{SNAPSHOT}: its content does not match its own fingerprint, so it was edited or damaged. "
+            f"{root.url}/{SNAPSHOT}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
     return snapshot
 
 
 def length_folders(root: Root) -> list[str]:
-    """Folders of an output that are there for snapshots of further sequence lengths: "length-8192", and so on."""
+    """Folders of an output that hold snapshots of further sequence lengths: "length-8192" and so on."""
     return [folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder)]

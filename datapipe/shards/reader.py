@@ -1,13 +1,14 @@
-"""Reading one shard block by block; `loader/reading.py` puts many of them together.
+"""Reads one shard block by block; `loader/reading.py` reads from many shards.
 
-    local Arrow            the file is mapped; a block is checked once and then is a place in the file
-    Parquet, or remote     a block is read, checked as it arrives, and kept for a while
+    local Arrow            the file is mapped; a block is checked once and then is a region of the map
+    Parquet, or remote     a block is read, checked as it arrives, and cached
 
-A file is held against the manifest before its first row (`shard_file.open_shard`), and a block against its checksum before its
-first row. For a mapped file that reads all of the block, about 4 MiB: 0.4 ms where the file is in memory, once.
+A file is compared with the manifest before its first row is read (`shard_file.open_shard`), and a block with its checksum
+before its first row is read. The check of a mapped block reads all of it, about 4 MiB, once.
 
-A file that is cut short, or written over, while it is mapped cannot be guarded against: the kernel ends a process that reads
-past its end (SIGBUS). Replace a shard under a reader by renaming another file to its name; the map keeps the bytes it had.
+Nothing protects against a file that is truncated or overwritten while it is mapped: the operating system ends a process that
+reads past the end of a mapped file (SIGBUS). To replace a shard in use, rename another file to its name; the map keeps the old
+bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.storage import Root
 
 CACHE_BYTES = 256 << 20
-"""Record batches and row groups that all readers of Parquet or of object stores in this process keep between them."""
+"""Limit of the blocks that all readers of Parquet or of object stores in this process cache together."""
 
 
 class ShardReader:
-    """Rows of one shard of a snapshot; opened by its first use. Several threads may use it at once.
+    """Rows of one shard of a snapshot. The first use opens the file. Several threads may use a reader at once.
 
     Args:
-        entry: its line in the manifest.
-        sequence_length, tokenizer_fingerprint: those of the snapshot.
-        check: whether blocks are held against their checksums.
-        local: a whole copy of the file, read in its place.
+        entry: of the manifest.
+        sequence_length, tokenizer_fingerprint: of the snapshot.
+        check: whether to compare blocks with their checksums.
+        local: a complete copy of the file to read instead.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ShardReader:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether blocks are places in a mapped file, which last as long as this reader is open."""
+        """Whether blocks are regions of a mapped file, which are valid while this reader is open."""
         return isinstance(self._opened(), _Mapped)
 
     @property
@@ -76,11 +77,11 @@ class ShardReader:
         return self._opened().id_dtype
 
     def open(self) -> None:
-        """Opens and checks the file. Raises SnapshotError for one of other data, CorruptionError for a damaged one."""
+        """Opens and checks the file. Raises SnapshotError for a file of other data, CorruptionError for a damaged file."""
         self._opened()
 
     def block(self, number: int) -> Block:
-        """Block `number`, checked: of a mapped file checked at each call, so the caller remembers it."""
+        """Block `number`, checked. A block of a mapped file is checked at each call, so callers keep it."""
         return self._opened().block(number)
 
     def read(self, rows: np.ndarray, wanted: Set[str] = EVERY_COLUMN) -> SequenceRows:
@@ -89,27 +90,33 @@ class ShardReader:
             raise IndexError(f"{self.entry.path}: rows {rows.min()} to {rows.max()} of {self.num_rows}")
         blocks, within = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         kept = list(self.take(np.ascontiguousarray(rows, np.int64), wanted, blocks, within))
-        found = self._gather(blocks, within, wanted)
-        del kept  # until here: it holds what `blocks` points to
-        return found
+        sequences = self._gather(blocks, within, wanted)
+        del kept  # the memory that `blocks` points to must live until here
+        return sequences
 
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
-        """Copies of `rows`, one block at a time in memory; says where each is in `blocks` and `within`, both (n,) int64.
+        """Copies `rows`, with one block at a time in memory.
 
-        Returns what holds them.
+        Args:
+            blocks: (n,) int64, set to the address of the entry of the copied block that holds each row.
+            within: (n,) int64, set to the row in that block.
+
+        Returns:
+            The copied blocks, which own the memory.
         """
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []
         for number in np.unique(numbers).tolist():
-            here = np.flatnonzero(numbers == number)
+            requests = np.flatnonzero(numbers == number)
             block = self.block(number)
-            copied = block_of_rows(self._gather(np.full(len(here), block.entry.ctypes.data), row_in_block[here], wanted))
-            blocks[here], within[here] = copied.entry.ctypes.data, np.arange(len(here))
+            addresses = np.full(len(requests), block.entry.ctypes.data)
+            copied = block_of_rows(self._gather(addresses, row_in_block[requests], wanted))
+            blocks[requests], within[requests] = copied.entry.ctypes.data, np.arange(len(requests))
             kept.append(copied)
         return kept
 
     def close(self) -> None:
-        """Lets go of the file; what was read stays valid, and reading again opens it again."""
+        """Closes the file. Rows that were read stay valid, and the next read opens the file again."""
         with self._lock:
             source, self._source = self._source, None
         if source is not None:
@@ -138,7 +145,7 @@ class ShardReader:
 
 
 class _Source:
-    """What both ways of reading have in common."""
+    """An open shard; the base of the two ways of reading."""
 
     def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
         self._root, self._entry, self._check, self._local = root, entry, check, local
@@ -151,42 +158,42 @@ class _Source:
         block = block_of_batch(batch, within)
         if block is None:
             raise CorruptionError(
-                f"{self._entry.path}: {shard.rows_of(number)} are not laid out as a shard's. "
+                f"{self._entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
                 f"Delete the file and run the mixture again to restore it"
             )
         return block
 
 
 class _Mapped(_Source):
-    """A local Arrow file, mapped until the last reference to this goes."""
+    """A local Arrow file, mapped as long as this object lives."""
 
     def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
         super().__init__(root, entry, shard, check, local)
         self._shard = shard
         if shard.num_batches:
-            shard.batch(shard.num_batches - 1)  # the one that shows whether there are as many rows as the manifest says
-        shard.close()  # the descriptor; the bytes stay mapped
+            shard.batch(shard.num_batches - 1)  # the last batch shows whether the number of rows is that of the manifest
+        shard.close()  # closes the descriptor; the bytes stay mapped
 
     def block(self, number: int) -> Block:
         with self._lock:
             return self._read(self._shard, number, self._shard.mapped)
 
     def close(self) -> None:
-        """The bytes are unmapped when nobody holds this."""
+        """Does nothing: the bytes are unmapped with the last reference to this object."""
 
 
 class _Streamed(_Source):
-    """A file read block by block, which `_BlockCache` keeps for a while."""
+    """A file whose blocks are read one by one and cached in `_BlockCache`."""
 
     def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
         super().__init__(root, entry, shard, check, local)
-        self._idle = [shard]  # one handle for each thread that ever read at the same time as others
+        self._idle = [shard]  # handles that no thread uses; there are as many as threads that read at the same time
         self._closed = False
         self._owner = next(_OWNERS)
 
     def block(self, number: int) -> Block:
-        found = _CACHE.get(self._owner, number)
-        return found if found is not None else self._fetch(number)
+        cached = _CACHE.get(self._owner, number)
+        return cached if cached is not None else self._fetch(number)
 
     def close(self) -> None:
         with self._lock:
@@ -201,7 +208,7 @@ class _Streamed(_Source):
         with self._lock:
             shard = self._idle.pop() if self._idle else None
         if shard is None:
-            shard = Shard(self._root, self._entry, self._local)
+            shard = Shard.open(self._root, self._entry, self._local)
         try:
             block = self._read(shard, number, None)
         except BaseException:
@@ -217,7 +224,7 @@ class _Streamed(_Source):
 
 
 class _BlockCache:
-    """The blocks last used, of all files together, up to a number of bytes."""
+    """The least-recently-used cache of blocks of all files, limited in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -246,7 +253,7 @@ class _BlockCache:
                 self._remove(name)
 
     def begin_afresh(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock, in the midst of a change."""
+        """Resets the cache in a forked child: a thread of the parent may hold the lock, in the middle of a change."""
         self._lock, self._blocks, self._bytes = threading.Lock(), OrderedDict(), 0
 
     def _remove(self, name: tuple[int, int]) -> None:
@@ -256,4 +263,4 @@ class _BlockCache:
 
 _CACHE = _BlockCache(CACHE_BYTES)
 os.register_at_fork(after_in_child=_CACHE.begin_afresh)
-_OWNERS = itertools.count()  # never used twice, as an id() is: readers may go without being closed
+_OWNERS = itertools.count()  # unlike an id(), never used twice: a reader may be freed without being closed

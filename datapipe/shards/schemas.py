@@ -1,8 +1,8 @@
 """The Arrow schemas of everything the engine writes, in the order of the data path.
 
 documents   key, id, text, kept and added columns                       work/, one file per task
-drops       which document, by which rule, what it measured             work/
-quarantine  what could not be read or processed, and why                work/
+drops       dropped document, rule, measured value, threshold           work/
+quarantine  documents that could not be read or processed, and why      work/
 tokens      hash, key, tokens: the exchange before packing              work/
 sequences   rows of exactly S tokens, with the documents they hold      shards/
 """
@@ -26,7 +26,7 @@ DROPS = pa.schema(
         pa.field("survivor", KEY_TYPE),
     ]
 )
-"""One row per dropped document; its text is read again from the source. `survivor` is set by dedup alone."""
+"""One row per dropped document; its text is read again from the source. Only dedup stages set `survivor`."""
 
 QUARANTINE = pa.schema(
     [
@@ -43,14 +43,14 @@ QUARANTINE = pa.schema(
 def token_type(vocab_size: int) -> pa.DataType:
     """uint16 below 65,500 ids, else uint32.
 
-    65,500 and not 65,536: between the two, Megatron's writer and one of its readers disagree on the width
-    (`DType.optimal_dtype` against `GPTDatasetConfig.token_dtype_code`), so a snapshot never sits there.
+    65,500 and not 65,536: for sizes between the two, Megatron's writer and one of its readers disagree on the width
+    (`DType.optimal_dtype` and `GPTDatasetConfig.token_dtype_code`).
     """
     return pa.uint16() if vocab_size < 65_500 else pa.uint32()
 
 
 def tokens(id_type: pa.DataType) -> pa.Schema:
-    """The exchange before packing: one row per tokenized document, `hash` its place in the global shuffle."""
+    """The exchange before packing: one row per tokenized document; `hash` orders the documents of the global shuffle."""
     return pa.schema(
         [
             pa.field("hash", pa.uint64(), nullable=False),
@@ -64,9 +64,9 @@ def sequences(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
     """A shard: one row per packed sequence.
 
     tokens   exactly S ids; past the sum of `lengths` the row is padding (the end-of-text id)
-    lengths  tokens of each piece of a document in this row, in order; every piece has at least one
+    lengths  tokens of each piece in this row, in order, at least 1 each; a piece is the part of one document in one row
     keys     the document of each piece
-    starts   where the piece starts in its document's tokens: 0 but for documents that were split
+    starts   the token of its document at which each piece starts: 0 except for cut documents
     """
     return pa.schema(
         [

@@ -1,9 +1,9 @@
-"""One shard file, Arrow or Parquet: what it says of itself, and opening it with that held against the manifest.
+"""One shard file, Arrow or Parquet: its metadata, and opening it with its metadata checked against the manifest.
 
-Every record batch (Arrow) or row group (Parquet) holds `rows_per_batch` rows and the last one what is left, so
-row -> (batch, row in it) is arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the
-record batch, which comes with it, in Parquet in the footer, which is read first. So one block that was fetched from far away
-is known to be whole without the rest of the file, and a damaged file says which rows are lost.
+Every record batch (Arrow) or row group (Parquet) but the last holds `rows_per_batch` rows, so row -> (batch, row in it) is
+arithmetic in both formats. Each carries the checksum of its rows: in Arrow as metadata of the record batch, in Parquet in the
+footer. So a block from an object store is checked without the rest of the file, and in a damaged file the damaged rows are
+known.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ VERSION_KEY, TOKENIZER_KEY, LENGTH_KEY = b"datapipe.version", b"datapipe.tokeniz
 SOURCE_KEY, ROWS_KEY, PIECE_KEY = b"datapipe.source", b"datapipe.rows_per_batch", b"datapipe.piece_length"
 STRATUM_KEY = b"datapipe.stratum"
 CHECKSUM_KEY = b"datapipe.checksum"
-"""Of a record batch its checksum; of a Parquet file those of its row groups, with spaces between."""
+"""In a record batch: its checksum. In a Parquet file: the checksums of its row groups, separated by spaces."""
 
 
 def identity(
     sequence_length: int, tokenizer_fingerprint: str, piece_length: int | None = None, stratum: int | None = None
 ) -> dict[bytes, bytes]:
-    """What the metadata of a shard must say; the length of its pieces only where all are of one, its stratum if it has one."""
+    """The metadata that a shard must have: its piece length and its stratum only where the shard has one."""
     known = {
         VERSION_KEY: FORMAT_VERSION.encode(),
         TOKENIZER_KEY: tokenizer_fingerprint.encode(),
@@ -46,16 +46,16 @@ def identity(
 def open_shard(
     root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str, local: Path | None = None
 ) -> Shard:
-    """Opens a shard and checks all but its rows. Raises SnapshotError for other data, CorruptionError for damage.
+    """Opens a shard and checks everything but its rows. Raises SnapshotError for other data, CorruptionError for damage.
 
     Args:
-        local: a whole copy of the file, opened in its place.
+        local: a complete copy of the file to open instead.
     """
     size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
         found = "no such file" if size is None else f"{size} bytes"
         raise CorruptionError(f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it")
-    shard = Shard(root, entry, local)
+    shard = Shard.open(root, entry, local)
     try:
         shard.check(sequence_length, tokenizer_fingerprint)
     except BaseException:
@@ -65,33 +65,48 @@ def open_shard(
 
 
 class Shard:
-    """An open file as record batches of constant size. Not for use by two threads at once.
+    """An open file as record batches of constant size. Only one thread may use it at a time.
 
     Attributes:
-        mapped: the bytes of the file where it is local Arrow, whose batches are views of them; else None.
-        schema: with the file's metadata.
+        mapped: the bytes of a local Arrow file, of which batches are views; else None.
+        schema: with the metadata of the file.
+        num_batches: record batches or row groups.
     """
 
-    def __init__(self, root: Root, entry: ShardEntry, local: Path | None = None) -> None:
-        self._entry = entry
-        self._is_local = root.local is not None or local is not None
-        self._stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
-        is_parquet = entry.path.endswith(".parquet")
-        self.mapped = self._stream.read_buffer() if self._is_local and not is_parquet else None
+    def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool) -> None:
+        self._entry, self._stream, self._is_local = entry, stream, is_local
+        self.mapped: pa.Buffer | None = None
+        self.schema, self.num_batches = pa.schema([]), 0
+        self._get: Callable[[int], tuple[Any, bytes]]
+
+    @classmethod
+    def open(cls, root: Root, entry: ShardEntry, local: Path | None = None) -> Shard:
+        """Opens a file and reads its footer. Raises CorruptionError for a footer that cannot be read.
+
+        Args:
+            local: a complete copy of the file to open instead.
+        """
+        stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
+        shard = cls(entry, stream, is_local=root.local is not None or local is not None)
         try:
-            with self._damage_named():
-                if is_parquet:
-                    file: Any = pq.ParquetFile(self._stream)
-                    self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
-                    sums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
-                    self._get: Callable[[int], tuple[Any, bytes]] = lambda number: _row_group(file, number, sums)
-                else:
-                    file = pa.ipc.open_file(self._stream if self.mapped is None else pa.BufferReader(self.mapped))
-                    self.schema, self.num_batches = file.schema, file.num_record_batches
-                    self._get = lambda number: _record_batch(file, number)
+            with shard._damage_named():
+                shard._read_footer()
         except BaseException:
-            self.close()
+            shard.close()
             raise
+        return shard
+
+    def _read_footer(self) -> None:
+        if self._entry.path.endswith(".parquet"):
+            file: Any = pq.ParquetFile(self._stream)
+            self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
+            checksums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
+            self._get = lambda number: _row_group(file, number, checksums)
+        else:
+            self.mapped = self._stream.read_buffer() if self._is_local else None
+            file = pa.ipc.open_file(self._stream if self.mapped is None else pa.BufferReader(self.mapped))
+            self.schema, self.num_batches = file.schema, file.num_record_batches
+            self._get = lambda number: _record_batch(file, number)
 
     @property
     def rows_per_batch(self) -> int:
@@ -102,13 +117,16 @@ class Shard:
         return self.schema.field("tokens").type.value_type
 
     def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
-        """Holds what the file says of itself against the snapshot."""
+        """Compares the metadata of the file with the manifest."""
         metadata, path = self.schema.metadata or {}, self._entry.path
         expected = identity(sequence_length, tokenizer_fingerprint, self._entry.piece_length, self._entry.stratum)
         for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
-                raise SnapshotError(f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot")
+                raise SnapshotError(
+                    f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot. Delete the file and "
+                    f"run the mixture again to restore it"
+                )
         known = [schemas.sequences(id_type, sequence_length) for id_type in (pa.uint16(), pa.uint32())]
         rows = metadata.get(ROWS_KEY, b"")
         is_number = rows.isdigit() and 1 <= int(rows[:20]) < 1 << 31
@@ -116,14 +134,16 @@ class Shard:
             raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
         num_batches = -(-self._entry.sequences // self.rows_per_batch)
         if self.num_batches != num_batches:
-            raise CorruptionError(f"{path}: {self.num_batches} record batches, expected {num_batches}")
+            raise CorruptionError(
+                f"{path}: {self.num_batches} record batches, expected {num_batches}. Run the mixture again to restore it"
+            )
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Record batch or row group `number`, with its buffers checked to be as long as its rows need; see `checked_batch`."""
+        """Record batch or row group `number`, with buffers of sufficient length; its checksum is not compared."""
         return self._laid_out(number)[0]
 
     def checked_batch(self, number: int) -> pa.RecordBatch:
-        """The same with its rows held against their checksum. Raises CorruptionError, naming the rows."""
+        """Record batch or row group `number`, compared with its checksum. Raises CorruptionError, naming the rows."""
         batch, checksum = self._laid_out(number)
         if rows_checksum(batch).encode() != checksum:
             raise CorruptionError(
@@ -146,23 +166,26 @@ class Shard:
         expected = min(self.rows_per_batch, self._entry.sequences - number * self.rows_per_batch)
         pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
         if batch.num_rows != expected or len(pieces) != 1:
-            raise CorruptionError(f"{self._entry.path}: {self.rows_of(number)} are not laid out as the footer says")
+            raise CorruptionError(
+                f"{self._entry.path}: {self.rows_of(number)} do not have the layout in the footer. Delete the file and run the "
+                f"mixture again to restore it"
+            )
         return batch, checksum
 
     def close(self) -> None:
-        """Closes the file; batches and `mapped` stay valid as long as they are held."""
+        """Closes the file. Batches and `mapped` stay valid."""
         self._stream.close()
 
     @contextmanager
-    def _damage_named(self, what: str = "") -> Iterator[None]:
-        """Turns what Arrow raises for broken content into a CorruptionError that names the file, and `what` of it."""
+    def _damage_named(self, rows: str = "") -> Iterator[None]:
+        """Turns Arrow's errors about damaged content into a CorruptionError that names the file and `rows`."""
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
-                raise  # the disk or the network, not the content
+                raise  # an error of the disk or the network, not of the content
             raise CorruptionError(
-                f"{self._entry.path}: {what}cannot be read: {error}. Delete the file and run the mixture again to restore it"
+                f"{self._entry.path}: {rows}cannot be read: {error}. Delete the file and run the mixture again to restore it"
             ) from error
 
 

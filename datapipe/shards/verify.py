@@ -1,15 +1,15 @@
-"""Reading a snapshot again from its first byte to its last: is every file what was committed, and does it say what it should?
+"""Verifies every byte of a snapshot: that each file is the committed one, and that its content is valid.
 
-    every shard       size, checksum; where that is wrong, which blocks of rows are damaged
-                      then counts, ids, end-of-text and padding, that each document's file is in files.parquet, and
-                      that its keyed hash is in the shard's range
-    every split       the pieces of documents that were cut fit together
-    tokenizer.json    against its fingerprint
+    every shard       size, checksum; if one is wrong, the blocks of damaged rows
+                      counts, ids, end-of-text and padding; each document's file is listed in files.parquet, and its
+                      shuffle hash lies in the range of the shard
+    every split       the pieces of each cut document fit together
+    tokenizer.json    fingerprint
     files.parquet     size, checksum
-    shards/           nothing but the shards
+    shards/           holds no other files
 
-A flipped bit anywhere shows in a checksum. The checks of content, made only where the checksum is right, are of the run that
-wrote it. Memory is one record batch, and the hashes of the input files.
+The checksums find damage. The checks of content, made only where the checksum is right, find errors of the run that wrote the
+shard. Memory is one record batch and the hashes of the input files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datapipe.storage import Root
 
 @dataclass(slots=True)
 class _Cuts:
-    """Where documents of one split were cut, as sums that are equal when every cut is gone on from once."""
+    """Sums over the cuts of a split's documents: `difference` is 0 if every cut has exactly one piece that continues it."""
 
     ends: int = 0
     continuations: int = 0
@@ -42,45 +42,45 @@ class _Cuts:
 
 
 def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], None] | None = None) -> list[str]:
-    """One line for each problem, with the file, what was found and what was expected; none when all is well.
+    """One line for each problem: the file, the value, the expected value. An empty list if there is none.
 
     Args:
         progress: called with the path of each file before it is read.
     """
-    tell = progress or (lambda path: None)
+    report = progress or (lambda path: None)
     problems: list[str] = []
     if snapshot.files is not None:
-        tell(snapshot.files.path)
+        report(snapshot.files.path)
         problems += _file_problems(root, snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes)
     known = _file_hashes(root, snapshot) if not problems else {}
-    tell(snapshot.tokenizer.path)
+    report(snapshot.tokenizer.path)
     problems += _file_problems(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None)
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
     num_before = len(problems)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
-        tell(entry.path)
+        report(entry.path)
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
     if len(problems) == num_before:
-        problems += [line for (source, split), found in cuts.items() for line in _cut_problems(source, split, found)]
+        problems += [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
     listed = {entry.path for entry in snapshot.shards}
-    found = [path for path, _ in root.list_files("shards")]
-    return problems + [f"{path}: not in the snapshot; expected only its shards here" for path in found if path not in listed]
+    paths = [path for path, _ in root.list_files("shards")]
+    return problems + [f"{path}: not in the snapshot; expected only its shards here" for path in paths if path not in listed]
 
 
 def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
     try:
-        found, found_bytes = file_checksum(root, path)
+        actual, num_bytes = file_checksum(root, path)
     except FileNotFoundError:
         return [f"{path}: no such file, expected one with checksum {checksum}"]
-    except OSError as error:  # a folder, or a disk that fails; the other files are read all the same
+    except OSError as error:  # a folder, or a failing disk; the other files are still read
         return [f"{path}: cannot be read: {error}; expected a file with checksum {checksum}"]
-    if size is not None and found_bytes != size:
-        return [f"{path}: {found_bytes} bytes, expected {size}"]
-    return [] if found == checksum else [f"{path}: checksum {found}, expected {checksum}"]
+    if size is not None and num_bytes != size:
+        return [f"{path}: {num_bytes} bytes, expected {size}"]
+    return [] if actual == checksum else [f"{path}: checksum {actual}, expected {checksum}"]
 
 
 def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
-    """The hashes of each source's input files: (num_files,) uint64; no source where the snapshot names no files."""
+    """By source, the hashes of its input files: (num_files,) uint64. Empty if the snapshot has no list of files."""
     if snapshot.files is None:
         return {}
     with root.open_input(snapshot.files.path) as stream:
@@ -99,24 +99,24 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 
 
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
-    """Which blocks of a damaged shard are hurt."""
+    """The damaged blocks of a damaged shard, in words."""
     try:
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
-        return f"its frame is damaged, and no row can be trusted: {error}"
+        return f"its header or footer is damaged, and no row can be read: {error}"
     try:
-        hurt = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_whole(shard, number)]
+        damaged = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_intact(shard, number)]
     finally:
         shard.close()
     return (
-        f"damaged: {' '.join(hurt).removesuffix(',')}" if hurt else "every row is whole: the damage is between or behind them"
+        f"damaged: {' '.join(damaged).removesuffix(',')}" if damaged else "all rows are intact: the damage lies outside of them"
     )
 
 
-def _is_whole(shard: Shard, number: int) -> bool:
+def _is_intact(shard: Shard, number: int) -> bool:
     try:
         shard.checked_batch(number)
-    except (CorruptionError, OSError, pa.ArrowException, ValueError):  # the file is known to be damaged; this is where
+    except (CorruptionError, OSError, pa.ArrowException, ValueError):  # expected: the file is known to be damaged
         return False
     return True
 
@@ -129,13 +129,13 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
                 problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length)
-                problem = problem or _unknown_file(batch, files) or _misplaced(batch, entry, snapshot.seed)
+                problem = problem or _unknown_file(batch, files) or _outside_hash_range(batch, entry, snapshot.seed)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
-                if entry.piece_length is None:  # pieces of one length are in several shards, and the shortest may be dropped
+                if entry.piece_length is None:  # with piece lengths, a document's pieces lie in several shards or are dropped
                     _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
         finally:
             shard.close()
@@ -146,25 +146,26 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
     expected = (entry.sequences, entry.tokens, entry.documents)
     names = ("sequences", "tokens", "documents")
     return [
-        f"{entry.path}: {found} {name}, expected {want}" for name, found, want in zip(names, counts, expected) if found != want
+        f"{entry.path}: {count} {name}, expected {wanted}"
+        for name, count, wanted in zip(names, counts, expected)
+        if count != wanted
     ]
 
 
 def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_length: int | None = None) -> str | None:
-    """The first thing wrong with rows of `schemas.sequences`, or None.
+    """The first problem in rows of `schemas.sequences`, or None.
 
-    Where pieces may have any length, only the end of a row ever cuts a document: a piece that ends before its row does is the
-    end of its document. So the token before any piece but a row's first, and before the padding, must be the end-of-text
-    token; and since no text can spell that token, it stands nowhere else.
+    Where pieces may have any length, only the end of a row cuts a document. So the last token of a piece that ends before its
+    row does must be the end-of-text token. No text encodes to that token, so it occurs nowhere else.
 
     Args:
-        piece_length: what every piece must have; such pieces may end anywhere in their document.
+        piece_length: the length of every piece, if all have one; such pieces may end anywhere in their document.
     """
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]
     offsets = columns.numbers(lists[0].offsets).astype(np.int64)
     if any(not np.array_equal(offsets, columns.numbers(column.offsets)) for column in lists[1:]):
-        return "lengths, keys and starts that differ in number; expected one of each for a piece"
+        return "lengths, keys and starts that differ in number; expected one of each per piece"
     width = batch.column("tokens").type.list_size
     tokens = columns.numbers(batch.column("tokens").values)  # (num_rows * S,)
     lengths = columns.numbers(lists[0].values).astype(np.int64)  # (num_pieces,)
@@ -196,16 +197,15 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_len
 def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None:
     if files is None:
         return None
-    hashes, places = columns.key_halves(batch.column("keys").values)
+    hashes, positions = columns.key_halves(batch.column("keys").values)
     unknown = np.flatnonzero(~np.isin(hashes, files))
     if len(unknown) == 0:
         return None
-    return (
-        f"document {hashes[unknown[0]]:016x}{places[unknown[0]]:016x}, whose file is not among this source's in files.parquet"
-    )
+    key = f"{hashes[unknown[0]]:016x}{positions[unknown[0]]:016x}"
+    return f"document {key}, whose file is not listed for this source in files.parquet"
 
 
-def _misplaced(batch: pa.RecordBatch, entry: ShardEntry, seed: int) -> str | None:
+def _outside_hash_range(batch: pa.RecordBatch, entry: ShardEntry, seed: int) -> str | None:
     if entry.hashes is None:
         return None
     halves = columns.key_halves(batch.column("keys").values)
@@ -214,29 +214,29 @@ def _misplaced(batch: pa.RecordBatch, entry: ShardEntry, seed: int) -> str | Non
     if len(outside) == 0:
         return None
     document = f"{halves[0][outside[0]]:016x}{halves[1][outside[0]]:016x}"
-    return f"document {document}, whose keyed hash is not in the range of this shard, {start:#x} to {stop:#x}"
+    return f"document {document}, whose shuffle hash is not in the range of this shard, {start:#x} to {stop:#x}"
 
 
 def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:
-    """Adds hashes of (document, place) for each cut, and takes off those of each piece that goes on from one."""
+    """Adds the hash of (document, token position) for each cut, and subtracts it for each piece that starts there."""
     tokens = columns.numbers(batch.column("tokens").values)
     starts = columns.numbers(batch.column("starts").values)
     stops = starts + columns.numbers(batch.column("lengths").values)
-    is_cut, goes_on = tokens[piece_stops(batch) - 1] != eos_id, starts > 0
+    is_cut, is_continued = tokens[piece_stops(batch) - 1] != eos_id, starts > 0
     keys = columns.key_halves(batch.column("keys").values)
     with np.errstate(over="ignore"):
-        for chosen, places, sign in ((is_cut, stops, 1), (goes_on, starts, -1)):
+        for chosen, positions, sign in ((is_cut, stops, 1), (is_continued, starts, -1)):
             documents = keyed_hash((keys[0][chosen], keys[1][chosen]), 0)
-            hashes = keyed_hash((documents, places[chosen].astype(np.uint64)), 0)
+            hashes = keyed_hash((documents, positions[chosen].astype(np.uint64)), 0)
             cuts.difference += hashes.sum(dtype=np.uint64) * np.array(sign).astype(np.uint64)
     cuts.ends += int(is_cut.sum())
-    cuts.continuations += int(goes_on.sum())
+    cuts.continuations += int(is_continued.sum())
 
 
 def _cut_problems(source: str, split: str, cuts: _Cuts) -> list[str]:
     if cuts.difference == 0 and cuts.ends == cuts.continuations:
         return []
     return [
-        f"shards/{source}: {split} documents are cut in {cuts.ends} places and gone on with in {cuts.continuations}; "
-        f"expected each cut to have the piece that follows it"
+        f"shards/{source}: {split} documents have {cuts.ends} cuts and {cuts.continuations} continuing pieces; "
+        f"expected the piece that follows each cut"
     ]

@@ -1,11 +1,11 @@
-"""Writing shards: rows of sequences in, files of a fixed layout out.
+"""Writes shards: rows of sequences in, files of a fixed layout out.
 
     append(batch) ── rebuffered to a constant number of rows ── PREFIX-00000.arrow, PREFIX-00001.arrow, …
 
-Every record batch (Arrow) or row group (Parquet) of a file holds `rows_per_batch` rows, the last one what is left, so row ->
-(batch, row in it) is arithmetic, and carries the checksum of its rows (see `shard_file`). A file is closed when the next row
-would take its tokens past `target_bytes`. How rows arrive in batches does not show in the bytes, and neither does the path or
-the time. Memory is one record batch of about 4 MiB of tokens beside what is appended.
+Every record batch (Arrow) or row group (Parquet) of a file but the last holds `rows_per_batch` rows, so row -> (batch, row in
+it) is arithmetic, and carries the checksum of its rows (see `shard_file`). A file is closed before a row that would take its
+tokens past `target_bytes`. The bytes depend neither on the batches in which rows arrive, nor on the path or the time. Memory is
+one record batch of about 4 MiB of tokens beside the appended one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from datapipe.storage import Root
 ShardFormat = Literal["arrow", "parquet"]
 
 BATCH_BYTES = 4 << 20
-"""Tokens of one record batch: large enough to read at disk speed, small enough to hold a few."""
+"""Token bytes of one record batch: large enough to read at disk speed, small enough to keep a few in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenShard:
-    """One finished file; the fields are those of `manifest.ShardEntry`, and `path` is where it was written."""
+    """One finished file, with the fields of `manifest.ShardEntry`; `path` is the path it was written to."""
 
     path: str
     sequences: int
@@ -50,11 +50,11 @@ def shard_schema(
     piece_length: int | None = None,
     stratum: int | None = None,
 ) -> pa.Schema:
-    """`schemas.sequences` with what a shard says of itself: no path and no time, so equal rows are equal bytes.
+    """`schemas.sequences` with the metadata of a shard. It holds no path and no time, so equal rows give equal bytes.
 
     Args:
-        piece_length: tokens of every piece, where all are of one length.
-        stratum: of the source, where it is cut into strata.
+        piece_length: tokens of every piece, if all have one length.
+        stratum: of the source, if it is cut into strata.
     """
     metadata = {**identity(sequence_length, tokenizer_fingerprint, piece_length, stratum), SOURCE_KEY: source.encode()}
     return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
@@ -63,7 +63,7 @@ def shard_schema(
 def shard_name(
     split: Literal["train", "validation"], bucket: int, piece_length: int | None = None, stratum: int | None = None
 ) -> str:
-    """The prefix of a shard's name. Sorted by name, the shards of a stratum stand together."""
+    """The prefix of a shard's name. Sorted by name, the shards of a stratum are neighbours."""
     part = "part" if split == "train" else "validation"
     within = "" if stratum is None else f"-stratum-{stratum:02d}"
     pieces = "" if piece_length is None else f"-pieces-{piece_length:05d}"
@@ -74,7 +74,7 @@ class ShardWriter:
     """Writes rows to `PREFIX-NNNNN.FORMAT` under `root`. After an error, or instead of `finish`, call `abort`.
 
     Args:
-        prefix: an attempt path nobody reads: files appear under their names while they are written.
+        prefix: an attempt path that no reader uses: files are visible under their names while they are written.
         schema: from `shard_schema`.
         target_bytes: token bytes of a file, padding included; a file holds at least one row.
         first: the number of the first file.
@@ -97,7 +97,7 @@ class ShardWriter:
         self._written: list[WrittenShard] = []
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Adds rows of `schemas.sequences`. On an exception the open file is closed and what was written is void."""
+        """Adds rows of `schemas.sequences`. After an exception the open file is closed and all files are invalid."""
         assert batch.schema.equals(self._schema), batch.schema
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
@@ -105,7 +105,7 @@ class ShardWriter:
             self._write(self._rows_wanted())
 
     def finish(self) -> tuple[WrittenShard, ...]:
-        """Writes what is left and returns every file in order; none when there was no row."""
+        """Writes the remaining rows. Returns all files in order; none without a row."""
         if self._pending_rows:
             self._write(self._pending_rows)
         if self._file is not None:
@@ -113,13 +113,13 @@ class ShardWriter:
         return tuple(self._written)
 
     def abort(self) -> None:
-        """Closes the file that is open, leaving a torn one behind. Harmless when nothing is open."""
+        """Closes the open file, if there is one, and leaves it incomplete."""
         opened, self._file = self._file, None
         if opened is not None:
             opened.close()
 
     def _rows_wanted(self) -> int:
-        """Rows of the next record batch: a full one, or what the file has room for."""
+        """Rows of the next record batch: a full batch, or the rows that the file has room for."""
         return min(self._rows_per_batch, self._rows_per_file - (self._file.sequences if self._file is not None else 0))
 
     def _write(self, num_rows: int) -> None:
@@ -127,7 +127,7 @@ class ShardWriter:
         try:
             if self._file is None:
                 path = f"{self._prefix}-{self._first + len(self._written):05d}.{self._format}"
-                self._file = _OpenShard(self._root, path, self._format, self._schema)
+                self._file = _OpenShard.open(self._root, path, self._format, self._schema)
             self._file.write(batch)
         except BaseException:
             self.abort()
@@ -156,16 +156,20 @@ class ShardWriter:
 
 
 class _OpenShard:
-    """A file being written, and the counts of what is in it."""
+    """An open file, and the counts of its content."""
 
-    def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
+    def __init__(self, root: Root, path: str, format: ShardFormat, sink: Any, handles: ExitStack) -> None:
         self._root, self._path, self._format = root, path, format
+        self._sink, self._handles = sink, handles
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
+
+    @classmethod
+    def open(cls, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> _OpenShard:
         with ExitStack() as handles:
             stream = handles.enter_context(root.open_output(path))
-            self._sink: Any = handles.enter_context(_sink(stream, format, schema))
-            self._handles = handles.pop_all()
+            sink = handles.enter_context(_sink(stream, format, schema))
+            return cls(root, path, format, sink, handles.pop_all())
 
     def write(self, batch: pa.RecordBatch) -> None:
         checksum = rows_checksum(batch)
@@ -184,7 +188,7 @@ class _OpenShard:
                 self._sink.add_key_value_metadata({CHECKSUM_KEY: " ".join(self._checksums)})
 
     def written(self) -> WrittenShard:
-        """The record of the closed file; its checksum is read back from where the file lies."""
+        """The record of the closed file, with the checksum of the bytes read back."""
         checksum, size = file_checksum(self._root, self._path)
         return WrittenShard(
             path=self._path,
@@ -197,14 +201,15 @@ class _OpenShard:
 
 
 def _sink(stream: pa.NativeFile, format: ShardFormat, schema: pa.Schema) -> Any:
-    """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, for whoever has a use for it.
+    """Uncompressed Arrow, so that rows are views of the mapped file; or Parquet, which is smaller.
 
-    Parquet stores uint16 as 32 bits. Split into streams of their bytes, ids with Zipf's frequencies take 1.39 times less than
-    uint16 instead of 1.08 times, and are written about twice and read 1.5 times as fast (2026-11, one core, zstd level 1).
+    Parquet stores uint16 as 32 bits. Token ids are therefore split into streams of their bytes: ids with Zipf's frequencies
+    then compress to 1 / 1.39 of their uint16 size, without to 1 / 1.08, and are written and read faster (2026-11, zstd level
+    1).
     """
     if format == "arrow":
         return pa.ipc.new_file(stream, schema)
-    split_columns: Any = ["tokens.list.element"]  # the stubs know of a bool only
+    split_columns: Any = ["tokens.list.element"]  # the type stubs allow a bool only
     return pq.ParquetWriter(
         stream,
         schema,

@@ -33,7 +33,7 @@ _STEPS, _ROUNDS, _SHARDS = 1_200, 5, 8
 _TOKENIZER = "xxh3_128:of-a-tokenizer"
 
 VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
-"""What a trainer with variable-length attention takes, and where each token came from."""
+"""The fields of a trainer with variable-length attention, and the origin of each token."""
 
 _STREAMING = """
 import json, os, sys, time
@@ -107,7 +107,7 @@ def rate(batches: Iterator[Any], num_steps: int) -> float:
 
 
 def gather(path: Path, dtype: type) -> Iterator[np.ndarray]:
-    """What the loader is held against: rows of one memory map in a random order."""
+    """The baseline: rows of one memory map in a random order."""
     rows = np.memmap(path, np.uint16, "r").reshape(N, S)
     order = np.random.default_rng(1).permutation(N)
     return (rows[order[i : i + B]].astype(dtype) for i in cycle(range(0, N - B, B)))

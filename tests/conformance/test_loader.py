@@ -1,6 +1,6 @@
-"""The loader's one promise, over every combination: restored at any step, in a world of any size, it goes on exactly there.
+"""The loader's contract, over every combination: restored at any step, in a world of any size, it continues exactly there.
 
-Mixtures (one phase, steps, a staircase with caps that give their place away), skips, windows and world sizes 1 to 9, from a
+Mixtures (one phase, steps, a staircase with redistributed caps), skips, windows and world sizes 1 to 9, from a
 local folder and from an S3 server on loopback, with its cache and without.
 """
 
@@ -31,7 +31,7 @@ PER_ROW = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a snapshot says of its mixture."""
+    """The options of a snapshot's mixture."""
 
     phases: Sequence[tuple[int | None, Mapping[str, int]]]
     exhausted: str = "stop"
@@ -53,7 +53,7 @@ WINDOWS = (0, 1, 2, 4)
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], str]]:
-    """The snapshot of each case, by place: a folder and a URL."""
+    """The snapshot of each case, as a folder and as a URL."""
     found: dict[tuple[str, str], str] = {}
     with ExitStack() as stack:
         query = stack.enter_context(object_store("snapshots"))
@@ -71,22 +71,23 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["local", "remote", "cached"])
+@pytest.mark.parametrize("storage", ["local", "remote", "cached"])
 @pytest.mark.parametrize(("case", "skip", "window"), list(product(CASES, SKIPS, WINDOWS)))
-def test_restored_at_every_step_in_any_world_it_goes_on_exactly(
-    outputs: dict[tuple[str, str], str], tmp_path: Path, place: str, case: str, skip: str, window: int
+def test_loader_restored_at_every_step_in_any_world_continues_exactly(
+    outputs: dict[tuple[str, str], str], tmp_path: Path, storage: str, case: str, skip: str, window: int
 ) -> None:
     options: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "window": window, "skip": SKIPS[skip]}
-    if place != "local":
-        options |= {"cache_bytes": 0} if place == "remote" else {"cache_bytes": 1 << 20, "cache_folder": tmp_path}
+    if storage != "local":
+        options |= {"cache_bytes": 0} if storage == "remote" else {"cache_bytes": 1 << 20, "cache_folder": tmp_path}
     reference = Loader(outputs[case, "local"], global_batch_size=GLOBAL_BATCH, fields=FIELDS, window=window, skip=SKIPS[skip])
     states, batches = [reference.state_dict()], []
     for batch in islice(reference, NUM_STEPS):
         states.append(json.loads(json.dumps(reference.state_dict())))
         batches.append(batch)
-    for world_size in (1, 5, 9) if place == "remote" else range(1, 10):  # each of its batches fetches blocks anew
+    for world_size in (1, 5, 9) if storage == "remote" else range(1, 10):  # each of its batches fetches blocks anew
         ranks = [
-            Loader(outputs[case, place], rank=rank, world_size=world_size, prefetch=0, **options) for rank in range(world_size)
+            Loader(outputs[case, storage], rank=rank, world_size=world_size, prefetch=0, **options)
+            for rank in range(world_size)
         ]
         for at, expected in enumerate(batches):
             for rank in ranks:

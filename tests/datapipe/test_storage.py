@@ -25,5 +25,5 @@ def test_url_with_a_wrong_limit_is_refused(wrong: str) -> None:
 
 
 def test_url_with_limits_beside_what_pyarrow_takes_only_there_is_refused() -> None:
-    with pytest.raises(UserError, match="tls_verify_certificates cannot stand beside max_attempts"):
+    with pytest.raises(UserError, match="tls_verify_certificates excludes max_attempts"):
         resolve("s3://bucket/folder?region=us-east-1&max_attempts=2&tls_verify_certificates=0")

@@ -39,7 +39,7 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-        state = batches.state_dict()  # counts the batches trained on, not those under way
+        state = batches.state_dict()  # counts the batches trained on, not pending copies
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": state}, checkpoint)
     print(loader.stats())
     return losses

@@ -1,4 +1,4 @@
-"""The examples train, and one that is stopped and run again loses nothing: its losses are those of one that was not."""
+"""The examples train, and a resumed example has the losses of one that was not stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_ddp_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: 
         assert (len(set(whole)), len(first)) == (STEPS, STOPPED_AT)
         assert first + second == whole
         wholes.append(whole)
-    assert wholes[0] != wholes[1]  # each has rows of its own
+    assert wholes[0] != wholes[1]  # each rank has its own rows
 
 
 @pytest.mark.slow

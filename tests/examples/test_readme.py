@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +107,3 @@ def test_readme_trains_as_it_is_written() -> None:
     assert names["checkpoint"]["loader"]["step"] == len(model.seen) == 20
     loader = Loader("runs/quickstart", batch_size=8)
     np.testing.assert_array_equal(np.stack(model.seen), [loader.batch(step)["input_ids"] for step in range(20)])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quickstart")
-@pytest.mark.skipif(not LOADER.exists(), reason="datapipe/loader/README.md is not written yet")
-def test_loader_readme_runs_as_it_is_written() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    names: dict[str, Any] = {"model": make_model()}
-    for block in re.findall(r"```python\n(.*?)```", LOADER.read_text(encoding="utf-8"), re.S):
-        exec(compile(block.replace("9400", port), "datapipe/loader/README.md", "exec"), names)

@@ -1,5 +1,5 @@
-"""Numbers that must never change by accident: with another one of these, every key, every order and every saved loader
-state is another. Changing one is a breaking change, and the commit says so."""
+"""Numbers that must not change by accident: they decide every document key, every order and every saved loader state. Changing
+one is a breaking change, and the commit says so."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What dedup stages emit of fixed texts. Indexes of earlier runs hold such rows: where these values change, `rows_version` of
-the stage must be raised, so that rows which mean different things never meet."""
+"""The rows that dedup stages emit for fixed texts. Indexes of earlier runs hold such rows: where these values change, raise
+`rows_version` of the stage, so that rows of different meaning are never compared."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _digest(stage: Global) -> str:
 
 
 @pytest.mark.parametrize(("name", "options", "version", "digest"), CASES)
-def test_rows_of_a_version_are_those_they_always_were(name: str, options: dict[str, Any], version: int, digest: str) -> None:
+def test_rows_of_a_version_do_not_change(name: str, options: dict[str, Any], version: int, digest: str) -> None:
     stage = _stage(name, options)
     assert (stage.rows_version, _digest(stage)) == (version, digest)
 
@@ -86,7 +86,7 @@ def _seen(stage: Global) -> set[str]:
     return set(type(stage).model_fields) - set(Global.model_fields) - {"keep", *stage.apply_options}
 
 
-def test_every_dedup_stage_has_its_rows_here() -> None:
+def test_every_dedup_stage_has_golden_rows() -> None:
     """And every option that decides them is given another value somewhere, which is another identity."""
     found = {name for name in catalogue.stage_names() if issubclass(catalogue.stage_class(name), Global)}
     assert {name for name, *_ in CASES} == found
@@ -106,7 +106,7 @@ def test_every_dedup_stage_has_its_rows_here() -> None:
         ("dedup.substring", {"max_removed_share": 0.1, "memory_bytes": 7}),
     ],
 )
-def test_options_that_emit_does_not_look_at_change_no_row(name: str, options: dict[str, Any]) -> None:
+def test_options_that_emit_does_not_use_change_no_row(name: str, options: dict[str, Any]) -> None:
     plain, other = _stage(name, {}), _stage(name, options)
     assert set(plain.apply_options) <= set(options) <= other.unseen_by_emit()
     assert _digest(plain) == _digest(other) and plain.row_identity(1) == other.row_identity(1)
@@ -118,4 +118,4 @@ def test_identities_have_the_seed_where_rows_depend_on_it() -> None:
     minhash = _stage("dedup.minhash", {})
     assert minhash.row_identity(1) != minhash.row_identity(2)
     given = _stage("dedup.minhash", {"bands": 14, "rows": 8, "keep": "longest", "min_similarity": 0.9, "components_bytes": 0})
-    assert given.row_identity(1) == minhash.row_identity(1)  # what decides who survives is no part of it
+    assert given.row_identity(1) == minhash.row_identity(1)  # the options that choose the survivor are not part of the identity

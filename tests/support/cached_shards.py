@@ -1,4 +1,4 @@
-"""A store of shards in a folder, for tests of the cache: files of random bytes and the manifest's lines of them."""
+"""A store of shards in a folder, for tests of the cache: files of random bytes and their manifest entries."""
 
 from __future__ import annotations
 
@@ -73,4 +73,4 @@ def entry(number: int, content: bytes) -> ShardEntry:
 
 
 def wait_for(cache: ShardCache, *shards: int) -> None:
-    wait_until(lambda: all(cache.found(shard) for shard in shards), f"shards {shards}")
+    wait_until(lambda: all(cache.path_of(shard) for shard in shards), f"shards {shards}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 DEADLINE_S = 120.0
 
-COMMAND = [sys.executable, "-c", "from datapipe.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from datapipe.cli.main import main; main()"]
 
 
 def start(arguments: Sequence[str], **options) -> subprocess.Popen:

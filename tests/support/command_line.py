@@ -15,7 +15,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
-from datapipe.cli import main
+from datapipe.cli.main import main
 
 
 def datapipe(arguments: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Packed documents and shards of them for tests: every token tells its document and place, every document ends with id 0."""
+"""Packed documents and shards of them for tests: every token tells its document and position, every document ends with id 0."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def schema_of(batch: pa.RecordBatch, source: str = "web") -> pa.Schema:
 def write_shards(
     folder: Path, batch: pa.RecordBatch, shard_format: ShardFormat = "arrow", target_bytes: int = 1 << 30
 ) -> list[ShardEntry]:
-    """Writes a batch below `folder`/shards/web and returns the manifest's lines of it."""
+    """Writes a batch below `folder`/shards/web and returns its manifest entries."""
     writer = ShardWriter(Root(str(folder)), "shards/web/part-00000", shard_format, schema_of(batch), target_bytes)
     writer.append(batch)
     return [entry_of(shard) for shard in writer.finish()]

@@ -1,4 +1,4 @@
-"""Small snapshots made by hand, in which every token says where it stands.
+"""Small snapshots made by hand, in which every token tells its position.
 
 Token t of sequence n (counted over sources in the order given, training before validation) is `n * S + t + 1`, and 0 is the
 end of text and the padding. So `(row[0] - 1) // S` is the number of a row's sequence, and a wrong row cannot go unnoticed.
@@ -95,7 +95,7 @@ def make_snapshot(
 def upload(folder: Path, url: str) -> str:
     """Copies a snapshot to `url`, and returns it."""
     target = Root(url)
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         target.write_atomic(path.relative_to(folder).as_posix(), path.read_bytes())
     return url
 
@@ -111,26 +111,26 @@ def source_hash(name: str) -> int:
 
 
 def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -> pa.RecordBatch:
-    """Rows `first` to `first + count` of one to three pieces each; every fifth row's last document goes on in the next row."""
-    lengths, places, starts, offsets = [], [], [], [0]
-    carried: tuple[int, int] | None = None  # place of the document that goes on, and how much of it there was
+    """Rows `first` to `first + count` of one to three pieces each; in every fifth row the last document continues."""
+    lengths, positions, starts, offsets = [], [], [], [0]
+    carried: tuple[int, int] | None = None  # position of the document that continues, and its tokens so far
     tokens = (np.arange(first * length, (first + count) * length) + 1).reshape(count, length) % vocab_size
     for row in range(count):
         split = row % 5 == 4 and row + 1 < count
         cuts = np.unique(1 + np.arange(1, 3) * (row + 3) % (length - 1))
         ends = [*cuts.tolist(), length if split else length - row % 3]
         ends = sorted({end for end in ends if end <= ends[-1]})
-        for at, end in zip([0, *ends], ends):
-            goes_on = carried if at == 0 else None
-            places.append(goes_on[0] if goes_on else (first + row) * length + at)
-            starts.append(goes_on[1] if goes_on else 0)
-            lengths.append(end - at)
-        carried = (places[-1], starts[-1] + lengths[-1]) if split else None
+        for begin, end in zip([0, *ends], ends):
+            continued = carried if begin == 0 else None
+            positions.append(continued[0] if continued else (first + row) * length + begin)
+            starts.append(continued[1] if continued else 0)
+            lengths.append(end - begin)
+        carried = (positions[-1], starts[-1] + lengths[-1]) if split else None
         offsets.append(len(lengths))
         tokens[row, ends[-1] :] = 0
     schema = shard_schema(token_type(vocab_size), length, TOKENIZER, name)
     flat = pa.array(tokens.reshape(-1).astype(schema.field("tokens").type.value_type.to_pandas_dtype()))
-    keys = columns.make_keys(source_hash(name), np.array(places, np.uint64))
+    keys = columns.make_keys(source_hash(name), np.array(positions, np.uint64))
     values = [pa.array(lengths, pa.int32()), keys, pa.array(starts, pa.int64())]
     lists = [
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), value, type=schema.field(field).type)

@@ -67,14 +67,14 @@ class Workspace(NamedTuple):
     """What `encode_pieces` keeps from call to call, and scratch.
 
     Attributes:
-        lines: (num_lines, LINE_WORDS) uint64, the cache; zeros at first. num_lines is a power of two.
+        short_lines: (num_lines, LINE_WORDS) uint64, the cache; zeros at first. num_lines is a power of two.
         long_lines: (num_long_lines, LONG_WORDS) uint64, the second cache, likewise.
         ids, following, before: scratch, int32, as long as the longest piece and at least SHORT.
         pairs: scratch, uint64, likewise: what each pair merges to.
         heap: scratch, uint64, three times as long.
     """
 
-    lines: UInt64MatrixOut
+    short_lines: UInt64MatrixOut
     long_lines: UInt64MatrixOut
     ids: Int32sOut
     following: Int32sOut
@@ -302,7 +302,7 @@ def encode_pieces(
         out_offsets: (num_texts + 1,) int64.
         out: (num_bytes,) int32 at least: no piece has more ids than bytes.
     """
-    lines, long_lines, ids = workspace.lines, workspace.long_lines, workspace.ids
+    lines, long_lines, ids = workspace.short_lines, workspace.long_lines, workspace.ids
     line_mask, long_mask = np.uint64(lines.shape[0] - 1), np.uint64(long_lines.shape[0] - 1)
     to, piece = np.int64(0), np.int64(0)
     out_offsets[0] = 0

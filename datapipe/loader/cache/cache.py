@@ -1,24 +1,19 @@
-"""A local cache of whole shards of a snapshot on an object store, that knows which shards come next.
+"""A local cache of whole shards of a snapshot on an object store, filled in the order in which shards are needed.
 
-    expect([7, 2, 9, …])  ──▶  the first that are not here, in this order, as long as they fit into the budget
-                               │ threads: make room (cache_folder.py), fetch in pieces and check (fetch.py)
-    found(7)              ◀──  the path of a whole copy whose checksum was right, or None: then read it block by block
+    expect([7, 2, 9, …])  ──▶  the missing shards are fetched in this order, as far as they fit into the budget
+                               │ threads: make room (folder.py), fetch ranges and check (download.py)
+    path_of(7)            ◀──  the path of a complete, checked copy, or None: the reader then reads blocks from the store
 
-Room is made by deleting first what is not expected (any more), then what is expected last; what is expected is never deleted
-for something expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is
-used. The folder may be shared by any number of processes and snapshots.
+To make room, shards that are not expected are deleted first, then those expected last. A shard is never deleted for one
+expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
+of processes and snapshots may share the folder.
 
-A shard that the store does not give is tried again for `patience_s` in a row, then `error(shard)` says why, and it is tried
-again as much later; one that is missing, or damaged where it is stored, is not. A full or broken disk ends fetching with one
-warning. None of this is raised by `found`: a reader then reads from the store itself, and reports what that says.
+A download that fails is tried again for `patience_s`; then `error(shard)` tells why, and the download starts over after the
+same time. A shard that is missing, or damaged in the store, is not tried again. A full or broken disk ends all downloads with
+one warning. `path_of` raises none of these errors: the reader reads from the store and reports the store's error.
 
-Memory: `num_threads` pieces of 4 MiB. Threads are daemons that hold nothing of the cache's owner; they end with `close`, with
-the last reference to the cache, and with the process. A fork copies none of them: the child begins afresh.
-
-Measured on a 2-core AMD EPYC shared with other work: shards of 64 MiB come from moto's S3 server on loopback with 36 to 50
-MB/s, which is what that server gives, for 3 s of this process's time a GB; from a local folder by the same way with 260 to
-1,370 MB/s. The checksum runs at 13 GB/s from the page cache, a fortieth of that time. `found` takes 0.5 us for an absent copy
-and 7 us for one that is here.
+Memory: `num_threads` ranges of 4 MiB. Threads are daemons that hold no reference to the cache; they end with `close`, with the
+last reference to the cache, and with the process. A fork copies no threads: the child starts its own.
 """
 
 from __future__ import annotations
@@ -33,8 +28,8 @@ from functools import partial
 from pathlib import Path
 
 from datapipe.errors import UserError
-from datapipe.loader.cache.fetcher import CacheCounts, Fetcher
 from datapipe.loader.cache.folder import default_folder
+from datapipe.loader.cache.scheduler import CacheCounts, DownloadScheduler
 from datapipe.shards.manifest import ShardEntry
 from datapipe.storage import Root
 
@@ -42,18 +37,18 @@ __all__ = ["CacheCounts", "ShardCache", "default_folder"]
 
 PATIENCE_S = 300.0
 JOIN_S = 2.0
-"""How long `close` waits for its threads. One in a request that stalls ends with that, and cleans up then."""
+"""The time that `close` waits for its threads. A thread in a stalled request ends, and cleans up, when the request ends."""
 
 
 class ShardCache:
-    """Copies of `shards`, by their number in that sequence.
+    """Copies of `shards`, by their index in that sequence.
 
     Args:
         root: of the snapshot, on an object store.
-        folder: of the copies; `default_folder()` unless the user says otherwise.
+        folder: of the copies.
         budget_bytes: of all files in the folder.
-        num_threads: pieces fetched at the same time, in memory as many times 4 MiB; more where the store is slow.
-        patience_s: for how long in a row the store may fail until `error` tells.
+        num_threads: ranges fetched at the same time, 4 MiB of memory each. More threads help where the store is slow.
+        patience_s: seconds that the store may fail without a break before `error` returns the reason.
     """
 
     def __init__(
@@ -67,59 +62,59 @@ class ShardCache:
         patience_s: float = PATIENCE_S,
     ) -> None:
         if budget_bytes < 1 or num_threads < 1:
-            raise UserError(f"a cache of {budget_bytes} bytes with {num_threads} threads: expected at least 1 of both.")
+            raise UserError(f"a cache of {budget_bytes} bytes with {num_threads} threads: expected at least 1 of each.")
         self._num_threads = num_threads
-        self._begin = partial(Fetcher, root, tuple(shards), Path(folder), budget_bytes, patience_s)
-        self._work = self._begin()
+        self._new_scheduler = partial(DownloadScheduler, root, tuple(shards), Path(folder), budget_bytes, patience_s)
+        self._scheduler = self._new_scheduler()
         self._finalizer: weakref.finalize | None = None
 
-    def found(self, shard: int) -> Path | None:
-        """The path of a whole, checked copy, or None. A copy not known to be here costs a look into a dictionary.
+    def path_of(self, shard: int) -> Path | None:
+        """The path of a complete, checked copy; None if there is none. A missing copy costs one look-up in a dictionary.
 
-        Another process may delete the file until it is opened, so opening it may raise FileNotFoundError, as good as None; what
-        is open or mapped stays readable.
+        Another process may delete the file before it is opened, so opening it may raise FileNotFoundError; treat that as None.
+        An open or mapped file stays readable.
         """
-        work = self._of_this_process()
-        path = work.ready.get(shard)
+        scheduler = self._scheduler_here()
+        path = scheduler.ready.get(shard)
         if path is not None and not path.exists():
-            work.lost(shard)
+            scheduler.lost(shard)
             path = None
         if path is None:
-            work.misses += 1
+            scheduler.misses += 1
         else:
-            work.hits += 1
-        if work.advice is not None:
-            self._warn(work)
+            scheduler.hits += 1
+        if scheduler.advice is not None:
+            self._warn(scheduler)
         return path
 
     def expect(self, shards: Sequence[int]) -> None:
-        """Shard numbers in the order of their use from now on, in place of what was expected before. Starts the threads."""
-        work = self._of_this_process()
-        work.expect(shards)
-        self._warn(work)
-        with work.starting:
+        """Sets the shards that are used from now on, in the order of their use. Starts the threads."""
+        scheduler = self._scheduler_here()
+        scheduler.expect(shards)
+        self._warn(scheduler)
+        with scheduler.starting:
             if self._finalizer is None and shards:
-                self._finalizer = weakref.finalize(self, _stop, work, self._start_threads(work))
+                self._finalizer = weakref.finalize(self, _stop, scheduler, self._start_threads(scheduler))
 
     def error(self, shard: int) -> Exception | None:
-        """Why a shard that was expected is not here, as far as that is known."""
-        failed = self._of_this_process().failed.get(shard)
+        """The reason why an expected shard is missing, if it is known."""
+        failed = self._scheduler_here().failed.get(shard)
         return failed[0] if failed is not None else None
 
     def counts(self) -> CacheCounts:
-        return self._of_this_process().counts()
+        return self._scheduler_here().counts()
 
     def close(self) -> None:
-        """Stops the threads, and gives up what is on its way. Copies stay, and `expect` starts again."""
-        self._of_this_process()
+        """Stops the threads and cancels downloads. Copies stay, and `expect` starts new threads."""
+        self._scheduler_here()
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = None
 
-    def _start_threads(self, work: Fetcher) -> list[threading.Thread]:
-        work.resume()
+    def _start_threads(self, scheduler: DownloadScheduler) -> list[threading.Thread]:
+        scheduler.resume()
         threads = [
-            threading.Thread(target=_serve, args=(work,), name=f"datapipe-cache-{number}", daemon=True)
+            threading.Thread(target=_serve, args=(scheduler,), name=f"datapipe-cache-{number}", daemon=True)
             for number in range(self._num_threads)
         ]
         for thread in threads:
@@ -127,29 +122,29 @@ class ShardCache:
         return threads
 
     @staticmethod
-    def _warn(work: Fetcher) -> None:
-        """Says in the caller's thread what happened in one of ours."""
-        advice, work.advice = work.advice, None
+    def _warn(scheduler: DownloadScheduler) -> None:
+        """Warns in the caller's thread of what a thread of the cache found."""
+        advice, scheduler.advice = scheduler.advice, None
         if advice is not None:
             warnings.warn(advice, RuntimeWarning, stacklevel=3)
 
-    def _of_this_process(self) -> Fetcher:
-        if self._work.process != os.getpid():
-            # The parent's threads are gone, with whatever locks they held. Copies of its open files stay open here: which of
-            # them were being closed at that moment cannot be known, and it unlocks them itself.
-            self._work, self._finalizer = self._begin(), None
-        return self._work
+    def _scheduler_here(self) -> DownloadScheduler:
+        if self._scheduler.process != os.getpid():
+            # After a fork the parent's threads are gone, and locks that they held are never released. Copies of the parent's
+            # open files stay open: some may have been closing at that moment, and the parent unlocks them itself.
+            self._scheduler, self._finalizer = self._new_scheduler(), None
+        return self._scheduler
 
 
-def _serve(work: Fetcher) -> None:
-    while (task := work.next_task()) is not None:
+def _serve(scheduler: DownloadScheduler) -> None:
+    while (task := scheduler.next_task()) is not None:
         task()
 
 
-def _stop(work: Fetcher, threads: list[threading.Thread]) -> None:
-    if work.process != os.getpid():  # a forked child ends: the threads are the parent's
+def _stop(scheduler: DownloadScheduler, threads: list[threading.Thread]) -> None:
+    if scheduler.process != os.getpid():  # the end of a forked child: the threads are its parent's
         return
-    work.stop()
+    scheduler.stop()
     deadline = time.monotonic() + JOIN_S
     for thread in threads:
         if thread is not threading.current_thread():  # the collector may run in one of them

@@ -1,15 +1,15 @@
-"""A folder of whole shard files that several processes fill and clear together, within one budget.
+"""A folder of complete shard files that several processes fill and evict from, within one budget.
 
     <folder>/8f3c….arrow     a shard, named by its checksum: any snapshot that has this shard may use it
-    <folder>/8f3c….part      one that is being fetched, by the process that holds its flock; as long on disk as it will be
+    <folder>/8f3c….part      a shard in progress, owned by the process that holds its flock; allocated at its full size
 
-Every decision is made under a flock of the folder itself, so the sizes of shards and of `.part` files never add up to more than
-the budget, however many processes decide. The kernel releases both locks when their holder dies, also by SIGKILL: whoever meets
-a `.part` file that nobody holds takes it over or deletes it. There is no other state, and nothing to repair.
+Every decision is made under a flock of the folder, so shards and `.part` files never exceed the budget together, for any number
+of processes. The operating system releases both locks when their holder dies, by SIGKILL too. A process that meets an unlocked
+`.part` file takes it over or deletes it. There is no other state, and nothing to repair.
 
-A process stamps the files that it still expects (their time of modification is when it did so last), and does not delete what
-another one stamped in the last minute. A file that another process has mapped can be deleted nevertheless: on Linux its bytes
-stay readable, and on the disk, until they are unmapped.
+A process stamps the files that it still expects (by their modification time), and does not delete files that another process
+stamped in the last minute. A file that another process has mapped may be deleted: on Linux its bytes stay readable, and on the
+disk, until they are unmapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Literal
 from datapipe.shards.manifest import ShardEntry
 
 CLAIM_S = 60.0
-"""For how long a stamp keeps a file from being deleted by another process; stamps are renewed three times as often."""
+"""The time that a stamp protects a file from other processes. Stamps are renewed three times as often."""
 
 Rank = Callable[[str], int | None]
 
@@ -42,7 +42,7 @@ def default_folder() -> Path:
 
 
 class FolderError(OSError):
-    """The local disk refused: it is full, read-only or broken. Never a fault of the object store."""
+    """The local disk is full, read-only or broken. Never an error of the object store."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Reservation:
     """Room for one file, locked until it is committed or given up.
 
     Attributes:
-        descriptor: of the `.part` file, open for reading and writing, as long as the shard will be.
+        descriptor: of the `.part` file, open for reading and writing, allocated at the size of the shard.
         name: of the finished file.
     """
 
@@ -62,22 +62,22 @@ class CacheFolder:
     """One process's view of the folder.
 
     Args:
-        budget_bytes: of all its files together, those of other processes and snapshots included.
+        budget_bytes: limit of all its files together, those of other processes and snapshots included.
     """
 
     def __init__(self, path: Path, budget_bytes: int) -> None:
         self.path = path
         self.budget_bytes = budget_bytes
         self.num_evicted = 0
-        self._stamps: dict[str, int] = {}  # name -> the time we gave it, ns
+        self._stamps: dict[str, int] = {}  # name -> modification time that this process set, ns
         self._stamping = threading.Lock()
 
     def file(self, entry: ShardEntry) -> Path:
-        """Where the copy of a shard is, if there is one."""
+        """The path of the copy of a shard, whether it exists or not."""
         return self.path / f"{_digest(entry)}{Path(entry.path).suffix}"
 
     def prepare(self) -> None:
-        """Makes the folder, and deletes what processes left in it that were killed while they fetched."""
+        """Creates the folder, and deletes `.part` files of processes that were killed."""
         with _disk_errors():
             self.path.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -88,21 +88,21 @@ class CacheFolder:
 
     def reserve(
         self, entry: ShardEntry, rank: Callable[[str], int | None]
-    ) -> Reservation | Literal["found", "busy", "no room"]:
-        """Makes room for a shard, deleting what is needed least.
+    ) -> Reservation | Literal["present", "busy", "no room"]:
+        """Makes room for a shard, by deleting the files that are needed last.
 
         Args:
-            rank: of a file's name: when it will be used next, from 0, or None where it is not expected.
+            rank: name of a file -> its rank in the order of use, from 0; None for files that are not expected.
 
         Returns:
-            A reservation; or that the shard is there; or that another process is fetching it; or that everything in the folder
-            is needed sooner, or by another process.
+            A reservation. "present": the shard is in the folder. "busy": another process is fetching it. "no room": all files
+            in the folder are needed earlier, or by another process.
         """
         final = self.file(entry)
-        own_rank = rank(final.name)  # None where it was expected, and is not any more
+        own_rank = rank(final.name)  # None if the shard is not expected any more
         with self._locked():
             if final.exists():
-                return "found"
+                return "present"
             part = final.with_suffix(".part")
             descriptor = self._lock_part(part, create=True)
             if descriptor is None:
@@ -122,40 +122,40 @@ class CacheFolder:
         return Reservation(descriptor=descriptor, name=final.name)
 
     def commit(self, reservation: Reservation) -> Path:
-        """Gives the file its name. Not synced: after a power cut its checksum is wrong, and it is fetched again."""
+        """Gives the file its final name. The file is not synced: a torn one has a wrong checksum and is fetched again."""
         final = self.path / reservation.name
-        with self._locked():  # so that nobody finds neither of the two names, and begins again
+        with self._locked():  # otherwise another process could see neither name, and fetch the shard again
             os.replace(final.with_suffix(".part"), final)
             self.stamp(reservation.name)
         _release(reservation.descriptor)
         return final
 
     def give_up(self, reservation: Reservation) -> None:
-        """Frees the room of a file that will not be finished; where the disk refuses even that, the next process does it."""
+        """Deletes an unfinished file. If the disk fails, the next process deletes it."""
         with suppress(OSError):
             (self.path / reservation.name).with_suffix(".part").unlink(missing_ok=True)
         _release(reservation.descriptor)
 
     def stamp(self, name: str) -> bool:
-        """Claims a file for another minute; whether it is still there."""
+        """Claims a file for another minute. False if it does not exist any more."""
         now = time.time_ns()
-        with _disk_errors(), self._stamping:  # or another thread's time would be taken for another process's
+        with _disk_errors(), self._stamping:  # otherwise another thread's time could be taken for another process's
             try:
                 os.utime(self.path / name, ns=(now, now))
                 self._stamps[name] = os.stat(self.path / name).st_mtime_ns
             except FileNotFoundError:
                 return False
-            except PermissionError:  # another user's, who may share the folder
+            except PermissionError:  # a file of another user who shares the folder
                 return True
         return True
 
     def names(self) -> set[str]:
-        """Of all files in the folder."""
+        """The names of all files in the folder."""
         with _disk_errors():
             return set(self._sizes()) if self.path.is_dir() else set()
 
     def resident_bytes(self) -> int:
-        """Of all files in the folder, those being fetched at their full size."""
+        """Bytes of all files in the folder, `.part` files at their full size."""
         return sum(self._sizes().values()) if self.path.is_dir() else 0
 
     def _make_room(self, wanted: int, part: str, own_rank: int, rank: Rank) -> bool:
@@ -184,7 +184,7 @@ class CacheFolder:
         return True
 
     def _is_claimed(self, name: str) -> bool:
-        """Whether another process stamped the file last, and not long ago."""
+        """Whether another process stamped the file last, within the last minute."""
         try:
             stamp = os.stat(self.path / name).st_mtime_ns
         except FileNotFoundError:
@@ -192,10 +192,10 @@ class CacheFolder:
         return stamp != self._stamps.get(name) and time.time_ns() - stamp < CLAIM_S * 1e9
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of each file; folders are not ours and not counted."""
+        """Bytes of each file, by name; folders are not counted."""
         sizes = {}
-        with os.scandir(self.path) as found:
-            for item in found:
+        with os.scandir(self.path) as items:
+            for item in items:
                 try:
                     if item.is_file(follow_symlinks=False):
                         sizes[item.name] = item.stat(follow_symlinks=False).st_size
@@ -204,10 +204,10 @@ class CacheFolder:
         return sizes
 
     def _lock_part(self, part: Path, *, create: bool = False) -> int | None:
-        """Opens and locks a `.part` file that nobody holds; None where somebody does, or where there is none.
+        """Opens and locks a `.part` file; None if another process holds it, or if there is none.
 
-        Between opening and locking, its holder may have finished it: then what was locked goes by its final name, and must not
-        be touched. Files are created under the lock of the folder, so one look at the name tells.
+        The holder may finish the file between the open and the lock. The locked file then has its final name and must not be
+        touched. Files are created under the lock of the folder, so comparing the inode of the name tells.
         """
         try:
             descriptor = os.open(part, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)

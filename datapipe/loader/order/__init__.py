@@ -1,1 +1,1 @@
-"""The order of training: which row of which shard every sample is, as arithmetic alone. No file is read."""
+"""The order of training: the shard and row of every sample, by arithmetic alone. Nothing here reads a file."""

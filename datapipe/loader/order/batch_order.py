@@ -1,6 +1,8 @@
 """From steps to addresses and back: all the arithmetic of one run, its lineage included. Nothing here reads a shard.
 
-step ─▶ steps.Steps ─▶ samples ─▶ order.SampleOrder ─▶ addresses ─▶ (layout) shard and row
+    step ─▶ Steps ─▶ samples ─▶ SampleOrder ─▶ addresses ─▶ Layout ─▶ shard and row
+
+`BatchOrder` knows steps, `SampleOrder` samples of the mixture, `SourceOrder` the samples of one source.
 """
 
 from __future__ import annotations
@@ -13,97 +15,100 @@ import numpy as np
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
-from datapipe.loader.order.sample_order import Inventory, SampleOrder, places_at
+from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at
 from datapipe.loader.order.steps import BatchEra, Steps
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
-class Course:
-    """One run over a split.
+class BatchOrder:
+    """The order of all batches of one run over a split.
 
     Attributes:
-        supply, lineage: what there is, and what is drawn of it when.
-        order, steps: samples to addresses, and steps to samples.
+        inventory: the rows that the snapshot holds.
+        lineage: which mixture and which batch size hold from which step on.
+        sample_order: samples to addresses.
+        steps: steps to samples.
     """
 
     def __init__(self, inventory: Inventory, lineage: Lineage) -> None:
         self.inventory, self.lineage, self.layout = inventory, lineage, inventory.layout
-        self.order = SampleOrder(inventory, lineage.mixtures)
+        self.sample_order = SampleOrder(inventory, lineage.mixtures)
         skips = lineage.skips
-        self.steps = Steps(lineage.batches, skips.steps, self.order.num_samples, drop_last=inventory.split == "train")
+        self.steps = Steps(lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=inventory.split == "train")
         since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
         shards = self.layout.shards if since else ()
         self._left_out = {number: since[shard.path] for number, shard in enumerate(shards) if shard.path in since}
 
     @property
     def num_steps(self) -> int | None:
-        """How many steps there are, counting those that are skipped; None if there is no end."""
+        """Number of steps, skipped ones included; None for a run without end."""
         return self.steps.num_steps
 
     def samples(self, step: int) -> np.ndarray:
-        """The global sample numbers of a step: (global_batch_size,) int64; fewer where the samples end within the step."""
+        """The global sample numbers of a step: (global_batch_size,) int64, fewer where the samples end within the step."""
         return np.arange(*self.steps.samples(step), dtype=np.int64)
 
     def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample: (n,) int64. Rows of shards that are left out are replaced.
+        """The address of each sample: (n,) int64. Rows of left-out shards are replaced.
 
         Args:
-            attempt: above 0, the address that takes the place of one that cannot be had.
+            attempt: 0 for the regular address; k for the k-th replacement of an unreadable one.
         """
-        return self.order.locate_without(samples, self._left_out, attempt)
+        return self.sample_order.locate_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None) -> list[tuple[int, int]]:
-        """(epoch, sample) wherever the sequence at `address` comes up; see `SampleOrder.samples_of`.
+        """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
 
         Args:
-            num_epochs: of its source; None for all of a run that has an end, and one of an endless run.
+            num_epochs: epochs of its source to search. None: all epochs of a finite run, one epoch of an endless run.
         """
-        end = self.order.num_samples
+        end = self.sample_order.num_samples
         if num_epochs is None and end is not None and self.inventory.split == "train":
-            num_epochs = self.order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), end)
-        return self.order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
+            num_epochs = self.sample_order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), end)
+        return self.sample_order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
     def left_out_documents(self, step: int) -> frozenset[bytes]:
-        """Keys of the documents that are padding at `step`."""
+        """Keys of the documents whose tokens are padding at `step`."""
         return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
 
     def check_step(self, step: int) -> None:
-        """Raises UserError for a step that is not there."""
+        """Raises UserError for a step outside the run."""
         if step < 0 or (self.num_steps is not None and step >= self.num_steps):
-            end = "without end" if self.num_steps is None else f"and {self.num_steps} of them"
-            raise UserError(f"there is no step {step}: this run's steps count from 0, {end}.")
+            last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
+            raise UserError(f"step {step} is not in this run: its steps count from 0{last}.")
 
 
-def era_at(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> MixtureEra:
-    """A recipe that holds from a step on, no source having given anything before."""
+def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> MixtureEra:
+    """The era of a recipe that begins at `step`, with no samples drawn before."""
     return MixtureEra(
         step=step,
         sample=sample,
         recipe=recipe,
-        places={},
+        num_drawn={},
         data=inventory.data,
         sizes=inventory.sizes,
         snapshot=inventory.snapshot.fingerprint,
     )
 
 
-def begin(inventory: Inventory, recipe: Recipe, global_batch_size: int, skips: Skips) -> Course:
-    """A run from its first step. Raises UserError for documents and shards to leave out that cannot be."""
+def begin_run(inventory: Inventory, recipe: Recipe, global_batch_size: int, skips: Skips) -> BatchOrder:
+    """The order of a new run. Raises UserError for skips that name no shard or no document key."""
     _check_skips(inventory, skips)
     batches = (BatchEra(step=0, sample=0, size=global_batch_size),)
-    return Course(inventory, Lineage(batches=batches, mixtures=(era_at(inventory, recipe, 0, 0),), skips=skips))
+    return BatchOrder(inventory, Lineage(batches=batches, mixtures=(begin_era(inventory, recipe, 0, 0),), skips=skips))
 
 
-def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: frozenset[str]) -> Course:
-    """The course of a run that was saved before `step`, going on with the data, mixture and batch size of `here`.
+def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
+    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`.
 
     Args:
-        here: the run that would begin with them.
-        migrate: whether the mixture or the data may be others than before; each source goes on from its place.
-        restart: sources that may hold other rows than before, and begin again.
+        saved: the lineage in the state.
+        here: the order of a new run, as the loader was opened.
+        migrate: whether the mixture or the data may have changed. Each source continues after the samples drawn so far.
+        restart: sources that may hold other rows than before; they start over.
 
-    Raises SnapshotError, with what differs, where something changed and may not.
+    Raises SnapshotError, with the differences, for a change that is not allowed.
     """
     inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
     sample = _next_sample(saved, step, inventory)
@@ -114,18 +119,18 @@ def resume(saved: Lineage, step: int, here: Course, *, migrate: bool, restart: f
         if not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
             raise SnapshotError(
-                f"the loader state is of another {kind}: {'; '.join(changes)}. Open the output, and give the mixture, that it "
-                f"was saved with; or give the loader `migrate=True` to go on with these from step {step}, each source from its "
-                f"place{_restart_advice(changes)}."
+                f"the loader state is of another {kind}: {'; '.join(changes)}. Open the output and the mixture that the state "
+                f"was saved with; or pass `migrate=True` to switch to these at step {step}, with each source continuing after "
+                f"the samples drawn so far{_restart_advice(changes)}."
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
-    return Course(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
+    return BatchOrder(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
 
 
 def _restart_advice(changes: list[str]) -> str:
-    other = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
-    return f", and `restart={other}` to begin again those that hold other rows" if other else ""
+    changed = [change.split("'")[1] for change in changes if change.endswith("holds other rows")]
+    return f", and `restart={changed}` to start over the sources that hold other rows" if changed else ""
 
 
 def _next_sample(saved: Lineage, step: int, inventory: Inventory) -> int:
@@ -133,8 +138,8 @@ def _next_sample(saved: Lineage, step: int, inventory: Inventory) -> int:
     return min(sample, inventory.layout.num_sequences) if inventory.split == "validation" else sample
 
 
-def check_rows(saved: Lineage, inventory: Inventory) -> None:
-    """Raises SnapshotError where a run that was saved draws from other rows than there are here."""
+def check_same_rows(saved: Lineage, inventory: Inventory) -> None:
+    """Raises SnapshotError where a saved run draws from rows that the inventory does not hold."""
     era = saved.mixtures[-1]
     changes = _changes(era, era.recipe, inventory)
     if changes:
@@ -144,7 +149,7 @@ def check_rows(saved: Lineage, inventory: Inventory) -> None:
 
 
 def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]:
-    """What a leg and the loader's own recipe and data disagree about, in words."""
+    """The differences between an era and the loader's own recipe and data, in words."""
     if inventory.split == "validation":
         return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
     rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))] + [
@@ -158,33 +163,35 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
 def _migrated(
     era: MixtureEra, step: int, sample: int, inventory: Inventory, wanted: Recipe, restart: frozenset[str]
 ) -> MixtureEra:
-    """The leg that follows `leg`: every source that still holds the same rows goes on from its place."""
-    places = places_at(era, sample)
-    changed = {name for name, data in inventory.data.items() if places.get(name) and era.data.get(name) != data}
+    """The era that follows `era`: every source with the same rows continues after the samples drawn so far."""
+    num_drawn = num_drawn_at(era, sample)
+    changed = {name for name, data in inventory.data.items() if num_drawn.get(name) and era.data.get(name) != data}
     refused = sorted(changed - restart)
     if refused:
         raise SnapshotError(
-            f"source '{refused[0]}' holds other rows than those this run drew {places[refused[0]]} samples from, so its place "
-            f"means nothing there. Open the output it was drawn from, or give the loader `restart={refused}` to begin it "
-            f"again, which repeats what both hold."
+            f"source '{refused[0]}' does not hold the rows that this run drew {num_drawn[refused[0]]} samples from. Open the "
+            f"output that holds them, or pass `restart={refused}` to start the source over; rows that both outputs hold are "
+            f"then repeated."
         )
-    kept = {name: count for name, count in places.items() if count and name not in changed}
+    kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
     return replace(
-        era_at(inventory, wanted, step, sample),
-        places=kept,
+        begin_era(inventory, wanted, step, sample),
+        num_drawn=kept,
         data={**era.data, **inventory.data},
         sizes={**era.sizes, **inventory.sizes},
     )
 
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
-    """Raises UserError for a document or a shard that cannot be left out because there is none such."""
+    """Raises UserError for a shard that does not exist, or for a text that is not a document key."""
     paths = {shard.path for shard in inventory.snapshot.shards} if skips.shards else set()
     if skips.shards and inventory.split == "validation":
-        raise UserError("skip_shards: rows are replaced in training alone; the validation split has each of its rows once.")
+        raise UserError("skip_shards: only the training split replaces rows; the validation split reads every row once.")
     for path in skips.shards:
         if path not in paths:
-            raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths as in snapshot.json.")
+            raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths from snapshot.json.")
     for key in skips.documents:
         if not isinstance(key, str) or not _KEY.fullmatch(key):
-            raise UserError(f"skip_documents: {key!r} is no document key. Expected 32 hex digits, as `datapipe trace` prints.")
+            raise UserError(
+                f"skip_documents: {key!r} is not a document key. Expected 32 hex digits, as `datapipe trace` prints them."
+            )

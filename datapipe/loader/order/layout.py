@@ -1,4 +1,4 @@
-"""Where every sequence of a split lies: one number line over all shards, sorted by source and then by path.
+"""The address of every sequence of a split: one number line over all shards, sorted by source and then by path.
 
     address   0 1 2 3 4 5 6 7 8 9        source_starts  0 . . . 6 . .
     source    a a a a a a b b b b        shard_starts    0 . . 3 . . 6 …
@@ -24,8 +24,8 @@ class Layout:
     """The shards of one split in the order of their rows.
 
     Attributes:
-        sources: names, sorted; also of sources without a shard in this split.
-        shards: by source, then by path.
+        sources: names, sorted; sources without a shard in this split included.
+        shards: sorted by source, then by path.
         source_starts: (num_sources + 1,) int64.
         shard_starts: (num_shards + 1,) int64.
         source_shards: (num_sources + 1,) int; source i has the shards source_shards[i]:source_shards[i + 1].
@@ -42,12 +42,12 @@ class Layout:
         return int(self.shard_starts[-1])
 
     def size(self, source: int) -> int:
-        """How many sequences a source has."""
+        """Number of sequences of a source."""
         return int(self.source_starts[source + 1] - self.source_starts[source])
 
     def find(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Shard number and row of each address: (n,) int64 each."""
-        # side="right" passes by empty shards, which share their start with the next
+        # side="right" skips empty shards, which share their start with the next
         shards = np.searchsorted(self.shard_starts, addresses, side="right") - 1
         return shards, addresses - self.shard_starts[shards]
 
@@ -57,19 +57,19 @@ class Layout:
 
 
 def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
-    """The layout of a split: a function of the manifest alone, whatever the order of its shards."""
+    """The layout of a split. It depends on the set of shards in the manifest, not on their order."""
     sources = tuple(sorted(snapshot.sources))
     by_source: dict[str, list[ShardEntry]] = {source: [] for source in sources}
-    for shard in sorted((one for one in snapshot.shards if one.split == split), key=lambda one: one.path):
+    for shard in sorted((shard for shard in snapshot.shards if shard.split == split), key=lambda shard: shard.path):
         by_source[shard.source].append(shard)
     per_source = list(by_source.values())
-    shards = tuple(shard for found in per_source for shard in found)
+    shards = tuple(shard for entries in per_source for shard in entries)
     return Layout(
         sources=sources,
         shards=shards,
-        source_starts=_starts([sum(shard.sequences for shard in found) for found in per_source]),
+        source_starts=_starts([sum(shard.sequences for shard in entries) for entries in per_source]),
         shard_starts=_starts([shard.sequences for shard in shards]),
-        source_shards=tuple(_starts([len(found) for found in per_source]).tolist()),
+        source_shards=tuple(_starts([len(entries) for entries in per_source]).tolist()),
     )
 
 

@@ -1,10 +1,11 @@
-"""How a run came to be what it is: which batch sizes and mixtures held from which step on, and what is left out since when.
+"""The history of a run: batch sizes and mixtures, each from a step on, and what is left out from which step on.
 
-    batches    [[step, sample, rows], …]                               the first from step 0
-    mixtures   [{step, sample, recipe, places, data, …}, …]      likewise; `places` is how far each source had come
+    batches    [[step, sample, rows], …]                         eras of batch size, the first from step 0
+    mixtures   [{step, sample, recipe, places, data, …}, …]      eras of mixture, the first from step 0
     skip       steps [[start, stop], …], documents {key: step}, shards {path: step}: left out from that step on
 
-It is all that is needed, beside the snapshot and the seed, to say what any step of the run held, or will hold.
+Snapshot, seed and lineage determine every step of the run, past and future. The layout above is the JSON in a loader's state;
+`places` there is `MixtureEra.num_drawn`.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from datapipe.shards.manifest import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureEra:
-    """From `step` on, which begins at `sample`, sources are drawn by `recipe`.
+    """From `step` on, which begins at `sample`, `recipe` decides the source of each sample.
 
     Attributes:
-        places: by source, the samples it had given before; none where absent. Sources that left keep their place.
-        data: by source, a digest of the rows it was drawn from.
-        sizes: by source, samples in one epoch of it.
+        num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
+        data: by source, a digest of its rows.
+        sizes: by source, samples of one epoch.
         snapshot: fingerprint of the snapshot.
     """
 
     step: int
     sample: int
     recipe: Recipe
-    places: Mapping[str, int]
+    num_drawn: Mapping[str, int]
     data: Mapping[str, str]
     sizes: Mapping[str, int]
     snapshot: str
@@ -46,12 +47,12 @@ class MixtureEra:
 
 @dataclass(frozen=True, kw_only=True)
 class Skips:
-    """What is left out.
+    """The steps, documents and shards that a run leaves out.
 
     Attributes:
-        steps: ranges (start, stop) that are not handed out.
-        documents: key in hex -> the step from which on its tokens are padding.
-        shards: path -> the step from which on its rows are replaced by others of their source.
+        steps: ranges (start, stop) of steps that are not handed out.
+        documents: key in hex -> the first step at which its tokens are padding.
+        shards: path -> the first step at which its rows are replaced by other rows of the source.
     """
 
     steps: tuple[tuple[int, int], ...] = ()
@@ -59,23 +60,23 @@ class Skips:
     shards: Mapping[str, int] = field(default_factory=dict)
 
     def joined(self, other: Skips, step: int) -> Skips:
-        """These, and from `step` on those of `other` too; what was handed out before stays handed out."""
+        """These skips, and those of `other` from `step` on; steps before `step` do not change."""
         later = [(max(start, step), stop) for start, stop in other.steps if stop > step]
         return Skips(
             steps=merged([*self.steps, *later]),
-            documents=_earlier(self.documents, other.documents, step),
-            shards=_earlier(self.shards, other.shards, step),
+            documents=_first_steps(self.documents, other.documents, step),
+            shards=_first_steps(self.shards, other.shards, step),
         )
 
 
-def _earlier(known: Mapping[str, int], added: Mapping[str, int], step: int) -> dict[str, int]:
-    """Since when each is left out, those `added` from `step` on at the latest."""
+def _first_steps(known: Mapping[str, int], added: Mapping[str, int], step: int) -> dict[str, int]:
+    """By name, the first step that leaves it out; at most `step` for the names in `added`."""
     return {**known, **{name: min(step, known.get(name, step)) for name in added}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The history of a run and what is decided of its future; see the head of this file."""
+    """The eras of batch size and of mixture, and the skips, of one run; see the head of this file."""
 
     batches: tuple[BatchEra, ...]
     mixtures: tuple[MixtureEra, ...]
@@ -86,23 +87,23 @@ class Lineage:
         return self.batches[-1].size
 
     def mixture_at(self, sample: int) -> MixtureEra:
-        """The one that holds at `sample`, where the last one may not have begun: a run may be taken up where it has been."""
+        """The era that holds `sample`. It need not be the last one: a run may be resumed from an earlier step."""
         return self.mixtures[bisect_right(self.mixtures, sample, key=lambda era: era.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
-        """The same with batches of `size` rows from `step` on, whatever was to hold later."""
+        """This lineage with batches of `size` rows from `step` on; later eras of batch size are dropped."""
         kept = tuple(era for era in self.batches if era.step < step)
         if not kept or kept[-1].size != size:
             kept = (*kept, BatchEra(step=step, sample=sample, size=size))
-        # mixtures that are still to come hold from their samples on, which are in other steps now
+        # later mixtures keep their first sample, which lies in another step now
         later = [
             replace(era, step=step - (sample - era.sample) // size) if era.sample > sample else era for era in self.mixtures
         ]
         return replace(self, batches=kept, mixtures=tuple(later))
 
     def with_mixture(self, era: MixtureEra) -> Lineage:
-        """The same with another mixture from `leg.step` on."""
-        kept = tuple(one for one in self.mixtures if one.sample < era.sample)
+        """This lineage with the mixture of `era` from `era.step` on; later mixtures are dropped."""
+        kept = tuple(earlier for earlier in self.mixtures if earlier.sample < era.sample)
         return replace(self, mixtures=(*kept, era))
 
     def with_skips(self, skips: Skips) -> Lineage:
@@ -116,7 +117,7 @@ class Lineage:
                     "step": era.step,
                     "sample": era.sample,
                     "recipe": era.recipe.as_dict(),
-                    "places": dict(era.places),
+                    "places": dict(era.num_drawn),
                     "data": dict(era.data),
                     "sizes": dict(era.sizes),
                     "snapshot": era.snapshot,
@@ -124,7 +125,7 @@ class Lineage:
                 for era in self.mixtures
             ],
             "skip": {
-                "steps": [list(one) for one in self.skips.steps],
+                "steps": [list(steps) for steps in self.skips.steps],
                 "documents": dict(self.skips.documents),
                 "shards": dict(self.skips.shards),
             },
@@ -133,7 +134,7 @@ class Lineage:
 
 
 def read_lineage(text: str) -> Lineage:
-    """The lineage that `to_json` wrote. Raises ValueError, with what is wrong, for anything else."""
+    """The lineage that `to_json` wrote. Raises ValueError, with the reason, for any other text."""
     try:
         saved = _Saved.model_validate_json(text)
     except ValidationError as error:
@@ -174,8 +175,15 @@ class _SavedMixture(_Record):
     snapshot: str
 
     def read(self) -> MixtureEra:
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return MixtureEra(**{**fields, "recipe": read_recipe(self.recipe.model_dump())})
+        return MixtureEra(
+            step=self.step,
+            sample=self.sample,
+            recipe=read_recipe(self.recipe.model_dump()),
+            num_drawn=self.places,
+            data=self.data,
+            sizes=self.sizes,
+            snapshot=self.snapshot,
+        )
 
 
 class _SavedSkips(_Record):
@@ -185,7 +193,7 @@ class _SavedSkips(_Record):
 
 
 class _Saved(_Record):
-    """What the JSON of a lineage may hold: a state that was edited or torn must not become an order that nobody asked for."""
+    """The JSON of a lineage, checked: an edited or truncated state is refused instead of giving some other order."""
 
     batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
     mixtures: Annotated[tuple[_SavedMixture, ...], Field(min_length=1)]
@@ -193,27 +201,27 @@ class _Saved(_Record):
 
 
 def _check_order(batches: Sequence[BatchEra], mixtures: Sequence[_SavedMixture]) -> None:
-    """Raises ValueError for legs that do not follow each other, or begin with more samples than there were."""
-    for what, eras in (("batches", batches), ("mixtures", mixtures)):
+    """Raises ValueError for eras that are not in order, or that count more drawn samples than came before them."""
+    for name, eras in (("batches", batches), ("mixtures", mixtures)):
         if (eras[0].step, eras[0].sample) != (0, 0) or any(
             later.step < era.step or later.sample < era.sample for era, later in zip(eras, eras[1:])
         ):
-            raise ValueError(f"its {what} do not rise from step 0, sample 0")
+            raise ValueError(f"its {name} do not rise from step 0, sample 0")
     if len({era.step for era in batches}) < len(batches) or len({era.recipe.sequence_length for era in mixtures}) > 1:
-        raise ValueError("two sizes of batches at one step, or two lengths of rows")
+        raise ValueError("two batch sizes at one step, or two sequence lengths")
     for mixture in mixtures:
         if sum(mixture.places.values()) > mixture.sample:
-            raise ValueError(f"places {mixture.places} are more than the {mixture.sample} samples before them")
+            raise ValueError(f"places {mixture.places} add up to more than the {mixture.sample} samples before them")
         if any(until is None for until, _ in mixture.recipe.phases[:-1]) or mixture.recipe.phases[-1][0] is not None:
-            raise ValueError("phases without an end are followed by others, or the last one ends")
+            raise ValueError("only the last phase must have no end, and it must have none")
 
 
-def data_of(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
-    """By source, a digest of its rows in this split: its shards in order, with their sizes and checksums, and its strata."""
-    found: dict[str, str] = {}
+def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
+    """By source, a digest of its rows in this split: its shards in order, their sizes and checksums, and its strata."""
+    digests: dict[str, str] = {}
     for name, start, stop in zip(layout.sources, layout.source_shards, layout.source_shards[1:]):
         strata = snapshot.sources[name].strata
         lines = ["" if strata is None else strata.model_dump_json()]
         lines += [f"{shard.path} {shard.sequences} {shard.checksum}" for shard in layout.shards[start:stop]]
-        found[name] = xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
-    return found
+        digests[name] = xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
+    return digests

@@ -1,7 +1,6 @@
-"""What is drawn when: the phases, caps and end of a run, from the manifest or given to the loader, as one plain record.
+"""The phases, caps and end of a run, from the manifest or from the loader's arguments, as one plain record.
 
-manifest ─┐
-          ├─▶ Recipe ─▶ mixing.Mixture        and, as JSON, a leg of every state's lineage
+manifest ──────────┬─▶ Recipe ─▶ mixing.Mixture        as JSON: an era of the lineage in every state
 Loader(mixture=…) ─┘
 """
 
@@ -18,19 +17,19 @@ from datapipe.weights import integer_weights
 
 Weights = Mapping[str, float | int | str | Fraction]
 Override = Weights | Sequence[tuple[int | None, Weights]]
-"""Weights for the whole run, or phases of (token at which it ends, weights), the last one ending at None."""
+"""Weights of the whole run, or phases of (token at which the phase ends, weights). The last phase ends at None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Everything that decides which source a sample comes from, data apart.
+    """All options that decide which source a sample comes from.
 
     Attributes:
         sequence_length: S, tokens of a row; a sample is a row.
-        phases: exact integer weights until a token position of the run; the last one holds for ever.
-        max_epochs: by source, for those that have a cap.
-        exhausted: what a source that reached its cap means: the run stops, is refused, or goes on without it.
-        total_tokens: where the run ends; None if it does not.
+        phases: exact integer weights until a token position of the run; the last phase has no end.
+        max_epochs: by source, for the sources with a cap.
+        exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
+        total_tokens: tokens of the run; None for a run without end.
     """
 
     sequence_length: int
@@ -41,16 +40,16 @@ class Recipe:
 
     @property
     def num_samples(self) -> int | None:
-        """Whole rows until the end of the run."""
+        """Whole rows of the run; None for a run without end."""
         return None if self.total_tokens is None else self.total_tokens // self.sequence_length
 
     @property
     def drawn(self) -> set[str]:
-        """The sources that have weight in some phase."""
+        """The sources with weight in at least one phase."""
         return {name for phase in self.phases for name, weight in phase.weights.items() if weight}
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON holds it as it is."""
+        """The recipe as plain dicts, lists and numbers, ready for JSON."""
         return {
             "sequence_length": self.sequence_length,
             "phases": [[phase.until_tokens, {name: w for name, w in phase.weights.items() if w}] for phase in self.phases],
@@ -61,7 +60,7 @@ class Recipe:
 
 
 def recipe_of(snapshot: Snapshot, override: Override | None = None) -> Recipe:
-    """The recipe of a snapshot, with its phases replaced by `override`. Raises UserError for one that names no source."""
+    """The recipe of a snapshot, with its phases replaced by `override`. Raises UserError for a source that does not exist."""
     by_source = {name: entry.weight for name, entry in snapshot.sources.items()}
     phases = snapshot.phases or (Phase(until_tokens=None, weights=by_source),)
     caps = {name: entry.max_epochs for name, entry in snapshot.sources.items() if entry.max_epochs is not None}
@@ -81,15 +80,15 @@ def read_recipe(content: Mapping[str, Any]) -> Recipe:
 
 
 def differences(before: Recipe, after: Recipe) -> list[str]:
-    """What differs between two recipes, in words."""
-    found = [
+    """The differences between two recipes, in words."""
+    changes = [
         f"{name} {getattr(before, name)} -> {getattr(after, name)}"
         for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens")
         if getattr(before, name) != getattr(after, name)
     ]
     if before.as_dict()["phases"] != after.as_dict()["phases"]:
-        found.append(f"weights {_in_words(before)} -> {_in_words(after)}")
-    return found
+        changes.append(f"weights {_in_words(before)} -> {_in_words(after)}")
+    return changes
 
 
 def _in_words(recipe: Recipe) -> str:
@@ -106,17 +105,17 @@ def _given(override: Override, sources: tuple[str, ...]) -> tuple[Phase, ...]:
     ends = [until for until, _ in parts]
     if not parts or ends[-1] is not None or any(until is None for until in ends[:-1]):
         raise UserError(
-            f"mixture: its phases end at tokens {ends}. Expected a token position for each but the last, which has None and "
-            f"holds to the end."
+            f"mixture: its phases end at tokens {ends}. Expected a token position for each phase but the last, and None for "
+            f"the last."
         )
     rising = [0, *(until for until in ends if until is not None)]
     if any(later <= earlier for earlier, later in zip(rising, rising[1:])):
-        raise UserError(f"mixture: its phases end at tokens {ends[:-1]}. Expected them to rise, from above 0.")
+        raise UserError(f"mixture: its phases end at tokens {ends[:-1]}. Expected ascending positions above 0.")
     return tuple(Phase(until_tokens=until, weights=_exact(weights, sources)) for until, weights in parts)
 
 
 def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
-    """Whole numbers in exactly the proportions that were written: 0.1 is a tenth."""
+    """Whole numbers in exactly the given proportions: 0.1 is a tenth."""
     for name in weights:
         if name not in sources:
             raise UserError(f"mixture: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")

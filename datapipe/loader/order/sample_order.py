@@ -1,11 +1,11 @@
-"""Which sequence is sample g: the order of a whole run as a function of the snapshot, a seed and the run's lineage.
+"""The sequence of sample g: the order of a run as a function of the snapshot, a seed and the lineage.
 
-    train        g -> mixture that held at g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
-    validation   g -> address g: every validation sequence once, by source, shard and row; weights play no part
+    train        g -> mixture era that holds g -> (source, ordinal) -> (epoch, keyed permutation of the source) -> address
+    validation   g -> address g: every validation sequence once, by source, shard and row; weights do not count
 
-Each epoch of each source is a permutation of its own (`epochs.py`), so any sample is found in constant time and memory, the
-shuffle is global, and nothing has to be remembered. Where the mixture was changed on the way, each leg draws on from the places
-that the one before had reached. It runs backwards as well: `samples_of` says where in the run a sequence comes up.
+Each epoch of each source has a permutation of its own (`source_order.py`), so any sample is found in constant time and memory,
+and the shuffle is global. Where the mixture changed, each era continues after the samples that the era before had drawn. The
+inverse, `samples_of`, gives every occurrence of a sequence in the run.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.layout import Layout, Split, plan_layout
-from datapipe.loader.order.lineage import MixtureEra, data_of
+from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
-from datapipe.loader.order.source_order import MAX_WALKS, SourceOrder
+from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
 
 class Inventory:
-    """What there is to draw from in one split of a snapshot, and the order of each source; the same whatever the mixture.
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
     Args:
-        window_shards: how many shards of a source are mixed at a time; 0 for all.
+        window_shards: shards of a source that are mixed at a time; 0 for all.
 
     Attributes:
+        layout: the address of every row.
         data: by source, a digest of its rows.
-        sizes: by source, samples in one of its epochs.
+        orders: of each source, in the order of `layout.sources`.
+        sizes: by source, samples of one epoch.
     """
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int) -> None:
         self.snapshot, self.seed, self.window_shards = snapshot, seed, window_shards
         self.split: Split = split
         self.layout: Layout = plan_layout(snapshot, split)
-        self.data = data_of(snapshot, self.layout)
+        self.data = digest_sources(snapshot, self.layout)
         self.orders = tuple(
             SourceOrder(
                 seed,
@@ -53,10 +55,11 @@ class Inventory:
 
 
 class SampleOrder:
-    """The order of one split. Raises SnapshotError where a source is to be drawn from and has no sequences.
+    """The order of one split. Raises SnapshotError where a source with weight has no sequences.
 
     Args:
-        legs: the mixtures of the run, the first from sample 0, rising. Only the last has to fit the supply.
+        inventory: the rows of the split.
+        eras: the mixtures of the run, ascending, the first from sample 0. Only the last era must fit the inventory.
     """
 
     def __init__(self, inventory: Inventory, eras: Sequence[MixtureEra]) -> None:
@@ -71,7 +74,7 @@ class SampleOrder:
 
         Args:
             samples: (n,) int64, global sample numbers within the run.
-            attempt: above 0, the address that takes the place of one that cannot be had; of the same source and epoch.
+            attempt: 0 for the regular address; k for the k-th replacement, from the same source and epoch.
         """
         if self.split == "validation":
             return samples.astype(np.int64)
@@ -85,10 +88,10 @@ class SampleOrder:
         return out
 
     def locate_without(self, samples: np.ndarray, shards: Mapping[int, int], attempt: int = 0) -> np.ndarray:
-        """`locate`, with rows of left-out shards replaced by others of the same source and epoch.
+        """`locate`, with rows of left-out shards replaced by other rows of the same source and epoch.
 
         Args:
-            shards: number of a shard -> the sample from which on it is left out.
+            shards: number of a left-out shard -> the first sample that must not read it.
         """
         addresses = self.locate(samples, attempt)
         if not shards or self.split == "validation":
@@ -96,42 +99,42 @@ class SampleOrder:
         since = np.full(len(self.layout.shards), np.iinfo(np.int64).max)
         since[list(shards)] = list(shards.values())
         hit = np.zeros(0, np.int64)
-        for further in range(attempt + 1, attempt + MAX_WALKS + 1):
+        for further in range(attempt + 1, attempt + MAX_REPLACEMENTS + 1):
             hit = np.flatnonzero(since[self.layout.find(addresses)[0]] <= samples)
             if len(hit) == 0:
                 return addresses
             addresses[hit] = self.locate(samples[hit], further)
         source = self.layout.sources[int(self.layout.source_of(addresses[hit[:1]])[0])]
         raise SnapshotError(
-            f"source '{source}': nearly all of its shards are left out, so that no row takes the place of theirs. "
-            f"Leave out fewer, or give the source no weight."
+            f"source '{source}': nearly all of its shards are left out, and no replacement row was found in "
+            f"{MAX_REPLACEMENTS} attempts. Leave out fewer shards, or set the weight of the source to 0."
         )
 
     def samples_of(self, address: int, num_epochs: int, without: Mapping[int, int] = {}) -> list[tuple[int, int]]:
-        """(epoch, sample) wherever the sequence at `address` comes up in its source's first `num_epochs` epochs.
+        """(epoch, sample) of every occurrence of the sequence at `address` in its source's first `num_epochs` epochs.
 
-        The samples are those of an endless run: the caller cuts them off where its own ends.
+        The samples are those of an endless run; the caller drops those past the end of its own.
 
         Args:
-            without: shards that are left out, as for `locate_without`; rows may stand in for theirs.
+            without: left-out shards, as for `locate_without`. The sequence may occur as a replacement of their rows.
         """
         if self.split == "validation":
             return [(0, address)]
         source = int(self.layout.source_of(np.array([address]))[0])
         row, order = address - int(self.layout.source_starts[source]), self.inventory.orders[source]
-        found = {
+        candidates = {
             (epoch, sample)
             for epoch in range(num_epochs)
-            for attempt in range(MAX_WALKS + 1 if without else 1)
+            for attempt in range(MAX_REPLACEMENTS + 1 if without else 1)
             for ordinal in order.ordinals_of(row, epoch, attempt)
             for sample in self._samples_of_ordinal(source, ordinal)
         }
-        in_order = sorted(found, key=lambda one: (one[1], one[0]))
+        in_order = sorted(candidates, key=lambda occurrence: (occurrence[1], occurrence[0]))
         addresses = self.locate_without(np.array([sample for _, sample in in_order], np.int64), without)
-        return [one for one, there in zip(in_order, addresses.tolist()) if there == address]
+        return [occurrence for occurrence, actual in zip(in_order, addresses.tolist()) if actual == address]
 
     def epochs_until(self, source: int, stop: int) -> int:
-        """Epochs of a source that are begun before sample `stop`, whichever mixture drew them."""
+        """Epochs of a source that begin before sample `stop`, over all eras."""
         size = max(1, self.inventory.orders[source].size)
         ends = [min(stop, later) for later in [*self._starts[1:], stop]]
         return max(
@@ -140,35 +143,35 @@ class SampleOrder:
         )
 
     def drawn_elsewhere(self) -> list[tuple[int, int, str, str]]:
-        """What earlier legs drew of rows that are not here: first step, the one after the last, source, snapshot."""
-        found: list[tuple[int, int, str, str]] = []
+        """(start step, stop step, source, snapshot) of earlier eras that drew rows which the inventory does not hold."""
+        elsewhere: list[tuple[int, int, str, str]] = []
         for era, later in zip(self._eras, self._eras[1:]):
-            gone = [name for name in sorted(era.recipe.drawn) if era.data.get(name) != self.inventory.data.get(name)]
-            found += [(era.step, later.step, name, era.snapshot) for name in gone]
-        return found
+            changed = [name for name in sorted(era.recipe.drawn) if era.data.get(name) != self.inventory.data.get(name)]
+            elsewhere += [(era.step, later.step, name, era.snapshot) for name in changed]
+        return elsewhere
 
     def windows_ahead(self, sample: int, per_source: int = 2) -> list[int]:
-        """Numbers of the shards that are read from `sample` on, by first use: a few windows of each source."""
+        """Numbers of the shards that are read from `sample` on, by first use: `per_source` windows of each source."""
         if self.split == "validation":
             return list(range(int(self.layout.find(np.array([sample]))[0][0]), len(self.layout.shards)))
-        mixture, found = self.mixture, list[tuple[int, int, int]]()
-        for source, place in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
+        mixture, uses = self.mixture, list[tuple[int, int, int]]()  # (first sample, number in the source, number)
+        for source, num_drawn in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
             if not mixture.is_drawn(source):
                 continue
-            for _, (first, shards) in zip(range(per_source), self.inventory.orders[source].windows_from(place)):
-                at = sample if first <= place else mixture.sample_of(source, first)
-                if at is not None:
-                    found += [(at, number, int(self.layout.source_shards[source]) + number) for number in shards]
-        return list(dict.fromkeys(shard for _, _, shard in sorted(found)))
+            for _, (ordinal, shards) in zip(range(per_source), self.inventory.orders[source].windows_from(num_drawn)):
+                first_sample = sample if ordinal <= num_drawn else mixture.sample_of(source, ordinal)
+                if first_sample is not None:
+                    uses += [(first_sample, number, int(self.layout.source_shards[source]) + number) for number in shards]
+        return list(dict.fromkeys(shard for _, _, shard in sorted(uses)))
 
     @property
     def mixture(self) -> Mixture:
-        """The one that holds last."""
+        """The mixture of the last era."""
         return self._mixture(len(self._eras) - 1)
 
     @cached_property
     def num_samples(self) -> int | None:
-        """How many samples there are before batches are cut; None if there is no end."""
+        """Samples of the run, before they are cut into batches; None for a run without end."""
         if self.split == "validation":
             return self.layout.num_sequences
         ends = [end for end in (self._eras[-1].recipe.num_samples, self.mixture.end) if end is not None]
@@ -201,7 +204,7 @@ class SampleOrder:
         return self._mixtures[number]
 
     def _fits(self, number: int, source: int) -> bool:
-        """Whether a leg drew from a source as it is in this snapshot."""
+        """Whether era `number` drew from the rows that this snapshot has of a source."""
         name = self._mixture(number).sources[source]
         return name in self.inventory.data and self._eras[number].data.get(name) == self.inventory.data[name]
 
@@ -209,37 +212,37 @@ class SampleOrder:
         if number + 1 < len(self._eras) and not self._fits(number, source):
             era, name = self._eras[number], self._mixture(number).sources[source]
             raise SnapshotError(
-                f"source '{name}' was other data, or none of this snapshot's, before step {self._eras[number + 1].step} of "
-                f"this run. Open the output that held it then, of snapshot {era.snapshot}, to see those batches."
+                f"before step {self._eras[number + 1].step}, this run drew source '{name}' from rows that this snapshot does "
+                f"not hold. Open the output of snapshot {era.snapshot} to read those batches."
             )
 
     def _check_split(self) -> None:
         if self.split == "validation":
             if self.layout.num_sequences == 0:
                 raise SnapshotError(
-                    "the snapshot holds no validation sequences. Set `validation: 0.1%` (or more) in the mixture and run it "
+                    "the snapshot holds no validation sequences. Set `validation: 0.1%` or more in the mixture, and run it "
                     "again."
                 )
             return
         for source, name in enumerate(self.layout.sources):
             if self.inventory.sizes[name] == 0 and self.mixture.is_drawn(source):
-                held = "an epoch of nothing, since every stratum with a row in it is repeated 0 times"
+                reason = "all its strata with rows are repeated 0 times"
                 raise SnapshotError(
-                    f"source '{name}' has weight in the mixture and "
-                    f"{held if self.layout.size(source) else 'not one training sequence in the snapshot'}. "
-                    f"Set its weight to 0, or see in report.json where its documents went, and run the mixture again."
+                    f"source '{name}' has weight in the mixture, but "
+                    f"{reason if self.layout.size(source) else 'the snapshot holds no training sequence of it'}. "
+                    f"Set its weight to 0, or look up in report.json why its documents were dropped, and run the mixture again."
                 )
 
 
 def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
-    """The mixture of a leg over the sources `first` and, behind them, its others."""
+    """The mixture of an era over the sources `first`, followed by the era's other sources."""
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
-    return Mixture(era.recipe, sources, sizes, era.sample, [era.places.get(name, 0) for name in sources])
+    return Mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources])
 
 
-def places_at(era: MixtureEra, sample: int) -> dict[str, int]:
-    """How many samples before `sample`, which `leg` holds or just held, came from each source in the whole run: by name."""
+def num_drawn_at(era: MixtureEra, sample: int) -> dict[str, int]:
+    """By source, samples of the whole run before `sample`, which lies in `era` or right after it."""
     mixture = mixture_of(era)
-    return {**era.places, **dict(zip(mixture.sources, mixture.counts(sample)))}
+    return {**era.num_drawn, **dict(zip(mixture.sources, mixture.counts(sample)))}

@@ -1,15 +1,14 @@
-"""A run as segments of constant weights, and how many samples of each source every segment holds.
+"""A run as segments of constant weights, and the samples of each source in every segment.
 
     phases of the recipe  ─▶  segments, cut where a source reaches its cap  ─▶  whole numbers of samples at each border
 
-**Borders.** The exact share of a source after some segments is a fraction; it is kept in units of 2^-40 samples, which add up
-to the samples exactly. Think of the i-th sample of a source as a job: it may be drawn in the segments in which the source's
-share goes from i - 1 to i, and has to be drawn by the time its share is i. A job whose share is begun and finished in one
-segment is drawn there; the others, at most one for each source and border, are matched with segments so that every segment is
-filled. Spreading each sample as the fractions say would do all of that, and where a fractional matching does, a whole one
-exists. So at every border **each source is within one sample of its share** (and the 2^-40 for each border that the units round
-away), whatever the weights do, and a source of weight 0 is never drawn from. Earliest-deadline-first finds nearly all of the
-matching, augmenting paths the rest.
+**Borders.** The exact share of a source after some segments is a fraction, kept in units of 2^-40 samples that add up to the
+samples exactly. The i-th sample of a source is a job: it may be drawn in the segments in which the source's share goes from
+i - 1 to i, and it is due when the share reaches i. A job whose share begins and ends in one segment is drawn there. The other
+jobs, at most one for each source and border, are matched with segments so that every segment is full. The fractional shares
+are a fractional matching of these jobs, and a bipartite graph with a fractional matching has a whole one. So at every border
+**each source is within one sample of its share** (plus 2^-40 for each border, from rounding to units), for any weights, and a
+source of weight 0 is never drawn from. Earliest-deadline-first finds nearly all of the matching, augmenting paths the rest.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from dataclasses import dataclass
 from datapipe.loader.order.recipe import Recipe
 
 UNIT = 1 << 40
-"""Parts of a sample in which shares are counted."""
+"""Units of a sample in which shares are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Samples `start` to `stop` (None: without end) drawn by `weights`, above 0 each, by number of the source."""
+    """Samples `start` to `stop` (None: no end), drawn by `weights`: source number -> weight above 0."""
 
     start: int
     stop: int | None
@@ -35,66 +34,70 @@ class Segment:
 
 
 def plan_segments(
-    recipe: Recipe, sources: Sequence[str], start: int, places: Sequence[int], caps: Mapping[int, int]
+    recipe: Recipe, sources: Sequence[str], start: int, num_drawn: Sequence[int], caps: Mapping[int, int]
 ) -> tuple[list[Segment], int | None]:
-    """The segments from sample `start` on, and the sample at which every source is exhausted, if that comes.
+    """The segments from sample `start` on, and the sample at which every source is exhausted (None if that never happens).
 
     Args:
-        places: by source, samples it had before `start`.
-        caps: by source, for those that are taken out when they had so many; the others take their place, by their weights.
+        num_drawn: (num_sources,) samples of each source before `start`.
+        caps: source number -> the most samples of that source. Past its cap, the other sources share its samples.
     """
     segments: list[Segment] = []
     end = recipe.num_samples
-    shares = [place * UNIT for place in places]
-    at, gone = start, set[int]()
-    for stop, by_name in _phases(recipe, sources):
-        while stop is None or at < stop:
-            weights = {source: weight for source, weight in by_name.items() if source not in gone}
+    shares = [count * UNIT for count in num_drawn]
+    sample, exhausted = start, set[int]()
+    for stop, phase_weights in _phases(recipe, sources):
+        while stop is None or sample < stop:
+            weights = {source: weight for source, weight in phase_weights.items() if source not in exhausted}
             if not weights:
-                return _whole(segments, at, by_name), at
-            if end is not None and at >= end:  # what comes later is never drawn
-                return _whole(segments, at, weights), None
-            until, exhausted = _next_exhausted(shares, weights, caps, at, stop)
-            gone |= exhausted
-            if until == at:
+                return _with_endless(segments, sample, phase_weights), sample
+            if end is not None and sample >= end:  # later samples are never drawn
+                return _with_endless(segments, sample, weights), None
+            until, newly_exhausted = _next_exhausted(shares, weights, caps, sample, stop)
+            exhausted |= newly_exhausted
+            if until == sample:
                 continue
-            segments.append(Segment(start=at, stop=until, weights=weights))
+            segments.append(Segment(start=sample, stop=until, weights=weights))
             if until is None:
                 return segments, None
-            _advance(shares, weights, until - at)
-            at = until
+            _advance(shares, weights, until - sample)
+            sample = until
     raise AssertionError("the last phase has no end")
 
 
-def settle(segments: Sequence[Segment], places: Sequence[int]) -> list[list[int]]:
-    """Samples of each source before each segment, and after the last finite one: whole numbers, within one of the shares."""
+def border_counts(segments: Sequence[Segment], num_drawn: Sequence[int]) -> list[list[int]]:
+    """Samples of each source before each segment and after the last finite one: whole numbers, within one of the shares.
+
+    Returns:
+        (num_finite_segments + 1, num_sources).
+    """
     finite = [segment for segment in segments if segment.stop is not None]
-    shares = [[place * UNIT for place in places]]
+    shares = [[count * UNIT for count in num_drawn]]
     for segment in finite:
         shares.append(list(shares[-1]))
         _advance(shares[-1], segment.weights, _length(segment))
-    drawn = [[0] * len(places) for _ in finite]
+    in_segment = [[0] * len(num_drawn) for _ in finite]  # (num_finite_segments, num_sources)
     jobs: list[Job] = []
-    for source in range(len(places)):
-        jobs += _jobs(source, [border[source] for border in shares], drawn)
-    room = [_length(segment) - sum(row) for segment, row in zip(finite, drawn)]
+    for source in range(len(num_drawn)):
+        jobs += _jobs(source, [border[source] for border in shares], in_segment)
+    room = [_length(segment) - sum(row) for segment, row in zip(finite, in_segment)]
     for job, number in zip(jobs, match_jobs(jobs, room)):
         if number is not None:
-            drawn[number][job.source] += 1
-    counts = [list(places)]
-    for row in drawn:
+            in_segment[number][job.source] += 1
+    counts = [list(num_drawn)]
+    for row in in_segment:
         counts.append([before + more for before, more in zip(counts[-1], row)])
     return counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One sample that may be drawn in any of several segments.
+    """A sample that may be drawn in any of several segments.
 
     Attributes:
-        source: whose.
-        window: the numbers of the segments, rising.
-        due: whether it has to be drawn in one of them: all but the last, unfinished sample of a source.
+        source: number of its source.
+        window: numbers of the segments, ascending.
+        due: whether it must be drawn in one of them. The last, unfinished sample of a source is not due.
     """
 
     source: int
@@ -102,13 +105,14 @@ class Job:
     due: bool
 
 
-def _jobs(source: int, shares: Sequence[int], drawn: list[list[int]]) -> list[Job]:
-    """The samples that may be drawn in more than one segment, or need not be; the others are counted in `drawn`.
+def _jobs(source: int, shares: Sequence[int], in_segment: list[list[int]]) -> list[Job]:
+    """The samples of a source that may be drawn in several segments, or that are not due. Counts all others in `in_segment`.
 
     Args:
-        shares: of the source before each segment and after the last, rising.
+        shares: of the source before each segment and after the last, ascending.
+        in_segment: (num_segments, num_sources).
     """
-    found: list[Job] = []
+    jobs: list[Job] = []
     window: list[int] = []
     for number, (before, after) in enumerate(zip(shares, shares[1:])):
         if after == before:
@@ -117,55 +121,55 @@ def _jobs(source: int, shares: Sequence[int], drawn: list[list[int]]) -> list[Jo
         if before % UNIT:
             window.append(number)
             if after >= begun * UNIT:
-                found.append(Job(source=source, window=tuple(window), due=True))
-        drawn[number][source] += max(0, after // UNIT - begun)
+                jobs.append(Job(source=source, window=tuple(window), due=True))
+        in_segment[number][source] += max(0, after // UNIT - begun)
         if after % UNIT and after > begun * UNIT:
             window = [number]
     if shares[-1] % UNIT:
-        found.append(Job(source=source, window=tuple(window), due=False))
-    return found
+        jobs.append(Job(source=source, window=tuple(window), due=False))
+    return jobs
 
 
 def match_jobs(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
-    """The segment of each job, None for some that are not due, so that every segment has exactly `room` of them."""
-    place: list[int | None] = _earliest_deadline_first(jobs, room)
+    """The segment of each job, so that every segment has exactly `room` jobs. None for jobs that are not due and not drawn."""
+    segment_of: list[int | None] = _earliest_deadline_first(jobs, room)
     members: list[set[int]] = [set() for _ in room]
-    for job, number in enumerate(place):
-        if number is not None:
-            members[number].add(job)
-    left, full = sum(room) - sum(map(len, members)), set[int]()
-    # What has a segment keeps one while others are moved, so jobs that are due come first.
-    for job in sorted(range(len(jobs)), key=lambda job: not jobs[job].due):
-        if left > 0 and place[job] is None:
-            left -= _augment(job, jobs, room, members, place, full)
-    assert all(place[job] is not None for job, one in enumerate(jobs) if one.due)
-    assert all(len(found) == wanted for found, wanted in zip(members, room))
-    return place
+    for number, segment in enumerate(segment_of):
+        if segment is not None:
+            members[segment].add(number)
+    remaining, full = sum(room) - sum(map(len, members)), set[int]()
+    # a job with a segment keeps one while others are moved, so jobs that are due come first
+    for number in sorted(range(len(jobs)), key=lambda number: not jobs[number].due):
+        if remaining > 0 and segment_of[number] is None:
+            remaining -= _augment(number, jobs, room, members, segment_of, full)
+    assert all(segment is not None for job, segment in zip(jobs, segment_of) if job.due)
+    assert all(len(assigned) == capacity for assigned, capacity in zip(members, room))
+    return segment_of
 
 
 def _earliest_deadline_first(jobs: Sequence[Job], room: Sequence[int]) -> list[int | None]:
-    """Segments for most of the jobs that are due, by going through the segments once."""
-    place: list[int | None] = [None] * len(jobs)
+    """Segments for most of the jobs that are due, in one pass over the segments."""
+    segment_of: list[int | None] = [None] * len(jobs)
     starting: list[list[int]] = [[] for _ in room]
-    for job, one in enumerate(jobs):
-        if one.due:
-            starting[one.window[0]].append(job)
-    waiting: list[tuple[int, int]] = []
-    for number in range(len(room)):
-        left = room[number]
-        for job in starting[number]:
-            heapq.heappush(waiting, (jobs[job].window[-1], job))
+    for number, job in enumerate(jobs):
+        if job.due:
+            starting[job.window[0]].append(number)
+    waiting: list[tuple[int, int]] = []  # (last segment of the window, number of the job)
+    for segment in range(len(room)):
+        remaining = room[segment]
+        for number in starting[segment]:
+            heapq.heappush(waiting, (jobs[number].window[-1], number))
         paused: list[tuple[int, int]] = []
-        while left > 0 and waiting:
-            one = heapq.heappop(waiting)
-            if number in jobs[one[1]].window:
-                place[one[1]] = number
-                left -= 1
-            elif one[0] > number:
-                paused.append(one)
-        for one in paused:
-            heapq.heappush(waiting, one)
-    return place
+        while remaining > 0 and waiting:
+            deadline, number = heapq.heappop(waiting)
+            if segment in jobs[number].window:
+                segment_of[number] = segment
+                remaining -= 1
+            elif deadline > segment:
+                paused.append((deadline, number))
+        for entry in paused:
+            heapq.heappush(waiting, entry)
+    return segment_of
 
 
 def _augment(
@@ -173,20 +177,20 @@ def _augment(
     jobs: Sequence[Job],
     room: Sequence[int],
     members: list[set[int]],
-    place: list[int | None],
+    segment_of: list[int | None],
     full: set[int],
 ) -> bool:
-    """Finds `job` a segment, moving others to further ones of their windows if need be; whether there was a way.
+    """Finds a segment for `job` along an augmenting path: other jobs may move within their windows. False if there is none.
 
     Args:
-        full: segments from which no way led to one with room, and none ever will: they are not looked at again.
+        full: segments from which no path leads to one with room. They stay so and are not searched again.
     """
     reached: dict[int, tuple[int, int | None]] = {number: (job, None) for number in jobs[job].window if number not in full}
     queue = deque(reached)
     while queue:
         number = queue.popleft()
         if len(members[number]) < room[number]:
-            _shift(number, reached, members, place)
+            _shift(number, reached, members, segment_of)
             return True
         for member in sorted(members[number]):
             for other in jobs[member].window:
@@ -198,13 +202,13 @@ def _augment(
 
 
 def _shift(
-    number: int | None, reached: Mapping[int, tuple[int, int | None]], members: list[set[int]], place: list[int | None]
+    number: int | None, reached: Mapping[int, tuple[int, int | None]], members: list[set[int]], segment_of: list[int | None]
 ) -> None:
-    """Moves each job of the path that was found one segment on, last one first."""
+    """Moves each job on the path to the next segment, the last job first."""
     while number is not None:
         job, before = reached[number]
         members[number].add(job)
-        place[job] = number
+        segment_of[job] = number
         if before is not None:
             members[before].remove(job)
         number = before
@@ -216,41 +220,41 @@ def _length(segment: Segment) -> int:
 
 
 def _phases(recipe: Recipe, sources: Sequence[str]) -> list[tuple[int | None, dict[int, int]]]:
-    """The sample at which each ends, and the weights above 0. A border at token t falls on the sample nearest to t / S."""
+    """(stop sample, weights above 0) of each phase. A phase that ends at token t stops at the sample nearest to t / S."""
     numbers = {name: number for number, name in enumerate(sources)}
-    found: list[tuple[int | None, dict[int, int]]] = []
+    phases: list[tuple[int | None, dict[int, int]]] = []
     length = recipe.sequence_length
     for phase in recipe.phases:
         weights = {numbers[name]: weight for name, weight in sorted(phase.weights.items()) if weight > 0}
         if phase.until_tokens is None or phase is recipe.phases[-1]:
-            return [*found, (None, weights)]
-        found.append(((2 * phase.until_tokens + length) // (2 * length), weights))
-    return found
+            return [*phases, (None, weights)]
+        phases.append(((2 * phase.until_tokens + length) // (2 * length), weights))
+    return phases
 
 
 def _advance(shares: list[int], weights: Mapping[int, int], num_samples: int) -> None:
-    """Adds to `shares` what `num_samples` samples give each source; what rounding leaves goes to the first ones."""
+    """Adds the shares of `num_samples` samples to `shares`; units lost to rounding go to the first sources."""
     total = sum(weights.values())
-    left = num_samples * UNIT
+    remaining = num_samples * UNIT
     for source, weight in weights.items():
         part = num_samples * UNIT * weight // total
         shares[source] += part
-        left -= part
+        remaining -= part
     uneven = [source for source, weight in weights.items() if num_samples * UNIT * weight % total]
-    for source in uneven[:left]:
+    for source in uneven[:remaining]:
         shares[source] += 1
 
 
 def _next_exhausted(
-    shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], at: int, stop: int | None
+    shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], start: int, stop: int | None
 ) -> tuple[int | None, set[int]]:
-    """The last sample up to `stop` until which no source passes its cap, and the sources that could not take another there.
+    """The last sample up to `stop` before any source passes its cap, and the sources that are exhausted there.
 
-    They are told here and not by their shares at that sample, of which rounding may leave a little that no sample uses up.
+    The sources are returned because shares cannot tell: after rounding, a share may stay a few units below its cap.
     """
     total = sum(weights.values())
     ends = {
-        source: at + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))
+        source: start + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))
         for source, weight in weights.items()
         if source in caps
     }
@@ -260,6 +264,6 @@ def _next_exhausted(
     return first, {source for source, end in ends.items() if end == first}
 
 
-def _whole(segments: list[Segment], at: int, weights: Mapping[int, int]) -> list[Segment]:
-    """The segments, with an endless one behind them that nobody draws from, so that every sample has one."""
-    return [*segments, Segment(start=at, stop=None, weights=weights)]
+def _with_endless(segments: list[Segment], start: int, weights: Mapping[int, int]) -> list[Segment]:
+    """The segments and an endless one from `start` on, so that every sample lies in a segment. Nothing is drawn from it."""
+    return [*segments, Segment(start=start, stop=None, weights=weights)]

@@ -1,20 +1,21 @@
-"""The order of one source: which of its rows is its k-th sample, and which samples one of its rows is.
+"""The order of one source: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 
-    epoch      s3 s0 s6 | s1 s5 s4 | s2        shards of the source, in an order that the epoch's key gives
-    windows    ~~~~~~~~ | ~~~~~~~~ | ~~        `window_shards` of them at a time (3 here), their rows mixed with each other
+    epoch      s3 s0 s6 | s1 s5 s4 | s2        the shards of the source, in an order derived from the epoch's key
+    windows    ~~~~~~~~ | ~~~~~~~~ | ~~        `window_shards` at a time (3 here), their rows mixed with each other
 
-Every epoch is a permutation of all rows of its own, evaluated per index: nothing is shuffled, nothing remembered.
+Every epoch has a permutation of its own over all rows. A keyed permutation is evaluated per index, so there is no shuffle
+buffer and no state.
 
-The trade. One window over all shards mixes best and lets each row be anywhere, so reading one row from an object store costs a
-block, some 4 MiB. With windows of W shards, W of them are in use at a time and each is fetched once an epoch: the bytes fetched
-per sample are the bytes of a row, and a row meets those of W shards (of 256 MiB by default: 65,536 rows of 2,048 16-bit
-tokens each) instead of all. Since every shard is a random sample of its source as it was built, all that a window costs is
-that neighbours in one epoch are likelier to be near each other in the next.
+Windows are a trade. One window over all shards mixes best, but neighbouring samples lie in any shard, so one row from an
+object store costs one block of about 4 MiB. With windows of W shards, W shards are in use at a time and each is fetched once
+an epoch: the bytes fetched per sample are the bytes of a row. A row is then mixed with the rows of W shards (65,536 rows each,
+for shards of 256 MiB and rows of 2,048 16-bit tokens) instead of all. Every shard is a random sample of its source when it is
+built, so the only cost of a window is that neighbours in one epoch are more likely to be near each other in the next.
 
-Strata (parts of a source by a score, or by the size of a document's cluster) are drawn mixed, or one after the other: a
-curriculum. Where a stratum comes up several times in an epoch, its shards stand there as often, and all copies are mixed.
+Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the other as
+a curriculum. A stratum that is repeated in an epoch has its shards listed as often, and all copies are mixed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from datapipe.kernels.loader.permute import invert, permute
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import ShardEntry, Strata
 
-MAX_WALKS = 64
-"""How often a row of a left-out shard is replaced before giving up: with half of the shards gone, 1 row in 2^64 gets there."""
+MAX_REPLACEMENTS = 64
+"""Replacements of a row of a left-out shard before giving up: with half of the shards left out, 1 row in 2^64 needs more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +40,9 @@ class Section:
     """A part of an epoch whose shards are mixed with each other.
 
     Attributes:
-        names: what its seeds are derived from, beside the epoch.
-        shards: (n,) int64, numbers of shards within the source; one may stand there several times.
-        sizes: (n,) int64, their rows.
+        names: parts of the names of its seeds, beside the epoch.
+        shards: (n,) int64, numbers of shards within the source; repeated shards occur several times.
+        sizes: (n,) int64, rows of each.
     """
 
     names: tuple[str | int, ...]
@@ -51,14 +52,14 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch, laid out.
+    """The layout of one epoch. A position counts the rows of its shards end to end; an index counts its samples.
 
     Attributes:
-        shards: (n,) int64, numbers of shards within the source in the order of this epoch.
-        starts: (n + 1,) int64, where each begins in the epoch.
-        window_starts: (num_windows + 1,) int64.
-        keys: of each window's permutation.
-        window_shards: (num_windows + 1,) int64, where each window begins in `shards`.
+        shards: (n,) int64, numbers of shards within the source, in the order of this epoch.
+        starts: (n + 1,) int64, position of the first row of each shard.
+        window_starts: (num_windows + 1,) int64, position (and index) at which each window begins.
+        window_shards: (num_windows + 1,) int64, the window's first entry in `shards`.
+        keys: of the permutation of each window.
     """
 
     shards: np.ndarray
@@ -67,8 +68,8 @@ class Epoch:
     window_shards: np.ndarray
     keys: tuple[int, ...]
 
-    def places(self, indices: np.ndarray) -> np.ndarray:
-        """Where in the epoch's row of shards each index is drawn from: (n,) int64."""
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """The position that each index is drawn from: (n,) int64."""
         if len(self.keys) == 1:
             return permute(self.keys[0], int(self.window_starts[1]), indices)
         windows = np.searchsorted(self.window_starts, indices, side="right") - 1
@@ -79,20 +80,20 @@ class Epoch:
             out[here] = start + permute(self.keys[window], stop - start, indices[here] - start)
         return out
 
-    def index_of(self, place: int) -> int:
-        """The index that is drawn from a place: the inverse of `places`."""
-        window = int(np.searchsorted(self.window_starts, place, side="right")) - 1
+    def index_of(self, position: int) -> int:
+        """The index that is drawn from a position: the inverse of `positions`."""
+        window = int(np.searchsorted(self.window_starts, position, side="right")) - 1
         start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-        return start + int(invert(self.keys[window], stop - start, np.array([place - start]))[0])
+        return start + int(invert(self.keys[window], stop - start, np.array([position - start]))[0])
 
     @cached_property
     def by_shard(self) -> np.ndarray:
-        """(n,) int64: places in `shards`, sorted by the shard that stands there."""
+        """(n,) int64: the entries of `shards`, sorted by shard number."""
         return np.argsort(self.shards, kind="stable")
 
     def copies(self, shard: int) -> list[int]:
-        """Where a shard of the source stands in `shards`."""
-        numbers = self.shards[self.by_shard]
+        """The entries of `shards` that hold a shard of the source."""
+        numbers = self.shards[self.by_shard]  # ascending
         first, last = np.searchsorted(numbers, [shard, shard + 1])
         return self.by_shard[first:last].tolist()
 
@@ -101,10 +102,11 @@ class SourceOrder:
     """The samples of one source in a split.
 
     Args:
-        names: root of the seeds: the loader's seed, and what for.
-        shards: of the source, by path.
-        strata: how they are drawn, if the source is cut into strata.
-        window_shards: 0 for all of them.
+        seed: of the loader.
+        names: parts of the names of all seeds of this order.
+        shards: of the source, sorted by path.
+        strata: how strata are drawn; None where the source has none.
+        window_shards: shards mixed at a time; 0 for all.
     """
 
     def __init__(
@@ -121,15 +123,15 @@ class SourceOrder:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the source, each counted once."""
+        """Rows of the source; repeated rows count once."""
         return int(self._shard_starts[-1])
 
     def locate(self, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The row of the source, counted over its shards by path, of each ordinal: (n,) int64.
+        """The row of each ordinal, counted over the shards of the source in the order of their paths: (n,) int64.
 
         Args:
-            ordinals: (n,) int64, the source's samples, over all epochs.
-            attempt: above 0, the row that takes the place of the one before, which cannot be had; one of the same epoch.
+            ordinals: (n,) int64, samples of the source, counted over all epochs.
+            attempt: 0 for the regular row; k for the k-th replacement of an unreadable row, from the same epoch.
         """
         epochs, indices = np.divmod(ordinals, self.size)
         first = int(epochs[0]) if len(epochs) else 0
@@ -142,18 +144,18 @@ class SourceOrder:
         return out
 
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
-        """Every ordinal of an epoch at which a row of the source comes up, or would in the place of another: see `locate`."""
+        """All ordinals of an epoch that `locate` maps to a row at this `attempt`."""
         laid_out = self._epoch(epoch)
         shard = int(np.searchsorted(self._shard_starts, row, side="right")) - 1
         within = row - int(self._shard_starts[shard])
-        places = [int(laid_out.starts[copy]) + within for copy in laid_out.copies(shard)]
-        indices = np.array([laid_out.index_of(place) for place in places], np.int64)
+        positions = [int(laid_out.starts[copy]) + within for copy in laid_out.copies(shard)]
+        indices = np.array([laid_out.index_of(position) for position in positions], np.int64)
         if attempt:
-            indices = invert(self._instead(epoch, attempt), self.size, indices)
+            indices = invert(self._replacement_key(epoch, attempt), self.size, indices)
         return sorted((epoch * self.size + indices).tolist())
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
-        """The first ordinal of each window from the one that holds `ordinal` on, and its shards, without end."""
+        """(first ordinal, shards) of each window from the one that holds `ordinal` on, without end."""
         epoch, index = divmod(ordinal, self.size)
         while True:
             laid_out = self._epoch(epoch)
@@ -166,14 +168,15 @@ class SourceOrder:
     def _locate_in(self, epoch: int, indices: np.ndarray, attempt: int) -> np.ndarray:
         laid_out = self._epoch(epoch)
         if attempt:
-            indices = permute(self._instead(epoch, attempt), self.size, indices)
-        places = laid_out.places(indices)
+            indices = permute(self._replacement_key(epoch, attempt), self.size, indices)
+        positions = laid_out.positions(indices)
         if self._is_plain and len(laid_out.keys) == 1:
-            return places
-        at = np.searchsorted(laid_out.starts, places, side="right") - 1
-        return self._shard_starts[laid_out.shards[at]] + places - laid_out.starts[at]
+            return positions
+        entries = np.searchsorted(laid_out.starts, positions, side="right") - 1
+        return self._shard_starts[laid_out.shards[entries]] + positions - laid_out.starts[entries]
 
-    def _instead(self, epoch: int, attempt: int) -> int:
+    def _replacement_key(self, epoch: int, attempt: int) -> int:
+        """Of the permutation of an epoch's indices that chooses the replacements of an attempt."""
         return seed_for(self._seed, *self._names, epoch, "instead", attempt)
 
     def _lay_out(self, epoch: int) -> Epoch:
@@ -204,18 +207,22 @@ class SourceOrder:
 
 
 def _sections(shards: Sequence[ShardEntry], sizes: np.ndarray, strata: Strata | None) -> list[Section]:
-    """What is mixed with what, in the order in which it is drawn; shards without a row are left out."""
+    """The sections of every epoch, in the order in which they are drawn, without empty shards."""
     numbers = np.flatnonzero(sizes)
     if strata is None:
         return [Section(names=(), shards=numbers, sizes=sizes[numbers])]
     wrong = [shard.path for shard in shards if shard.stratum is None or shard.stratum >= len(strata.repeats)]
     if wrong:
-        raise SnapshotError(f"{wrong[0]}: in no stratum of its source, which has {len(strata.repeats)}. Run the mixture again.")
-    of = np.array([shards[number].stratum for number in numbers.tolist()], np.int64)
+        raise SnapshotError(
+            f"{wrong[0]}: its stratum is not one of the {len(strata.repeats)} of its source. Run the mixture again."
+        )
+    stratum_of = np.array([shards[number].stratum for number in numbers.tolist()], np.int64)
     # by_stratum: numbers of shards, each as often as its stratum is repeated
-    by_stratum = [np.tile(numbers[of == stratum], times) for stratum, times in enumerate(strata.repeats)]
+    by_stratum = [np.tile(numbers[stratum_of == stratum], times) for stratum, times in enumerate(strata.repeats)]
     if strata.order == "shuffled":
         joined = np.concatenate(by_stratum)
         return [Section(names=(), shards=joined, sizes=sizes[joined])]
-    named = [Section(names=("stratum", number), shards=one, sizes=sizes[one]) for number, one in enumerate(by_stratum)]
-    return [section for section in (named if strata.order == "ascending" else named[::-1]) if len(section.shards)]
+    sections = [
+        Section(names=("stratum", stratum), shards=members, sizes=sizes[members]) for stratum, members in enumerate(by_stratum)
+    ]
+    return [section for section in (sections if strata.order == "ascending" else sections[::-1]) if len(section.shards)]

@@ -1,9 +1,9 @@
-"""Steps to samples and back: batch sizes that may change on the way, and steps that are left out.
+"""Steps to samples and back: batch sizes that change during a run, and steps that are left out.
 
-    step       0 1 2 3 4 5 6 7 …          legs   from step 0, sample 0: batches of 2;  from step 3, sample 6: batches of 4
-    samples    0 2 4 6   10 …             skip   3:5  ->  after step 2 comes step 5, with the samples it would have had anyway
+    step       0 1 2 3  4  5 …          eras   from step 0, sample 0: batches of 2;  from step 3, sample 6: batches of 4
+    sample     0 2 4 6 10 14 …          skip   3:5  ->  step 5 follows step 2; it keeps its samples 14 to 17
 
-A step is a place in the order of the data: it keeps its number and its samples whatever is skipped before it.
+A step keeps its number and its samples, whichever steps are skipped before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numbers import Integral
 from datapipe.errors import UserError
 
 MOST_STEPS = 1 << 48
-"""More than any run has; beyond, sample numbers would leave int64."""
+"""The limit of step numbers: sample numbers beyond it could leave int64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +32,10 @@ class Steps:
     """All steps of a run.
 
     Args:
-        legs: at least one, the first from step 0, rising.
-        skip: ranges (start, stop) of steps that are not handed out; any order, they may overlap.
-        num_samples: where the run ends, None if nowhere.
-        drop_last: whether a last batch of fewer rows is left away.
+        eras: at least one, ascending, the first from step 0.
+        skip: ranges (start, stop) of steps that are not handed out, in any order; they may overlap.
+        num_samples: samples of the run; None for a run without end.
+        drop_last: whether a last batch of fewer rows is dropped.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Steps:
         self.num_steps = None if num_samples is None else self._count(num_samples, drop_last)
 
     def samples(self, step: int) -> tuple[int, int]:
-        """The first sample of a step, and the one after its last."""
+        """Start and stop of the samples of a step."""
         era = self._eras[bisect_right(self._eras, step, key=lambda era: era.step) - 1]
         start = era.sample + (step - era.step) * era.size
         stop = start + era.size
         return start, stop if self._num_samples is None else max(start, min(stop, self._num_samples))
 
     def step_of(self, sample: int) -> int | None:
-        """The step that holds a sample; None if it is past the end."""
+        """The step that holds a sample; None for a sample past the end."""
         era = self._eras[bisect_right(self._eras, sample, key=lambda era: era.sample) - 1]
         step = era.step + (sample - era.sample) // era.size
         return step if self.num_steps is None or step < self.num_steps else None
@@ -63,19 +63,19 @@ class Steps:
         return self.next(step) != step
 
     def next(self, step: int) -> int:
-        """The first step from `step` on that is not skipped; it may lie at or behind the end."""
-        number = bisect_right(self._skip, step, key=lambda one: one[0]) - 1
+        """The first step from `step` on that is not skipped; it may lie at or past the end."""
+        number = bisect_right(self._skip, step, key=lambda skipped: skipped[0]) - 1
         return self._skip[number][1] if number >= 0 and step < self._skip[number][1] else step
 
     def advance(self, step: int, count: int) -> int:
         """The `count`-th step after `step`, counting those that are not skipped."""
-        at = self.next(step)
-        for start, stop in self._skip[bisect_right(self._skip, at, key=lambda one: one[0]) :]:
-            if at + count < start:
+        step = self.next(step)
+        for start, stop in self._skip[bisect_right(self._skip, step, key=lambda skipped: skipped[0]) :]:
+            if step + count < start:
                 break
-            count -= start - at
-            at = stop
-        return at + count
+            count -= start - step
+            step = stop
+        return step + count
 
     def _count(self, num_samples: int, drop_last: bool) -> int:
         era = self._eras[-1]
@@ -84,20 +84,21 @@ class Steps:
 
 
 def merged(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same steps as ranges that neither touch nor overlap, rising. Raises UserError for one that is none."""
-    found: list[tuple[int, int]] = []
-    for one in ranges:
+    """The same steps as ascending ranges that neither touch nor overlap. Raises UserError for a value that is not a range."""
+    for steps in ranges:
         try:
-            start, stop = one
+            start, stop = steps
         except (TypeError, ValueError) as error:
-            raise UserError(f"skip: {one!r} is no range of steps. Expected (start, stop), the stop not included.") from error
+            raise UserError(f"skip: {steps!r} is not a range of steps. Expected (start, stop), stop not included.") from error
         if not isinstance(start, Integral) or not isinstance(stop, Integral) or not 0 <= start < stop <= MOST_STEPS:
             raise UserError(
-                f"skip: {one} is no range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, stop not included."
+                f"skip: {steps} is not a range of steps. Expected (start, stop) with 0 <= start < stop <= 2^48, stop not "
+                f"included."
             )
+    apart: list[tuple[int, int]] = []
     for start, stop in sorted((int(start), int(stop)) for start, stop in ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(stop, apart[-1][1]))
         else:
-            found.append((start, stop))
-    return tuple(found)
+            apart.append((start, stop))
+    return tuple(apart)

@@ -273,7 +273,7 @@ def test_cli_loader_bench_says_what_the_data_costs(finished, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())
     assert done.stdout.startswith("data-bound: ")  # who computes nothing does nothing but wait
-    assert found["verdict"] == "data-bound"
+    assert found["diagnosis"] == "data-bound"
     assert (found["steps"], found["step_s"]) == (20, 0)
     assert [one["prefetch"] for one in found["forecasts"]] == [0, 1, 2, 4, 8]
     assert "▶ 4" in done.stdout

@@ -171,7 +171,7 @@ class Endless(Global):
     def exchanges(self):
         return [Exchange(name="turn", inputs=("rows",), outputs={"drops": DROP_SCHEMA, OPEN: OPEN_SCHEMA}, rounds=3)]
 
-    def meet(self, exchange, bucket):
+    def reduce(self, exchange, bucket):
         return {OPEN: bucket["rows"].slice(0, 1)}
 """
 

@@ -9,7 +9,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
-from datapipe.shards.export import Wanted, export_snapshot
+from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
@@ -89,11 +89,11 @@ def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_p
     _, remote, _ = finished
     root, far, near = Root(remote.mixture.output), Root(f"s3://corpus/{format}{store}"), Root(str(tmp_path / "near"))
     for target in (far, near):
-        export_snapshot(root, remote.snapshot, target, Wanted(format=format))
+        export_snapshot(root, remote.snapshot, target, ExportRequest(format=format))
     assert far.list_files("") == near.list_files("")
     assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
     if format != "megatron":
         assert verify_snapshot(far, read_snapshot(far)) == []
     for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
         with pytest.raises(UserError, match=message):
-            export_snapshot(root, remote.snapshot, taken, Wanted(format=format))
+            export_snapshot(root, remote.snapshot, taken, ExportRequest(format=format))

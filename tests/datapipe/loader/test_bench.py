@@ -1,4 +1,4 @@
-"""The trainer that is not there: what it is told follows from what it waited for and from the build times."""
+"""The simulated trainer: its figures follow from its waits and from the build times."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_forecast_of_a_worked_example() -> None:
     assert [one.wait_s * 4 for one in found] == waited
     assert [one.longest_wait_s for one in found] == [5, 3, 1, 0]
     assert [one.lost_share for one in found] == [wait / (wait + 8) for wait in waited]
-    assert [one.host_bytes for one in found] == [20, 20, 30, 40]  # asked for ahead, and one in the trainer's hands
+    assert [one.host_bytes for one in found] == [20, 20, 30, 40]  # batches requested ahead, and the one that the trainer holds
 
 
-def test_bench_runs_the_steps_and_measures_what_lies_behind_them(tmp_path: Path) -> None:
+def test_bench_runs_the_steps_and_measures_build_times_of_later_batches(tmp_path: Path) -> None:
     output = make_snapshot(tmp_path, {"web": 40})
     computed: list[float] = []
     loaders = [Loader(output, batch_size=4, prefetch=3)]
@@ -35,11 +35,11 @@ def test_bench_runs_the_steps_and_measures_what_lies_behind_them(tmp_path: Path)
     assert found.stats.host_memory.batch_bytes == 4 * S * 8 * 2
 
 
-def test_bench_of_data_that_end_runs_what_there_is(tmp_path: Path) -> None:
+def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
     output = make_snapshot(tmp_path, {"web": 40}, total_tokens=S * 20)
     found = bench_loader(
         lambda: Loader(output, batch_size=4), step_s=0.0, steps=99, threads_of=lambda _: 1, compute=lambda _: None
     )
     assert (found.stats.steps, len(found.build_s)) == (5, 5)
-    with pytest.raises(UserError, match="no batch to give"):
+    with pytest.raises(UserError, match="fewer sequences than a global batch"):
         bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9, threads_of=lambda _: 1)

@@ -1,4 +1,4 @@
-"""Buffers are used again when, and only when, nobody looks into them."""
+"""A buffer is reused if and only if no array refers to it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from datapipe.loader.buffers import BufferPool
 SHAPE = (64, 256)
 
 
-def place_of(array: np.ndarray) -> int:
+def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def test_empty_array_nobody_holds_is_used_again() -> None:
+def test_empty_array_without_references_is_reused() -> None:
     pool = BufferPool()
     first = pool.empty(SHAPE, np.int64)
-    place = place_of(first)
+    address = address_of(first)
     other = pool.empty(SHAPE, np.int64)
-    assert place_of(other) != place
+    assert address_of(other) != address
     del first
     again = pool.empty(SHAPE, np.int64)
-    assert (place_of(again), again.shape, again.dtype) == (place, SHAPE, np.int64)
+    assert (address_of(again), again.shape, again.dtype) == (address, SHAPE, np.int64)
     assert pool.num_bytes == 2 * 64 * 256 * 8
 
 
@@ -36,8 +36,8 @@ def test_empty_views_of_any_kind_keep_their_memory() -> None:
         np.frombuffer(pool.empty(SHAPE, np.int64), np.uint32),
         np.from_dlpack(pool.empty(SHAPE, np.int64)),
     ]
-    places = {place_of(np.asarray(view)) // 4096 for view in views}
-    assert len(places) == len(views)
+    pages = {address_of(np.asarray(view)) // 4096 for view in views}
+    assert len(pages) == len(views)
     before = [np.array(view) for view in views]
     for _ in range(20):
         pool.empty(SHAPE, np.int64)[:] = -77

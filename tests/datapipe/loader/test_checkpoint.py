@@ -1,4 +1,4 @@
-"""A loader in the checkpoints of others: torch.distributed.checkpoint in any world, and StatefulDataLoader."""
+"""Loaders in checkpoints of other libraries: torch.distributed.checkpoint in any world, and StatefulDataLoader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(iter(restored))["input_ids"], loader.batch(5)["input_ids"][3:])
 
 
-def test_checkpoint_of_torch_counts_what_came_to_the_device(output: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_torch_counts_batches_handed_out_on_the_device(output: Path, tmp_path: Path) -> None:
     batches = device.prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
     for _ in islice(batches, 5):
         pass
@@ -92,10 +92,10 @@ def in_world(world_size: int, what: str, output: Path, folder: Path) -> list[tup
     """Runs RANK in `world_size` processes; the step and the first tokens that each printed."""
     paths = os.pathsep.join([str(ROOT), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo"}
-    places = [str(output), str(folder / "checkpoint"), str(folder / f"{what}-{world_size}")]
+    paths_given = [str(output), str(folder / "checkpoint"), str(folder / f"{what}-{world_size}")]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, *places, str(rank), str(world_size), what],
+            [sys.executable, "-c", RANK, *paths_given, str(rank), str(world_size), what],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -123,7 +123,7 @@ def test_checkpoint_of_two_processes_serves_a_world_of_another_size(output: Path
 
 @pytest.mark.needs("torchdata")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: int) -> None:
+def test_stateful_data_loader_continues_after_the_saved_batch(output: Path, num_workers: int) -> None:
     def open_loader() -> Any:
         dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step", "input_ids"))
         return stateful_dataloader.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
@@ -137,7 +137,7 @@ def test_stateful_data_loader_goes_on_where_it_was(output: Path, num_workers: in
 
 
 @pytest.mark.needs("torchdata")
-def test_stateful_data_loader_on_the_way_to_the_device_counts_what_came_out(output: Path) -> None:
+def test_stateful_data_loader_behind_prefetch_to_device_counts_batches_handed_out(output: Path) -> None:
     def open_batches() -> Any:
         dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step",))
         return device.prefetch_to_device(stateful_dataloader.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)

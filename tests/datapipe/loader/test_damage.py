@@ -1,4 +1,4 @@
-"""Damaged and missing shards on a local disk: a named error, or other rows of the source, the same on every rank."""
+"""Damaged and missing shards on a local disk: an error that names the shard, or replacement rows, equal on every rank."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def output(sound: Path, tmp_path: Path) -> Path:
 
 
 def damage(output: Path, kind: str) -> tuple[str, int, int]:
-    """Harms the third shard of web; its path, and the addresses of its rows."""
+    """Damages the third shard of web. Returns its path and the addresses of its rows."""
     loader = Loader(output, batch_size=1)
-    number = loader.course.layout.source_shards[1] + 2
-    entry, starts = loader.course.layout.shards[number], loader.course.layout.shard_starts
+    number = loader.batch_order.layout.source_shards[1] + 2
+    entry, starts = loader.batch_order.layout.shards[number], loader.batch_order.layout.shard_starts
     path = output / entry.path
     content = bytearray(path.read_bytes())
     if kind == "flipped":
@@ -52,7 +52,7 @@ def test_damage_is_a_named_error(output: Path, kind: str) -> None:
     loader = Loader(output, global_batch_size=5)
     met = 0
     for step in STEPS:
-        addresses = loader.course.locate(loader.course.samples(step))
+        addresses = loader.batch_order.locate(loader.batch_order.samples(step))
         if ((addresses >= first) & (addresses < stop)).any():
             met += 1
             with pytest.raises(CorruptionError, match=path):
@@ -75,7 +75,7 @@ def test_damaged_rows_are_replaced_alike_on_every_rank_and_after_any_resume(soun
         batches = [whole.batch(step) for step in STEPS]
     assert len(warned) == 1
     for step, batch in zip(STEPS, batches):
-        addresses = reference.course.locate(reference.course.samples(step))
+        addresses = reference.batch_order.locate(reference.batch_order.samples(step))
         hit = (addresses >= first) & (addresses < stop)
         expected = reference.batch(step)
         np.testing.assert_array_equal(batch["input_ids"][~hit], expected["input_ids"][~hit])

@@ -1,4 +1,4 @@
-"""On the way to the device: the same batches in the same order, no more than asked for, and states that count what came out."""
+"""Prefetch to the device: the same batches in the same order, at most `depth` pending; states count those handed out."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ def test_batches_are_no_views_of_the_source() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_no_more_than_depth_are_under_way(depth: int) -> None:
+def test_at_most_depth_copies_are_pending(depth: int) -> None:
     source = Counted(20)
     for handed_out, _ in enumerate(device.prefetch_to_device(source, "cpu", depth), start=1):
         assert source.taken == min(20, handed_out + depth)
 
 
-def test_error_is_raised_where_the_batch_would_have_stood() -> None:
+def test_error_is_raised_in_the_turn_of_its_batch() -> None:
     batches = device.prefetch_to_device(Counted(9, failing=4), "cpu", 3)
     assert [next(batches)["step"] for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(OSError, match="batch 4"):
         next(batches)
 
 
-def test_loop_that_breaks_off_goes_on_without_losing_a_batch(output: Path) -> None:
+def test_loop_after_a_break_continues_without_losing_a_batch(output: Path) -> None:
     batches = device.prefetch_to_device(Loader(output, global_batch_size=4, fields=("step",)), "cpu", 3)
     parts = [[batch["step"] for batch in islice(batches, count)] for count in (4, 1, 99)]
     assert parts == [[0, 1, 2, 3], [4], list(range(5, 15))]
@@ -114,7 +114,7 @@ def test_state_counts_what_was_handed_out(output: Path, wrap: Any) -> None:
     assert [batch["step"] for batch in other] == list(range(8, 15))
 
 
-def test_close_ends_the_source_and_puts_it_back(output: Path) -> None:
+def test_close_ends_the_source_and_moves_it_back(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
     with device.prefetch_to_device(loader, "cpu", 4) as batches:
         for _ in islice(batches, 3):
@@ -127,9 +127,9 @@ def test_close_ends_the_source_and_puts_it_back(output: Path) -> None:
     assert source.closed
 
 
-def test_state_of_a_source_that_keeps_none_says_what_to_do(output: Path) -> None:
+def test_state_of_a_source_without_one_is_refused_with_advice(output: Path) -> None:
     workers = torch_data.DataLoader(loader_torch.StreamingDataset(output, global_batch_size=4), batch_size=None, num_workers=1)
-    with pytest.raises(UserError, match="DataLoader keeps no state"):
+    with pytest.raises(UserError, match="DataLoader has no state"):
         device.prefetch_to_device(workers, "cpu").state_dict()
     with pytest.raises(UserError, match="depth=0"):
         device.prefetch_to_device(workers, "cpu", 0)

@@ -23,7 +23,7 @@ import pytest
 from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ShardCache
-from datapipe.loader.cache.fetch import FetchError
+from datapipe.loader.cache.download import DownloadError
 from datapipe.shards.manifest import ShardEntry, read_snapshot
 from datapipe.storage import Root
 from tests.support.cli_processes import wait_until
@@ -42,12 +42,12 @@ PASSING = {
     "503": {"kind": "status", "status": 503},
     "stall": {"kind": "stall", "after": 200},
 }
-"""What waiting helps against. A stall takes about 7 s to be noticed: libcurl looks at the mean speed of some seconds."""
+"""Temporary faults. A stall takes about 7 s to detect: libcurl averages the speed over several seconds."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One snapshot, here and behind the proxy."""
+class StoredSnapshot:
+    """One snapshot, on the local disk and behind the proxy."""
 
     local: Path
     store: UnreliableStore
@@ -62,7 +62,7 @@ class Place:
 
     @contextlib.contextmanager
     def replaced(self, shard: ShardEntry, content: bytes | None) -> Iterator[None]:
-        """Another content of a shard in the store, or none, for a while."""
+        """Replaces the content of a shard in the store, or removes it, inside the `with`."""
         path = f"snapshots/out/{shard.path}"
         try:
             self._put(path, content)
@@ -79,18 +79,18 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared_snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoredSnapshot]:
     local = make_snapshot(tmp_path_factory.mktemp("failures"), {"web": 60}, sequence_length=S, rows_per_shard=20)
     with object_store("snapshots") as query, unreliable(query) as store:
         direct, _ = pafs.FileSystem.from_uri(f"s3://snapshots/{query}")
         pafs.copy_files(str(local), "snapshots/out", source_filesystem=pafs.LocalFileSystem(), destination_filesystem=direct)
-        yield Place(local, store, direct)
+        yield StoredSnapshot(local, store, direct)
 
 
 @pytest.fixture
-def place(shared_place: Place) -> Iterator[Place]:
-    yield shared_place
-    shared_place.store.heal()
+def stored(shared_snapshot: StoredSnapshot) -> Iterator[StoredSnapshot]:
+    yield shared_snapshot
+    shared_snapshot.store.heal()
 
 
 def batches(output: Any, steps: int = 5) -> list[np.ndarray]:
@@ -113,73 +113,73 @@ def everything_said(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_loader_failure_that_passes_gives_the_right_batches(place: Place, fault: str) -> None:
-    failing = place.store.fail(path="/shards/", times=2, **PASSING[fault])
-    np.testing.assert_array_equal(batches(place.url(request_timeout=1)), batches(place.local))
+def test_loader_failure_that_passes_gives_the_right_batches(stored: StoredSnapshot, fault: str) -> None:
+    failing = stored.store.fail(path="/shards/", times=2, **PASSING[fault])
+    np.testing.assert_array_equal(batches(stored.url(request_timeout=1)), batches(stored.local))
     assert failing.hits == 2
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_loader_failure_that_lasts_names_the_shard_and_passes_when_it_is_healed(place: Place, fault: str) -> None:
-    shard = place.shards[1]
-    place.store.fail(path=shard.path, times=None, **PASSING[fault])
-    url = place.url(request_timeout=1, max_attempts=2)
+def test_loader_failure_that_lasts_names_the_shard_and_passes_when_it_is_healed(stored: StoredSnapshot, fault: str) -> None:
+    shard = stored.shards[1]
+    stored.store.fail(path=shard.path, times=None, **PASSING[fault])
+    url = stored.url(request_timeout=1, max_attempts=2)
     assert shard.path in everything_said(error_of(url))
-    place.store.heal()
-    np.testing.assert_array_equal(batches(url), batches(place.local))
+    stored.store.heal()
+    np.testing.assert_array_equal(batches(url), batches(stored.local))
 
 
-def test_loader_bit_flipped_in_transit_gives_the_right_batch_or_names_the_shard(place: Place) -> None:
-    """Whatever was flipped, and in whatever answer: a wrong token never reaches a batch."""
-    expected = batches(place.local)
-    size = place.shards[0].bytes
+def test_loader_bit_flipped_in_transit_gives_the_right_batch_or_names_the_shard(stored: StoredSnapshot) -> None:
+    """Wherever the bit is flipped, a wrong token never reaches a batch."""
+    expected = batches(stored.local)
+    size = stored.shards[0].bytes
     for after in range(0, size, size // 12):
-        place.store.heal()
-        failing = place.store.fail("flip", path="/shards/", after=after)
+        stored.store.heal()
+        failing = stored.store.fail("flip", path="/shards/", after=after)
         try:
-            found = batches(place.url())
+            found = batches(stored.url())
         except (DatapipeError, OSError) as error:
-            assert any(shard.path in everything_said(error) for shard in place.shards)  # noqa: PT017 (or no error at all)
+            assert any(shard.path in everything_said(error) for shard in stored.shards)  # noqa: PT017 (or no error at all)
         else:
             np.testing.assert_array_equal(found, expected)
         assert failing.hits == 1
 
 
-def test_loader_bit_flipped_at_rest_is_corruption_that_names_the_shard(place: Place) -> None:
-    shard = place.shards[2]
-    content = bytearray((place.local / shard.path).read_bytes())
-    at = content.index(token_bytes(place, shard))
+def test_loader_bit_flipped_at_rest_is_corruption_that_names_the_shard(stored: StoredSnapshot) -> None:
+    shard = stored.shards[2]
+    content = bytearray((stored.local / shard.path).read_bytes())
+    at = content.index(token_bytes(stored, shard))
     content[at] ^= 2
-    with place.replaced(shard, bytes(content)):
-        error = error_of(place.url())
+    with stored.replaced(shard, bytes(content)):
+        error = error_of(stored.url())
         assert isinstance(error, CorruptionError)
         assert shard.path in everything_said(error)
 
 
 @pytest.mark.parametrize("kept", [0, 7, 400, -1])
-def test_loader_truncated_shard_is_an_error_that_names_it(place: Place, kept: int) -> None:
-    shard = place.shards[0]
-    with place.replaced(shard, (place.local / shard.path).read_bytes()[:kept]):
-        assert shard.path in everything_said(error_of(place.url()))
+def test_loader_truncated_shard_is_an_error_that_names_it(stored: StoredSnapshot, kept: int) -> None:
+    shard = stored.shards[0]
+    with stored.replaced(shard, (stored.local / shard.path).read_bytes()[:kept]):
+        assert shard.path in everything_said(error_of(stored.url()))
 
 
-def test_loader_missing_shard_is_an_error_that_names_it(place: Place) -> None:
-    shard = place.shards[0]
-    with place.replaced(shard, None):
-        assert shard.path in everything_said(error_of(place.url()))
+def test_loader_missing_shard_is_an_error_that_names_it(stored: StoredSnapshot) -> None:
+    shard = stored.shards[0]
+    with stored.replaced(shard, None):
+        assert shard.path in everything_said(error_of(stored.url()))
 
 
-def token_bytes(place: Place, shard: ShardEntry) -> bytes:
-    """A row's tokens as its shard holds them, taken from a batch."""
-    number = sum(other.sequences for other in place.shards[: place.shards.index(shard)])
+def token_bytes(stored: StoredSnapshot, shard: ShardEntry) -> bytes:
+    """The stored bytes of the tokens of a row, taken from a batch."""
+    number = sum(other.sequences for other in stored.shards[: stored.shards.index(shard)])
     return (np.arange(number * S, number * S + 3, dtype=np.uint32) + 1).tobytes()
 
 
 @contextlib.contextmanager
-def cache_of(place: Place, folder: Path, patience_s: float = 60.0) -> Iterator[ShardCache]:
+def cache_of(stored: StoredSnapshot, folder: Path, patience_s: float = 60.0) -> Iterator[ShardCache]:
     """A cache over the proxy."""
-    root = Root(place.url(request_timeout=1))
-    cache = ShardCache(root, place.shards, folder, 1 << 30, patience_s=patience_s)
+    root = Root(stored.url(request_timeout=1))
+    cache = ShardCache(root, stored.shards, folder, 1 << 30, patience_s=patience_s)
     try:
         yield cache
     finally:
@@ -187,57 +187,57 @@ def cache_of(place: Place, folder: Path, patience_s: float = 60.0) -> Iterator[S
 
 
 def wait_for(cache: ShardCache, *shards: int) -> None:
-    wait_until(lambda: all(cache.found(shard) for shard in shards), f"shards {shards}")
+    wait_until(lambda: all(cache.path_of(shard) for shard in shards), f"shards {shards}")
 
 
-def assert_whole(place: Place, cache: ShardCache) -> None:
-    for number, shard in enumerate(place.shards):
-        path = cache.found(number)
+def assert_whole(stored: StoredSnapshot, cache: ShardCache) -> None:
+    for number, shard in enumerate(stored.shards):
+        path = cache.path_of(number)
         assert path is not None
-        assert path.read_bytes() == (place.local / shard.path).read_bytes()
+        assert path.read_bytes() == (stored.local / shard.path).read_bytes()
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_cache_failure_that_passes_gives_the_right_shard(place: Place, tmp_path: Path, fault: str) -> None:
-    failing = place.store.fail(path="/shards/", times=2, **PASSING[fault])
-    with cache_of(place, tmp_path) as cache:
+def test_cache_failure_that_passes_gives_the_right_shard(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
+    failing = stored.store.fail(path="/shards/", times=2, **PASSING[fault])
+    with cache_of(stored, tmp_path) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
-        assert_whole(place, cache)
+        assert_whole(stored, cache)
         assert (failing.hits, cache.counts().failures, cache.counts().refetches) == (2, 2, 0)
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_cache_failure_that_lasts_is_told_and_tried_again(place: Place, tmp_path: Path, fault: str) -> None:
-    shard = place.shards[1]
-    place.store.fail(path=shard.path, times=None, **PASSING[fault])
-    with cache_of(place, tmp_path, patience_s=0.5) as cache:
+def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot, tmp_path: Path, fault: str) -> None:
+    shard = stored.shards[1]
+    stored.store.fail(path=shard.path, times=None, **PASSING[fault])
+    with cache_of(stored, tmp_path, patience_s=0.5) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 2)
         wait_until(lambda: cache.error(1) is not None, "the error")
         error = cache.error(1)
-        assert isinstance(error, FetchError)
+        assert isinstance(error, DownloadError)
         assert shard.path in str(error) and "the store has failed for" in str(error) and "tried again later" in str(error)
-        assert cache.found(1) is None
-        place.store.heal()
+        assert cache.path_of(1) is None
+        stored.store.heal()
         wait_for(cache, 1)
         assert cache.error(1) is None
-        assert_whole(place, cache)
+        assert_whole(stored, cache)
 
 
-def test_cache_bit_flipped_in_transit_is_fetched_again(place: Place, tmp_path: Path) -> None:
-    failing = place.store.fail("flip", path=place.shards[0].path, after=300)
-    with cache_of(place, tmp_path) as cache:
+def test_cache_bit_flipped_in_transit_is_fetched_again(stored: StoredSnapshot, tmp_path: Path) -> None:
+    failing = stored.store.fail("flip", path=stored.shards[0].path, after=300)
+    with cache_of(stored, tmp_path) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
-        assert_whole(place, cache)
+        assert_whole(stored, cache)
         assert (failing.hits, cache.counts().refetches, cache.error(0)) == (1, 1, None)
 
 
-def test_cache_bit_flipped_at_rest_is_corruption_that_names_both_checksums(place: Place, tmp_path: Path) -> None:
-    shard = place.shards[0]
-    place.store.fail("flip", path=shard.path, after=300, times=None)
-    with cache_of(place, tmp_path) as cache:
+def test_cache_bit_flipped_at_rest_is_corruption_that_names_both_checksums(stored: StoredSnapshot, tmp_path: Path) -> None:
+    shard = stored.shards[0]
+    stored.store.fail("flip", path=shard.path, after=300, times=None)
+    with cache_of(stored, tmp_path) as cache:
         cache.expect(range(3))
         wait_until(lambda: cache.error(0) is not None, "the error")
         error = cache.error(0)
@@ -248,10 +248,10 @@ def test_cache_bit_flipped_at_rest_is_corruption_that_names_both_checksums(place
 
 
 @pytest.mark.parametrize("kept", [0, 7, -1])
-def test_cache_truncated_shard_is_corruption_that_names_it(place: Place, tmp_path: Path, kept: int) -> None:
-    shard = place.shards[0]
-    content = (place.local / shard.path).read_bytes()[:kept]
-    with place.replaced(shard, content), cache_of(place, tmp_path) as cache:
+def test_cache_truncated_shard_is_corruption_that_names_it(stored: StoredSnapshot, tmp_path: Path, kept: int) -> None:
+    shard = stored.shards[0]
+    content = (stored.local / shard.path).read_bytes()[:kept]
+    with stored.replaced(shard, content), cache_of(stored, tmp_path) as cache:
         cache.expect([0])
         wait_until(lambda: cache.error(0) is not None, "the error")
         assert isinstance(cache.error(0), CorruptionError)
@@ -259,53 +259,53 @@ def test_cache_truncated_shard_is_corruption_that_names_it(place: Place, tmp_pat
 
 
 @pytest.mark.parametrize("answer", ["missing", 403, 404])
-def test_cache_object_that_is_not_given_is_told_at_once(place: Place, tmp_path: Path, answer: str | int) -> None:
-    shard = place.shards[0]
+def test_cache_object_without_access_is_an_error_at_once(stored: StoredSnapshot, tmp_path: Path, answer: str | int) -> None:
+    shard = stored.shards[0]
     with contextlib.ExitStack() as until_the_end:
         if isinstance(answer, int):
-            place.store.fail("status", path=shard.path, status=answer, times=None)
+            stored.store.fail("status", path=shard.path, status=answer, times=None)
         else:
-            until_the_end.enter_context(place.replaced(shard, None))
-        cache = until_the_end.enter_context(cache_of(place, tmp_path))
+            until_the_end.enter_context(stored.replaced(shard, None))
+        cache = until_the_end.enter_context(cache_of(stored, tmp_path))
         cache.expect(range(3))
         wait_until(lambda: cache.error(0) is not None, "the error")
-        assert isinstance(cache.error(0), FetchError)
+        assert isinstance(cache.error(0), DownloadError)
         assert shard.path in str(cache.error(0)) and "Check the credentials" in str(cache.error(0))
         wait_for(cache, 1, 2)
 
 
-def test_cache_closed_in_a_stall_returns_and_leaves_the_folder_to_the_next(place: Place, tmp_path: Path) -> None:
-    failing = place.store.fail("stall", path=place.shards[0].path, after=10, times=1)
-    with cache_of(place, tmp_path) as cache:
+def test_cache_closed_in_a_stall_returns_and_leaves_the_folder_to_the_next(stored: StoredSnapshot, tmp_path: Path) -> None:
+    failing = stored.store.fail("stall", path=stored.shards[0].path, after=10, times=1)
+    with cache_of(stored, tmp_path) as cache:
         cache.expect([0])
         wait_until(lambda: failing.hits == 1, "the stall")
-    with cache_of(place, tmp_path) as cache:
+    with cache_of(stored, tmp_path) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
-        assert_whole(place, cache)
+        assert_whole(stored, cache)
 
 
-def test_copies_serve_when_the_store_is_gone(place: Place, tmp_path: Path) -> None:
-    """A shard that is here, checked, is a snapshot's file: put in its place, it gives the same batches."""
-    with cache_of(place, tmp_path / "cached") as cache:
+def test_copies_are_read_when_the_store_is_gone(stored: StoredSnapshot, tmp_path: Path) -> None:
+    """A checked copy equals the file of the snapshot: put in its position, it gives the same batches."""
+    with cache_of(stored, tmp_path / "cached") as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
-        for number, shard in enumerate(place.shards):
+        for number, shard in enumerate(stored.shards):
             (tmp_path / "out" / shard.path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(str(cache.found(number)), tmp_path / "out" / shard.path)
-    shutil.copy(place.local / "snapshot.json", tmp_path / "out")
-    np.testing.assert_array_equal(batches(tmp_path / "out"), batches(place.local))
+            shutil.copy(str(cache.path_of(number)), tmp_path / "out" / shard.path)
+    shutil.copy(stored.local / "snapshot.json", tmp_path / "out")
+    np.testing.assert_array_equal(batches(tmp_path / "out"), batches(stored.local))
 
 
-def test_process_that_ends_in_a_stall_is_not_held_for_long(place: Place, tmp_path: Path) -> None:
-    failing = place.store.fail("stall", path=place.shards[0].path, after=10, times=None)
+def test_process_that_ends_in_a_stall_is_not_held_for_long(stored: StoredSnapshot, tmp_path: Path) -> None:
+    failing = stored.store.fail("stall", path=stored.shards[0].path, after=10, times=None)
     program = (
         "import sys\n"
         "from pathlib import Path\n"
         "from datapipe.loader.cache.cache import ShardCache\n"
         "from datapipe.shards.manifest import read_snapshot\n"
         "from datapipe.storage import Root\n"
-        f"root, folder = Root({place.url()!r}), Path({str(tmp_path)!r})\n"
+        f"root, folder = Root({stored.url()!r}), Path({str(tmp_path)!r})\n"
         "cache = ShardCache(root, read_snapshot(root).shards, folder, 1 << 30)\n"
         "cache.expect([0])\n"
         "sys.stdin.read()\n"

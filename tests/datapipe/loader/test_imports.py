@@ -1,4 +1,4 @@
-"""The loader costs a trainer NumPy and Arrow, and says what to install where torch is wanted and missing."""
+"""The loader imports NumPy and Arrow only, and names the package to install where torch is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch is a function of (snapshot, seed, step, rank, world size); a loader restored anywhere goes on exactly there."""
+"""A batch is a function of (snapshot, seed, step, rank, world size); a loader restored at any step continues exactly there."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def test_batch_any_step_equals_iteration(output: Path) -> None:
         np.testing.assert_array_equal(batch["input_ids"], Loader(output, global_batch_size=4).batch(step)["input_ids"])
 
 
-def test_iteration_broken_off_goes_on_where_it_stopped(output: Path) -> None:
+def test_iteration_after_a_break_continues_where_it_stopped(output: Path) -> None:
     expected = [batch["input_ids"] for batch in islice(Loader(output, global_batch_size=4), 9)]
     loader = Loader(output, global_batch_size=4)
     found = [batch["input_ids"] for _ in range(3) for batch in islice(loader, 3)]
     np.testing.assert_array_equal(np.stack(found), np.stack(expected))
 
 
-def test_iteration_with_a_state_loaded_meanwhile_goes_on_there(output: Path) -> None:
+def test_iteration_continues_at_a_state_loaded_during_it(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
     batches = iter(loader)
     first, state = next(batches)["input_ids"], loader.state_dict()
@@ -157,7 +157,7 @@ def test_training_at_its_end_stays_there(tmp_path: Path) -> None:
     assert loader.num_steps == 2
     assert len(list(loader)) == 2
     assert list(loader) == []
-    with pytest.raises(UserError, match="no step 2"):
+    with pytest.raises(UserError, match="step 2 is not in this run"):
         loader.batch(2)
 
 
@@ -212,11 +212,11 @@ def test_loader_formats_and_widths_give_the_same_rows(tmp_path: Path, shard_form
         ({"batch_size": np.int64(4)}, "batch_size=.*of type int64: expected an int"),
         ({"global_batch_size": 4.0}, "global_batch_size=4.0 of type float"),
         ({"batch_size": 4, "seed": np.int64(3)}, "seed=.*of type int64"),
-        ({"batch_size": 4, "skip": [(1.5, 3)]}, "no range of steps"),
-        ({"batch_size": 4, "skip": [(1, 2, 3)]}, "no range of steps"),
-        ({"batch_size": 4, "skip": [(3, 1 << 60)]}, "no range of steps"),
+        ({"batch_size": 4, "skip": [(1.5, 3)]}, "not a range of steps"),
+        ({"batch_size": 4, "skip": [(1, 2, 3)]}, "not a range of steps"),
+        ({"batch_size": 4, "skip": [(3, 1 << 60)]}, "not a range of steps"),
         ({"batch_size": 4, "restart": ["wbe"]}, "restart: no source 'wbe'.*Did you mean 'web'"),
-        ({"batch_size": 4, "restart": "web"}, "goes with migrate=True"),
+        ({"batch_size": 4, "restart": "web"}, "without migrate=True"),
     ],
 )
 def test_loader_wrong_arguments_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:

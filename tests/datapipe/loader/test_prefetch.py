@@ -1,4 +1,4 @@
-"""Built ahead, handed out in order, and no thread left behind."""
+"""Batches are built ahead, handed out in order, and no thread leaks."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_take_never_holds_more_than_its_depth() -> None:
         ahead.take(step)
         taken[0] = step + 1
     ahead.close()
-    assert max(most) <= 11  # the step that is being taken has not been counted yet
+    assert max(most) <= 11  # the step in `take` is not counted yet
 
 
 def test_take_error_within_a_chunk_comes_in_its_turn() -> None:
@@ -146,7 +146,7 @@ def test_counts_tell_batches_bytes_and_seconds(depth: int) -> None:
     assert (counts.ready_sum > 0) == (depth > 0)
 
 
-def test_what_was_taken_is_not_kept() -> None:
+def test_taken_batch_is_freed() -> None:
     ahead = Prefetcher(each(lambda step: np.zeros(step + 1)), 8, successor=every())
     for step in range(40):
         taken = weakref.ref(ahead.take(step))
@@ -192,7 +192,7 @@ def test_threads_end_when_the_data_does_or_the_loop_breaks(tmp_path: Path) -> No
     assert not prefetch_threads()
 
 
-def test_threads_of_a_forgotten_prefetcher_end() -> None:
+def test_threads_end_with_the_last_reference_to_the_prefetcher() -> None:
     ahead = Prefetcher(each(np.zeros), 8, num_threads=8, successor=every())
     ahead.take(3)
     del ahead
@@ -207,10 +207,10 @@ def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
 
 
 def run_program(program: str) -> None:
-    """Runs it in a fresh interpreter that can import this checkout; it must end by itself, well and in silence."""
+    """Runs a program in a fresh interpreter that imports this checkout. It must exit with 0 and print nothing."""
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", program],  # kernels that run as Python mean to overflow
+        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", program],  # kernels that run as Python overflow on purpose
         check=False,
         timeout=120,
         capture_output=True,

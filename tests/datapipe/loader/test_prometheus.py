@@ -1,4 +1,4 @@
-"""A scrape over HTTP says what the stats say."""
+"""A scrape over HTTP returns the stats of the loaders."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_metrics_are_the_stats_of_each_loader(output: Path) -> None:
     assert found["datapipe_loader_steps_total", "0", "validation"] == 3
 
 
-def test_metrics_server_leaves_nothing_and_names_a_port_that_is_taken(output: Path) -> None:
+def test_metrics_server_leaves_no_thread_and_names_a_port_in_use(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
     before = set(threading.enumerate())
     server = serve_metrics([loader], port=0)

@@ -1,4 +1,4 @@
-"""Rows by address, in the order asked for, whatever shards they lie in."""
+"""Rows by address, in the order of the request, from any shards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_layout_shards_in_any_order_are_the_same(tmp_path: Path) -> None:
     assert layout.source_of(np.array([0, 14, 15, 34])).tolist() == [0, 0, 1, 1]
 
 
-def test_read_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_read_rows_come_in_the_order_of_the_request(tmp_path: Path) -> None:
     reader = open_reader(make_snapshot(tmp_path, {"a": 40, "b": 25}))
     one_by_one = [reader.read(np.array([address])) for address in range(65)]
     addresses = np.random.default_rng(3).integers(0, 65, 100)  # some more than once
@@ -71,7 +71,7 @@ def test_read_more_shards_than_may_be_open_reads_them_all(tmp_path: Path, monkey
 
 
 def flip(path: Path, found: bytes) -> None:
-    """Changes a bit of the first place where `found` stands in a file."""
+    """Flips a bit at the first occurrence of some bytes in a file."""
     content = bytearray(path.read_bytes())
     content[content.index(found)] ^= 1
     path.write_bytes(content)
@@ -81,7 +81,7 @@ def tokens_of(address: int) -> bytes:
     return (np.arange(address * S, address * S + 5) + 1).astype(np.uint32).tobytes()
 
 
-def test_read_only_the_columns_that_are_wanted(tmp_path: Path) -> None:
+def test_read_only_the_requested_columns(tmp_path: Path) -> None:
     reader = open_reader(make_snapshot(tmp_path, {"a": 40}))
     addresses = np.array([31, 2, 17])
     whole = reader.read(addresses)
@@ -183,7 +183,7 @@ def test_read_remote_shard_from_its_local_copy_once_there_is_one(tmp_path: Path)
     copies[1].write_bytes(shards[1].read_bytes())
     np.testing.assert_array_equal(reader.read(wanted).tokens, before)
     shards[1].unlink()
-    copies[1].unlink()  # it is open, and so stays whole
+    copies[1].unlink()  # an open file stays readable
     np.testing.assert_array_equal(reader.read(wanted).tokens, before)
     assert asked == [0, 1, 0, 1, 0, 1, 0]
     reader.forget(1)
@@ -192,7 +192,7 @@ def test_read_remote_shard_from_its_local_copy_once_there_is_one(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
-def test_read_remote_shard_whose_copy_is_damaged_comes_from_afar(tmp_path: Path, damage: str) -> None:
+def test_read_remote_shard_with_a_damaged_copy_comes_from_the_store(tmp_path: Path, damage: str) -> None:
     make_snapshot(tmp_path / "far", {"a": 10}, rows_per_shard=10)
     copy = tmp_path / "copy"
     copy.write_bytes((tmp_path / "far/shards/a/train-0000-00000.arrow").read_bytes())
@@ -206,7 +206,7 @@ def test_read_remote_shard_whose_copy_is_damaged_comes_from_afar(tmp_path: Path,
 
 
 @pytest.mark.medium
-def test_read_from_many_threads_while_shards_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_from_many_threads_while_shards_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_MAPPED_SHARDS", 2)
     reader = open_reader(make_snapshot(tmp_path, {"a": 60}, rows_per_shard=3))
 

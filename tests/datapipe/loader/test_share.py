@@ -1,4 +1,4 @@
-"""Slices of a global batch make it up again, over data and context coordinates."""
+"""The slices of all data and context ranks add up to the global batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_impossible_meshes_are_refused(options, reason) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(1, 8), max_size=4), max_size=30), st.integers(1, 9))
-def test_rows_dealt_by_attention_are_the_batch_in_shares_of_the_same_size(rows: list[list[int]], world: int) -> None:
+def test_rows_balanced_by_attention_are_the_batch_in_equal_shares(rows: list[list[int]], world: int) -> None:
     lengths = np.array([length for row in rows for length in row], np.int32)
     offsets, batch = np.cumsum([0, *map(len, rows)]), range(len(rows))
     meshes = [Mesh(data_rank=rank, data_size=world) for rank in range(world)]
@@ -68,7 +68,7 @@ def test_rows_dealt_by_attention_are_the_batch_in_shares_of_the_same_size(rows: 
     assert all(one == sorted(one) for one in dealt)
 
 
-def test_rows_dealt_by_attention_even_out_the_work() -> None:
+def test_rows_balanced_by_attention_have_even_costs() -> None:
     generator = np.random.default_rng(3)
     rows = [generator.multinomial(2048, [1 / parts] * parts) for parts in generator.integers(1, 30, 256)]
     lengths, offsets = np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)])
@@ -80,7 +80,7 @@ def test_rows_dealt_by_attention_even_out_the_work() -> None:
 
 
 @pytest.mark.medium
-def test_loader_and_trace_deal_by_attention_alike(tmp_path: Path) -> None:
+def test_loader_and_trace_balance_by_attention_alike(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=16 * 200)
     options: dict[str, Any] = {"global_batch_size": 9, "fields": ("input_ids", "document_keys", "labels")}
     whole = Loader(folder, **options)

@@ -1,4 +1,4 @@
-"""The queue model against an example worked by hand, and against what must hold for any times."""
+"""The queue model against an example worked by hand, and against properties that hold for any times."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BUILD_S = [3, 1, 1, 5, 1]
 @pytest.mark.parametrize(
     ("depth", "num_threads", "expected"),
     [
-        (0, 1, [3, 1, 1, 5, 1]),  # the trainer waits for every one
-        (1, 1, [3, 0, 0, 3, 0]),  # drawn in simulate.py
-        (2, 1, [3, 0, 0, 1, 0]),  # batch 3 may be begun at 5, when batch 1 is asked for: ready at 10, asked for at 9
+        (0, 1, [3, 1, 1, 5, 1]),  # the trainer waits for every batch
+        (1, 1, [3, 0, 0, 3, 0]),  # the example in simulate.py
+        (2, 1, [3, 0, 0, 1, 0]),  # batch 3 may start at 5, when batch 1 is asked for: ready at 10, asked for at 9
         (9, 1, [3, 0, 0, 1, 0]),  # one builder is busy until 3 + 1 + 1 + 5 = 10 whatever the depth
-        (3, 2, [3, 0, 0, 0, 0]),  # the other builds 1 and 2 meanwhile, and batch 3 from 2 to 7
+        (3, 2, [3, 0, 0, 0, 0]),  # the second builder builds 1 and 2 meanwhile, and batch 3 from 2 to 7
         (1, 2, [3, 0, 0, 3, 0]),  # a second builder has nothing to do
     ],
 )

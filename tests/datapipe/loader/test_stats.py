@@ -1,4 +1,4 @@
-"""What the clock of a loader counts, and what is said of it."""
+"""The figures of a loader's clock, and the diagnosis made from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
 
 
 class FakeTime:
-    """Seconds that pass only when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -30,7 +30,7 @@ class FakeTime:
 
 
 class FakeBuilder(Prefetcher):
-    """Builds nothing, and counts what a test says."""
+    """A prefetcher that builds nothing and has the counts that a test sets."""
 
     counts = PrefetchCounts()
     num_ready = 1
@@ -62,29 +62,35 @@ def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> No
     assert (stats.first_wait_s, stats.wait_s, stats.longest_wait_s, stats.compute_s) == (5.0, 0.75, 0.5, 4.0)
     assert stats.wait_per_step_s == 0.25
     assert stats.lost_share == 0.75 / 4.75
-    assert stats.compute_rate == 3 / 4  # what follows the last batch is not known to be a step
+    assert stats.compute_rate == 3 / 4  # the time after the last batch may not be a step
     assert stats.pipeline_rate == 8
     assert (stats.buffer_mean, stats.buffer_now) == (1.0, 1)
 
 
 @pytest.mark.parametrize(
-    ("steps", "build_s", "depth", "verdict", "reason"),
+    ("steps", "build_s", "depth", "diagnosis", "reason"),
     [
-        ([(1.0, 0.1)] * 9, 1.0, 2, "data-bound", "it builds 1.0 batches/s, and the trainer would take 10.0/s: no prefetch"),
-        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", r"uneven \(longest wait 2 s\): raise prefetch"),
-        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", "prefetch=2 would hide it"),
-        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", "0.10% of the time was lost waiting; it builds 2.0 batches/s"),
+        (
+            [(1.0, 0.1)] * 9,
+            1.0,
+            2,
+            "data-bound",
+            "1.0 batches/s and the trainer would take 10.0/s: more prefetch will not help",
+        ),
+        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", r"uneven \(longest wait 2 s\). Raise prefetch"),
+        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", "Set prefetch=2"),
+        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", "0.10% of the time was spent waiting; the loader builds 2.0 batches/s"),
         ([(1.0, 1.0)], 0.5, 2, "unknown", "fewer than two"),
         ([], 0.5, 2, "unknown", "fewer than two"),
     ],
 )
-def test_verdict_and_its_reason(
-    steps: list[tuple[float, float]], build_s: float, depth: int, verdict: str, reason: str
+def test_diagnosis_and_its_reason(
+    steps: list[tuple[float, float]], build_s: float, depth: int, diagnosis: str, reason: str
 ) -> None:
     stats = clocked(steps, build_s=build_s, depth=depth)
-    assert stats.verdict == verdict
+    assert stats.diagnosis == diagnosis
     assert re.search(reason, stats.reason)
-    assert f"{verdict}: {stats.reason}" in str(stats)
+    assert f"{diagnosis}: {stats.reason}" in str(stats)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_host_memory_is_the_batches_that_exist_at_a_time(
 
 def test_loader_counts_over_its_iterations(tmp_path: Path) -> None:
     loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, rank=1, world_size=2, prefetch=3)
-    assert loader.stats().verdict == "unknown"
+    assert loader.stats().diagnosis == "unknown"
     for _ in range(2):
         for _ in islice(loader, 5):
             pass

@@ -1,4 +1,4 @@
-"""Under a DataLoader with any number of workers: the batches of one process, each once, in order; and checkpoints that hold."""
+"""Under a DataLoader with any number of workers: the batches of one process, each once, in order, and valid checkpoints."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_state_with_workers_needs_the_trainers_count(output: Path) -> None:
     assert loader.step == 5
 
 
-def test_dataset_read_here_and_then_by_workers_goes_on(output: Path) -> None:
+def test_dataset_read_in_this_process_and_then_by_workers_continues(output: Path) -> None:
     dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     first = [ids([batch])[0] for batch in islice(dataset, 3)]
     rest = ids(torch_data.DataLoader(dataset, batch_size=None, num_workers=2))
@@ -165,7 +165,7 @@ def test_state_of_a_worker_before_its_first_batch_is_its_own_first_step(output: 
     assert next(iter(dataset))["step"] == 2
 
 
-def test_dataset_pickled_keeps_its_place(output: Path) -> None:
+def test_dataset_pickled_keeps_its_position(output: Path) -> None:
     dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     for _ in islice(dataset, 2):
         pass
@@ -203,7 +203,7 @@ def test_dataset_gives_every_field_as_the_loader_does(output: Path) -> None:
             np.testing.assert_array_equal(found[name].numpy(), value)
 
 
-def test_dataset_says_what_was_handed_out_here(output: Path) -> None:
+def test_dataset_stats_count_batches_of_this_process(output: Path) -> None:
     dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     for _ in islice(dataset, 5):
         pass
@@ -212,7 +212,7 @@ def test_dataset_says_what_was_handed_out_here(output: Path) -> None:
 
 @pytest.fixture
 def fake_world() -> Iterator[Any]:
-    """Makes this process a rank of a world whose other ranks are not there."""
+    """Makes this process a rank of a world without its other ranks."""
     store = pytest.importorskip("torch.testing._internal.distributed.fake_pg").FakeStore
 
     def enter(rank: int, world_size: int) -> None:
@@ -244,7 +244,7 @@ def test_mesh_tells_data_and_context_ranks_and_nothing_else(fake_world: Any) -> 
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
-def test_dataset_jumps_over_skipped_steps_and_keeps_what_a_state_says(output: Path, num_workers: int) -> None:
+def test_dataset_leaves_out_skipped_steps_and_keeps_the_lineage_of_a_state(output: Path, num_workers: int) -> None:
     first = Loader(output, **OPTIONS, skip=[(2, 5)])
     state = [first.state_dict() for _ in islice(first, 3)][-1]
     dataset = loader_torch.StreamingDataset(output, **{**OPTIONS, "global_batch_size": 2}, skip=[(12, 15)])

@@ -36,7 +36,7 @@ def test_trace_step_names_the_pieces_of_every_rank(output: Path, split: str) -> 
             assert row.shard.startswith(f"shards/{row.source}/{split}")
             if row.token_start == 0:
                 at = sum(other.num_tokens for other in rows if other.row == row.row and other.piece < row.piece)
-                assert row.place + 1 == batch["input_ids"][row.row, at]
+                assert row.position + 1 == batch["input_ids"][row.row, at]
 
 
 def test_trace_step_all_ranks_are_the_global_batch(output: Path) -> None:
@@ -66,7 +66,7 @@ def test_trace_document_split_over_rows_has_all_its_pieces(output: Path) -> None
     assert {one.epoch for one in found} == {0}
 
 
-def test_trace_document_of_validation_is_there(output: Path) -> None:
+def test_trace_document_finds_documents_of_the_validation_split(output: Path) -> None:
     row = trace_step(output, 1, global_batch_size=5, split="validation")[0]
     found = trace_document(output, row.key, global_batch_size=5, split="validation")
     assert (1, row.row, row.shard_row) in [(one.step, one.row, one.shard_row) for one in found]
@@ -75,12 +75,12 @@ def test_trace_document_of_validation_is_there(output: Path) -> None:
 
 @pytest.mark.parametrize("key", ["", "12", "not hex", "00" * 17])
 def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
-    with pytest.raises(UserError, match="no document key"):
+    with pytest.raises(UserError, match="not a document key"):
         trace_document(output, key, global_batch_size=5)
 
 
 def test_trace_step_past_the_end_is_refused(output: Path) -> None:
-    with pytest.raises(UserError, match="no step 28"):
+    with pytest.raises(UserError, match="step 28 is not in this run"):
         trace_step(output, 28, global_batch_size=7)
 
 
@@ -90,7 +90,7 @@ def test_trace_refuses_the_state_of_another_output(output: Path, tmp_path: Path)
         trace_step(output, 3, state=Loader(other, global_batch_size=7).state_dict())
 
 
-def test_trace_document_of_rows_that_are_no_longer_here_says_where_to_ask(tmp_path: Path) -> None:
+def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: Path) -> None:
     both = make_snapshot(tmp_path / "both", {"code": 12, "web": 31})
     one = make_snapshot(tmp_path / "one", {"code": 12})
     before = Loader(both, global_batch_size=5, prefetch=0)

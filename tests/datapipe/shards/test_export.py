@@ -1,4 +1,4 @@
-"""Exporting a snapshot: the same documents and rows in every format, and the snapshot left alone."""
+"""Exports hold the same documents and rows in every format, and leave the snapshot unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from datapipe.errors import CorruptionError, UserError
 from datapipe.loader import Loader
 from datapipe.shards import writer as writers
-from datapipe.shards.export import Wanted, export_snapshot
+from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import SNAPSHOT, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
@@ -33,7 +33,7 @@ def documents(num_docs: int, vocab_size: int, seed: int) -> list[list[int]]:
 
 
 def joined_documents(batch) -> list[list[int]]:
-    """Documents out of rows, one piece after another: each stands where the last of its pieces is found."""
+    """Documents from rows, piece by piece: a document comes where its last piece lies."""
     pieces: dict[bytes, dict[int, list[int]]] = {}
     found = []
     for row in batch.to_pylist():
@@ -84,17 +84,19 @@ def test_export_round_trip_gives_the_same_documents_and_rows(
         before = {path.name: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
         for other in ("arrow", "parquet"):
             target = Root(str(folder / other))
-            (part,) = export_snapshot(root, snapshot, target, Wanted(format=other, target_bytes=target_bytes))
+            (part,) = export_snapshot(root, snapshot, target, ExportRequest(format=other, target_bytes=target_bytes))
             assert verify_snapshot(target, read_snapshot(target)) == []
             assert all(np.array_equal(one, same) for one, same in zip(all_rows(root), all_rows(target), strict=True))
             assert (part.sequences, part.tokens) == (batch.num_rows, sum(s.tokens for s in snapshot.shards))
     wanted = joined_documents(batch)
     assert sorted(wanted) == sorted(documents(num_docs, vocab_size, seed))
-    (part,) = export_snapshot(root, snapshot, Root(str(folder / "m")), Wanted(format="megatron", target_bytes=target_bytes))
+    (part,) = export_snapshot(
+        root, snapshot, Root(str(folder / "m")), ExportRequest(format="megatron", target_bytes=target_bytes)
+    )
     found = [one.tolist() for pair in part.files[1::2] for one in read_pair(folder / "m" / pair)[0]]
     assert found == wanted
     assert (part.sequences, part.tokens) == (num_docs, sum(map(len, wanted)))
-    (part,) = export_snapshot(root, snapshot, Root(str(folder / "r")), Wanted(format="megatron", rows=True))
+    (part,) = export_snapshot(root, snapshot, Root(str(folder / "r")), ExportRequest(format="megatron", rows=True))
     assert part.files == ("web/train.bin", "web/train.idx")
     found, _, dtype = read_pair(folder / "r" / "web/train")
     assert np.array_equal(np.stack(found), all_rows(root)[0])
@@ -116,7 +118,7 @@ def two_sources(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
 def test_export_of_a_whole_snapshot_streams_the_same_batches(two_sources, tmp_path, shard_format):
     root, snapshot = two_sources
-    export_snapshot(root, snapshot, Root(str(tmp_path / "copy")), Wanted(format=shard_format, target_bytes=800))
+    export_snapshot(root, snapshot, Root(str(tmp_path / "copy")), ExportRequest(format=shard_format, target_bytes=800))
     for split in ("train", "validation"):
         one, other = (Loader(str(tmp_path / name), split=split, global_batch_size=4, prefetch=0) for name in ("out", "copy"))
         for step in range(2):
@@ -145,30 +147,30 @@ def test_export_of_buckets_keeps_shards_of_one_piece_length_and_strata_apart(tmp
     snapshot = whole.model_copy(update={"shards": tuple(entries)}).sealed()
     root, target = Root(str(tmp_path / "out")), Root(str(tmp_path / "new"))
     assert verify_snapshot(root, snapshot) == []
-    export_snapshot(root, snapshot, target, Wanted(format=shard_format, target_bytes=target_bytes))
+    export_snapshot(root, snapshot, target, ExportRequest(format=shard_format, target_bytes=target_bytes))
     there = read_snapshot(target)
     assert verify_snapshot(target, there) == []
     found, expected = (
         [(one.stratum, one.piece_length, one.sequences) for one in shards]
         for shards in (there.shards_of("web", "train"), entries)
     )
-    assert sorted(found) == sorted(expected)  # by name, the shards of a stratum stand together
+    assert sorted(found) == sorted(expected)  # sorted by name, the shards of a stratum are neighbours
 
 
 def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path):
     root, snapshot = two_sources
     target = Root(str(tmp_path / "part"))
-    (part,) = export_snapshot(root, snapshot, target, Wanted(format="arrow", source="web", split="train"))
+    (part,) = export_snapshot(root, snapshot, target, ExportRequest(format="arrow", source="web", split="train"))
     assert (part.source, part.split, part.sequences) == ("web", "train", 31)
     there = read_snapshot(target)
     assert [shard.path for shard in there.shards] == [f"shards/web/train-0000-0000{number}.arrow" for number in range(5)]
     one_file = Root(str(tmp_path / "one"))
-    export_snapshot(root, snapshot, one_file, Wanted(format="arrow", source="web", split="train", target_bytes=1 << 20))
+    export_snapshot(root, snapshot, one_file, ExportRequest(format="arrow", source="web", split="train", target_bytes=1 << 20))
     assert [shard.path for shard in read_snapshot(one_file).shards] == ["shards/web/part-00000-00000.arrow"]
     loader = Loader(target.url, global_batch_size=31, prefetch=0)
     assert sorted((loader.batch(0)["input_ids"][:, 0] - 1) // 16) == list(range(12, 43))
     loader.close()
-    parts = export_snapshot(root, snapshot, Root(str(tmp_path / "m")), Wanted(format="megatron", rows=True))
+    parts = export_snapshot(root, snapshot, Root(str(tmp_path / "m")), ExportRequest(format="megatron", rows=True))
     assert [(part.source, part.split, part.sequences) for part in parts] == [
         ("code", "train", 12),
         ("web", "train", 31),
@@ -179,9 +181,9 @@ def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (Wanted(format="arrow", source="wep"), "no source 'wep'. Did you mean 'web'"),
-        (Wanted(format="arrow", source="code", split="validation"), "no validation shard of code"),
-        (Wanted(format="parquet", rows=True), "--rows goes with --format megatron"),
+        (ExportRequest(format="arrow", source="wep"), "no source 'wep'. Did you mean 'web'"),
+        (ExportRequest(format="arrow", source="code", split="validation"), "no validation shard of code"),
+        (ExportRequest(format="parquet", rows=True), "--rows requires --format megatron"),
     ],
 )
 def test_export_request_that_cannot_be_met_is_refused(two_sources, tmp_path, wanted, message):
@@ -191,13 +193,13 @@ def test_export_request_that_cannot_be_met_is_refused(two_sources, tmp_path, wan
     assert not (tmp_path / "new").exists()
 
 
-def test_export_into_what_is_there_is_refused(two_sources, tmp_path):
+def test_export_into_an_existing_file_or_snapshot_is_refused(two_sources, tmp_path):
     root, snapshot = two_sources
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "out")
     for folder, message in (
-        ("full", "not empty: mine.txt"),
+        ("full", "not empty: it holds mine.txt"),
         ("full/mine.txt", "a file"),
         ("out/m", "inside"),
         ("out", "inside"),
@@ -206,7 +208,7 @@ def test_export_into_what_is_there_is_refused(two_sources, tmp_path):
         ("/proc/m", "cannot be written"),
     ):
         with pytest.raises(UserError, match=message):
-            export_snapshot(root, snapshot, Root(str(tmp_path / folder)), Wanted(format="parquet"))
+            export_snapshot(root, snapshot, Root(str(tmp_path / folder)), ExportRequest(format="parquet"))
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
@@ -218,15 +220,17 @@ def test_export_of_damaged_rows_is_refused_and_leaves_no_finished_export(tmp_pat
     row = np.array(batch.column("tokens")[13].as_py(), np.uint16).tobytes()
     path.write_bytes(path.read_bytes().replace(row, row[:4] + bytes([row[4] ^ 1]) + row[5:]))
     with pytest.raises(CorruptionError, match="record batch 0, rows 0 to"):
-        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format=format))
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), ExportRequest(format=format))
     names = {found.name for found in (tmp_path / "new").rglob("*") if found.is_file()}
     assert not names & {SNAPSHOT, "tokenizer.json", "train.idx"}
 
 
-def test_export_of_a_snapshot_far_away_equals_that_of_a_near_one(tmp_path):
+def test_export_of_a_remote_snapshot_equals_that_of_a_local_one(tmp_path):
     snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH))
     for kind in (Root, RemoteRoot):
-        export_snapshot(kind(str(tmp_path / "out")), snapshot, Root(str(tmp_path / kind.__name__)), Wanted(format="megatron"))
+        export_snapshot(
+            kind(str(tmp_path / "out")), snapshot, Root(str(tmp_path / kind.__name__)), ExportRequest(format="megatron")
+        )
     for ending in ("bin", "idx"):
         near, far = (tmp_path / kind / f"web/train.{ending}" for kind in ("Root", "RemoteRoot"))
         assert near.read_bytes() == far.read_bytes()
@@ -236,7 +240,7 @@ def test_export_beside_a_snapshot_within_another_is_refused(two_sources, tmp_pat
     root, snapshot = two_sources
     further = Root(str(tmp_path / "out/length-32"))
     with pytest.raises(UserError, match="inside the snapshot"):
-        export_snapshot(further, snapshot, root.within("new"), Wanted(format="arrow"))
+        export_snapshot(further, snapshot, root.within("new"), ExportRequest(format="arrow"))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet"])
@@ -244,7 +248,7 @@ def test_export_of_a_snapshot_without_a_file_beside_its_shards_is_refused(tmp_pa
     snapshot = make_snapshot(tmp_path / "out", packed_batch(40, LENGTH))
     (tmp_path / "out" / name).unlink()
     with pytest.raises(CorruptionError, match=f"{name}: no such file"):
-        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format="arrow"))
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), ExportRequest(format="arrow"))
 
 
 def test_export_of_a_shard_whose_column_names_are_damaged_is_refused(tmp_path):
@@ -252,7 +256,7 @@ def test_export_of_a_shard_whose_column_names_are_damaged_is_refused(tmp_path):
     path = tmp_path / "out" / snapshot.shards[0].path
     path.write_bytes(path.read_bytes().replace(b"starts", b"st\xe1rts"))
     with pytest.raises(CorruptionError, match="cannot be read"):
-        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), Wanted(format="arrow"))
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), ExportRequest(format="arrow"))
 
 
 def test_export_of_documents_whose_pieces_are_lost_is_refused(tmp_path):
@@ -261,5 +265,5 @@ def test_export_of_documents_whose_pieces_are_lost_is_refused(tmp_path):
     snapshot = make_snapshot(tmp_path / "out", batch.take(np.delete(np.arange(batch.num_rows), goes_on)))
     root = Root(str(tmp_path / "out"))
     with pytest.raises(CorruptionError, match="some of its pieces are in no row"):
-        export_snapshot(root, snapshot, Root(str(tmp_path / "m")), Wanted(format="megatron"))
-    export_snapshot(root, snapshot, Root(str(tmp_path / "r")), Wanted(format="megatron", rows=True))
+        export_snapshot(root, snapshot, Root(str(tmp_path / "m")), ExportRequest(format="megatron"))
+    export_snapshot(root, snapshot, Root(str(tmp_path / "r")), ExportRequest(format="megatron", rows=True))

@@ -1,4 +1,4 @@
-"""A manifest is believed only as far as it makes sense: sealed, inside its output, every shard once."""
+"""A manifest is read only if it is sealed, stays inside its output, and lists every shard once."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def rename_source(content: dict[str, Any], name: str) -> None:
         (lambda content: content["tokenizer"].update(path="a/../../t.json"), "does not lie inside"),
         (lambda content: content["files"].update(path=""), "does not lie inside"),
         (lambda content: rename_source(content, "../../evil"), "does not lie inside"),
-        (lambda content: rename_source(content, "a/b"), "no name of a source"),
-        (lambda content: rename_source(content, "web2"), "shards of 'web', which is no source"),
+        (lambda content: rename_source(content, "a/b"), "not a source name"),
+        (lambda content: rename_source(content, "web2"), "shards of 'web', which is not a source"),
         (lambda content: content["shards"].append(content["shards"][0]), "listed twice"),
     ],
 )
-def test_sealed_manifest_that_makes_no_sense_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
+def test_sealed_manifest_with_invalid_content_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
     folder = make_snapshot(tmp_path, {"web": 20})
     seal_again(folder / SNAPSHOT, lambda content: None)
     read_snapshot(Root(str(folder)))

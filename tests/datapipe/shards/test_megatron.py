@@ -1,4 +1,4 @@
-"""Megatron's files: the same bytes as Megatron's own writer makes, and read by Megatron's own reader where it is there."""
+"""Megatron's files: the bytes of Megatron's own writer, read by Megatron's own reader where it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents joined out of packed rows."""
+"""Documents joined from packed rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading shards: the rows asked for, from any thread, and a refusal of files that are not what the manifest says."""
+"""Shards give the requested rows to any thread; files that contradict the manifest are refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_read_every_row_gives_the_shard(shard):
 @pytest.mark.medium
 def test_read_from_many_threads_gives_each_its_rows(shard):
     batch, reader = shard
-    reader.close()  # so that opening is raced for, too
+    reader.close()  # so that threads also race to open it
     requests = [np.random.default_rng(number).integers(0, batch.num_rows, 9) for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
         for rows, found in zip(requests, pool.map(reader.read, requests)):
@@ -168,7 +168,7 @@ def test_read_row_whose_offsets_are_damaged_is_corruption(tmp_path):
 
 @pytest.mark.parametrize("shard_format", FORMATS)
 def test_read_from_an_object_store_equals_local(tmp_path, shard_format, monkeypatch):
-    """An object store has no local path; a sub-tree file system stands in for one."""
+    """A sub-tree file system has no local path, as an object store has none."""
     batch = packed_batch(60, LENGTH)
     monkeypatch.setattr(writers, "BATCH_BYTES", 7 * 2 * LENGTH)
     (entry,) = write_shards(tmp_path, batch, shard_format)

@@ -1,4 +1,4 @@
-"""Verifying a snapshot: silence when all is well, and one line that names each thing that is not."""
+"""Verifying a snapshot: no output for an intact one, and one line for each problem."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_verify_any_flipped_bit_is_found_and_named(output, tmp_path):
 
 @pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
 def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, monkeypatch):
-    """A bit flipped in the tokens of row 13 hurts the block that row 13 is in."""
+    """A bit flipped in the tokens of row 13 damages the block of row 13."""
     monkeypatch.setattr(writers, "BATCH_BYTES", 5 * 2 * LENGTH)
     batch = packed_batch(80, LENGTH)
     snapshot = make_snapshot(tmp_path, batch, shard_format)
@@ -72,7 +72,7 @@ def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, mon
     assert problem.endswith(f"; damaged: {block}, rows 10 to 14")
     sound = ShardReader(RemoteRoot(str(tmp_path)), shard, LENGTH, FINGERPRINT)
     sound.read(np.array([0, 9, 15, batch.num_rows - 1]))
-    # What zstd says of damage cannot be told from what a network says, so from afar it stays an OSError, which is retried.
+    # From an object store, zstd's error cannot be told from a network's, so it stays an OSError, which is retried.
     with pytest.raises(CorruptionError if shard_format == "arrow" else (CorruptionError, OSError)):
         sound.read(np.array([14]))
     sound.close()
@@ -86,7 +86,7 @@ def test_verify_flip_outside_the_rows_says_that_all_are_whole(tmp_path):
     path = tmp_path / snapshot.shards[0].path
     path.write_bytes(path.read_bytes()[:6] + b"x" + path.read_bytes()[7:])  # padding behind the magic number
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
-    assert "every row is whole" in problem
+    assert "all rows are intact" in problem
 
 
 def test_verify_document_of_an_unknown_file_is_found(tmp_path):
@@ -109,7 +109,7 @@ def test_verify_lost_piece_of_a_cut_document_is_found(tmp_path):
     assert sum(part.num_rows for part in kept) == batch.num_rows - 1
     snapshot = make_snapshot(tmp_path, kept[0])
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
-    assert problem.startswith("shards/web: train documents are cut in ")
+    assert problem.startswith("shards/web: train documents have ")
 
 
 def test_verify_missing_truncated_and_foreign_files_are_named(output, tmp_path):
@@ -130,7 +130,7 @@ def test_verify_missing_truncated_and_foreign_files_are_named(output, tmp_path):
     assert f"{second.bytes - 1} bytes, expected {second.bytes}" in problems[2]
 
 
-def test_verify_folder_in_the_place_of_a_file_is_named_and_the_others_are_read(output, tmp_path):
+def test_verify_folder_instead_of_a_file_is_named_and_other_files_are_read(output, tmp_path):
     root, snapshot = output
     first, second = snapshot.shards[0], snapshot.shards[1]
     for path in ("tokenizer.json", first.path):
@@ -190,10 +190,10 @@ def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
     ("tokens", "lengths", "problem"),
     [
         ([1, 0, 2, 0], [2, 2], None),
-        ([1, 0, 2, 3], [2, 2], None),  # the last piece may go on in another row
+        ([1, 0, 2, 3], [2, 2], None),  # the last piece may continue in another row
         ([1, 2, 0, 0], [3], None),
         ([1, 9, 2, 0], [2, 2], "a document that ends with id 9"),
-        ([1, 2, 0, 0], [2], "a document that ends with id 2"),  # not at the end of the row: nothing but its own end stops it
+        ([1, 2, 0, 0], [2], "a document that ends with id 2"),  # not at the end of the row, so the document must end there
         ([1, 0, 7, 0], [2], "padding with other ids"),
         ([1, 0, 2, 0], [2, 3], "a row of 5 tokens"),
         ([0, 0, 0, 0], [], "a row of 0 tokens"),
@@ -204,7 +204,7 @@ def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
         ([0, 0, 0, 0], [1], None),
     ],
 )
-def test_batch_problem_row_is_judged(tokens, lengths, problem):
+def test_batch_problem_of_a_row(tokens, lengths, problem):
     found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS)
     assert found is None if problem is None else problem in (found or "")
 

@@ -1,4 +1,4 @@
-"""Writing shards: the same bytes however rows arrive, a fixed layout, and counts that are true."""
+"""Shards have the same bytes however rows arrive, a fixed layout, and correct counts."""
 
 from __future__ import annotations
 

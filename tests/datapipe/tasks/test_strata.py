@@ -15,7 +15,7 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_documents
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
-from datapipe.shards.export import Wanted, export_snapshot
+from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, Strata, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
@@ -146,7 +146,7 @@ def test_strata_do_not_depend_on_cuts(mixture, finished, tmp_path):
 @pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
 def test_export_keeps_strata_and_the_order_of_rows(finished, tmp_path, shard_format, target_bytes):
     root, target = Root(finished.mixture.output), Root(str(tmp_path / "copy"))
-    export_snapshot(root, finished.snapshot, target, Wanted(format=shard_format, target_bytes=target_bytes))
+    export_snapshot(root, finished.snapshot, target, ExportRequest(format=shard_format, target_bytes=target_bytes))
     there = read_snapshot(target)
     assert verify_snapshot(target, there) == []
     for stratum in range(3):
@@ -170,7 +170,7 @@ def all_tokens(root: Root, snapshot: Snapshot) -> np.ndarray:
 
 def test_export_to_megatron_has_every_document_of_all_strata(finished, tmp_path):
     parts = export_snapshot(
-        Root(finished.mixture.output), finished.snapshot, Root(str(tmp_path / "m")), Wanted(format="megatron")
+        Root(finished.mixture.output), finished.snapshot, Root(str(tmp_path / "m")), ExportRequest(format="megatron")
     )
     (web,) = [part for part in parts if (part.source, part.split) == ("web", "train")]
     assert web.sequences == sum(entry.documents for entry in finished.snapshot.shards_of("web", "train"))
@@ -178,7 +178,7 @@ def test_export_to_megatron_has_every_document_of_all_strata(finished, tmp_path)
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("stratum", 2, "datapipe.stratum is 0, expected 2"), ("hashes", [5, 6], "whose keyed hash is not in the range")],
+    [("stratum", 2, "datapipe.stratum is 0, expected 2"), ("hashes", [5, 6], "whose shuffle hash is not in the range")],
 )
 def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, tmp_path, field, value, message):
     root, content = Root(finished.mixture.output), json.loads(finished.snapshot.to_json())

@@ -186,7 +186,7 @@ def test_c4_dropped_neighbours_leave_the_others_alone() -> None:
     assert result.columns["text"].filter(pa.array(result.keep)).to_pylist() == ["One.", "Three.", ""]
 
 
-def test_c4_tallies_count_the_lines_removed_from_what_is_kept() -> None:
+def test_c4_counts_have_the_lines_removed_from_what_is_kept() -> None:
     text = f"Kept it is.\nno mark\nGo.\nUse cookies now.\nJavascript it is.\n{'x' * 1001} a b."
     stage = C4Quality.model_validate(LONE | {"min_words_per_line": 3})
     result = stage.process(_batch(text, f"{text}\nA {{ too many."))

@@ -177,7 +177,7 @@ def test_line_rules_untouched_document_beside_an_edited_one_stays_as_it_is() -> 
     assert result.columns["text"].to_pylist() == [f" {FILLING}\n", FILLING, f"\n{FILLING}"]
 
 
-def test_line_rules_tallies_count_what_is_removed_from_kept_documents() -> None:
+def test_line_rules_counts_have_what_is_removed_from_kept_documents() -> None:
     lines = ["||", "SHOUT IT", "123", "3 likes", "Home", "items in cart", "so it is items in cart"]
     text = "\n".join([*[FILLING] * 100, *lines])
     stage = LineRules(symbol_lines="|")

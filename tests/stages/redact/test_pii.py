@@ -59,7 +59,7 @@ def test_pii_tag_replaces_each_kind_by_its_name() -> None:
     ]
 
 
-def test_pii_tallies_count_each_kind_per_document() -> None:
+def test_pii_counts_have_each_kind_per_document() -> None:
     out = _opened(kinds=["email", "ip", "phone", "card", "iban", "ssn"]).process(_batch([*TEXTS, OF_EACH])).columns
     assert set(Pii.counts) == set(out) - {"text"}
     assert out["email"].to_pylist() == [2, 0, 0, 1, 2]  # hunter2@h.net, where the URL stays

@@ -1,4 +1,4 @@
-"""Shards that will be needed are here, are right, and fit; whatever else shares the folder, and however a process ends."""
+"""Expected shards are in the cache, have the right checksum and fit the budget, also in a shared folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.loader.cache import fetch as fetching
+from datapipe.loader.cache import download
 from datapipe.loader.cache import folder as cache_folder
 from datapipe.loader.cache.cache import ShardCache, default_folder
 from datapipe.shards.checksum import bytes_checksum
@@ -36,17 +36,17 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path, [SIZE] * 6)
 
 
-def test_expected_shards_are_found_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 999)
+def test_expected_shards_are_complete_copies(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "RANGE_BYTES", 999)
     with store.cache() as cache:
-        assert cache.found(3) is None
+        assert cache.path_of(3) is None
         assert not store.cached.exists()
         cache.expect([3, 1, 3])
         wait_for(cache, 3, 1)
         for shard in (3, 1):
-            path = cache.found(shard)
+            path = cache.path_of(shard)
             assert path is not None and path.read_bytes() == store.contents[shard] and path.suffix == ".arrow"
-        assert cache.found(0) is None
+        assert cache.path_of(0) is None
         counts = cache.counts()
         assert (counts.files, counts.fetched_bytes, counts.resident_bytes) == (2, 2 * SIZE, 2 * SIZE)
         assert (counts.refetches, counts.failures, counts.evicted, counts.reused) == (0, 0, 0, 0)
@@ -65,9 +65,9 @@ def test_budget_used_up_shards_go_first_and_soon_ones_stay(store: Store) -> None
     with store.cache(3 * SIZE) as cache:
         cache.expect([0, 1, 2, 3])
         wait_for(cache, 0, 1, 2)
-        assert store.held() == {0, 1, 2}  # shard 3 does not fit, and nothing that is needed sooner goes for it
+        assert store.held() == {0, 1, 2}  # shard 3 does not fit, and no shard that is needed earlier is deleted for it
         cache.expect([1, 2, 3, 0])
-        wait_until(lambda: cache.found(3) is not None, "the shard that is needed before shard 0")
+        wait_until(lambda: cache.path_of(3) is not None, "the shard that is needed before shard 0")
         assert store.held() == {1, 2, 3}
         cache.expect([4, 2])
         wait_for(cache, 4, 2)
@@ -80,7 +80,7 @@ def test_budget_used_up_shards_go_first_and_soon_ones_stay(store: Store) -> None
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of mixed sizes, expected in a moving window, by two caches of one folder."""
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 700)
+    monkeypatch.setattr(download, "RANGE_BYTES", 700)
     rng = np.random.default_rng(3)
     store = Store(tmp_path, rng.integers(500, 4000, 30).tolist())
     budget = 12_000
@@ -120,23 +120,23 @@ def test_shard_larger_than_the_budget_is_told_once_and_others_go_on(tmp_path: Pa
     store = Store(tmp_path, [10_000, 100])
     with store.cache(5000) as cache:
         cache.expect([0, 1])
-        with pytest.warns(RuntimeWarning, match="part-00000.arrow has 10000 bytes .* cache_bytes of several"):
+        with pytest.warns(RuntimeWarning, match="part-00000.arrow has 10000 bytes.* Raise cache_bytes"):
             wait_for(cache, 1)
         cache.expect([0, 1])
-        assert cache.found(0) is None
+        assert cache.path_of(0) is None
 
 
 def test_copy_of_an_earlier_run_is_checked_and_used(store: Store) -> None:
     with store.cache() as cache:
         cache.expect([0, 1, 2])
         wait_for(cache, 0, 1, 2)
-        damaged, cut = (cache.found(shard) for shard in (1, 2))
+        damaged, cut = (cache.path_of(shard) for shard in (1, 2))
     assert damaged is not None and cut is not None
     damaged.write_bytes(store.contents[1][:-1] + bytes([store.contents[1][-1] ^ 1]))
     cut.write_bytes(store.contents[2][:-1])
     store.path(0).unlink()
     with store.cache() as cache:
-        assert cache.found(0) is None  # not known to be right yet
+        assert cache.path_of(0) is None  # not checked yet
         cache.expect([0, 1, 2])
         wait_for(cache, 0, 1, 2)
         assert (cache.counts().reused, cache.counts().files) == (1, 2)
@@ -147,11 +147,11 @@ def test_copy_that_another_process_deleted_is_fetched_again(store: Store) -> Non
     with store.cache() as cache:
         cache.expect([0])
         wait_for(cache, 0)
-        path = cache.found(0)
+        path = cache.path_of(0)
         assert path is not None
         with open(path, "rb") as held:
             path.unlink()
-            assert cache.found(0) is None
+            assert cache.path_of(0) is None
             wait_for(cache, 0)
             assert held.read() == store.contents[0]
         assert cache.counts().files == 2
@@ -169,9 +169,9 @@ def test_two_snapshots_share_a_folder_by_content(tmp_path: Path) -> None:
         wait_for(cache, 0, 1)
         another.expect([0, 1])
         wait_for(another, 0, 1)
-        path = another.found(1)
+        path = another.path_of(1)
         assert path is not None and path.read_bytes() == changed
-        assert another.found(0) == cache.found(0)
+        assert another.path_of(0) == cache.path_of(0)
         assert another.counts().fetched_bytes == SIZE
 
 
@@ -183,7 +183,7 @@ def test_shard_that_another_process_is_fetching_is_waited_for(store: Store) -> N
             fcntl.flock(part, fcntl.LOCK_EX)
             cache.expect([0, 1])
             wait_for(cache, 1)
-            assert cache.found(0) is None
+            assert cache.path_of(0) is None
             part.write(store.contents[0])
             part.flush()
             os.replace(part.name, final)
@@ -201,16 +201,16 @@ def test_ranks_of_a_node_fetch_each_shard_once(store: Store) -> None:
 
 
 @pytest.mark.medium
-def test_what_another_process_expects_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_that_another_process_expects_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, [SIZE, SIZE, 2 * SIZE])
     with store.cache(2 * SIZE) as first, store.cache(2 * SIZE) as second:
         first.expect([0, 1])
         wait_for(first, 0, 1)
         second.expect([2, 1])
-        wait_for(second, 1)  # it is here already, and needs no room
-        assert second.found(2) is None
+        wait_for(second, 1)  # it is in the folder already and needs no room
+        assert second.path_of(2) is None
         assert store.held() == {0, 1}
-        monkeypatch.setattr(cache_folder, "CLAIM_S", 0.0)  # the first one has been silent for that long
+        monkeypatch.setattr(cache_folder, "CLAIM_S", 0.0)  # the stamps of the first cache have expired
         first.close()
         wait_for(second, 2)
         assert store.held() == {2}
@@ -229,8 +229,8 @@ def test_left_over_parts_are_deleted_and_held_ones_are_not(store: Store) -> None
         assert held.exists() and foreign.exists() and not left.exists()
 
 
-def test_close_gives_up_what_is_on_its_way_and_expect_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 10)
+def test_close_cancels_downloads_and_expect_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "RANGE_BYTES", 10)
     store = Store(tmp_path, [200_000])
     cache = ShardCache(store.root, store.entries, store.cached, 1 << 30)
     cache.expect([0])
@@ -244,8 +244,8 @@ def test_close_gives_up_what_is_on_its_way_and_expect_begins_again(tmp_path: Pat
     assert store.held() == {0}
 
 
-def test_shard_no_longer_expected_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 10)
+def test_download_of_a_shard_no_longer_expected_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "RANGE_BYTES", 10)
     store = Store(tmp_path, [1_000_000, 50])
     with store.cache(1_000_010) as cache:
         cache.expect([0])
@@ -257,7 +257,7 @@ def test_shard_no_longer_expected_is_given_up(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.medium
-def test_threads_of_a_forgotten_cache_end(store: Store) -> None:
+def test_threads_end_with_the_last_reference_to_the_cache(store: Store) -> None:
     cache = ShardCache(store.root, store.entries, store.cached, 1 << 30)
     assert not cache_threads()
     cache.expect([0])
@@ -269,7 +269,7 @@ def test_threads_of_a_forgotten_cache_end(store: Store) -> None:
 
 @pytest.mark.parametrize(("options"), [{"budget_bytes": 0}, {"budget_bytes": 5, "num_threads": 0}])
 def test_wrong_arguments_are_refused(store: Store, options: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="at least 1 of both"):
+    with pytest.raises(UserError, match="at least 1 of each"):
         ShardCache(store.root, store.entries, store.cached, **options)
 
 
@@ -281,7 +281,7 @@ def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert default_folder() == Path("/home/me/.cache/datapipe/shards")
 
 
-def test_shard_damaged_where_it_is_stored_is_a_named_error(store: Store) -> None:
+def test_shard_damaged_in_the_store_is_an_error_that_names_it(store: Store) -> None:
     damaged = store.contents[0][:-1] + bytes([store.contents[0][-1] ^ 1])
     store.path(0).write_bytes(damaged)
     with store.cache() as cache:
@@ -292,10 +292,10 @@ def test_shard_damaged_where_it_is_stored_is_a_named_error(store: Store) -> None
         assert isinstance(error, CorruptionError)
         for said in ("part-00000.arrow", bytes_checksum(damaged), store.entries[0].checksum, "Restore it"):
             assert said in str(error)
-        assert cache.found(0) is None
+        assert cache.path_of(0) is None
         assert cache.error(1) is None
-        assert cache.counts().refetches == fetching.REFETCHES
-        assert cache.counts().fetched_bytes == SIZE * (2 + fetching.REFETCHES)
+        assert cache.counts().refetches == download.REFETCHES
+        assert cache.counts().fetched_bytes == SIZE * (2 + download.REFETCHES)
     assert store.held() == {1}
 
 
@@ -306,8 +306,8 @@ def test_missing_and_cut_shards_are_named_errors(store: Store) -> None:
         cache.expect([0, 1, 2])
         wait_for(cache, 2)
         wait_until(lambda: cache.error(0) is not None and cache.error(1) is not None, "the errors")
-        assert isinstance(cache.error(0), fetching.FetchError)
-        assert "part-00000.arrow" in str(cache.error(0)) and "no such object" in str(cache.error(0))
+        assert isinstance(cache.error(0), download.DownloadError)
+        assert "part-00000.arrow" in str(cache.error(0)) and "the object is missing" in str(cache.error(0))
         assert isinstance(cache.error(1), CorruptionError)
         assert f"part-00001.arrow of {store.root.url}: {SIZE - 7} bytes, expected {SIZE}" in str(cache.error(1))
     assert store.held() == {2}
@@ -318,7 +318,7 @@ def full_disk(*_: object) -> None:
 
 
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
-def test_full_disk_is_told_once_and_what_is_here_stays_in_use(store: Store, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_warns_once_and_cached_shards_stay_in_use(store: Store, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.cache() as cache:
         cache.expect([0])
         wait_for(cache, 0)
@@ -326,7 +326,7 @@ def test_full_disk_is_told_once_and_what_is_here_stays_in_use(store: Store, call
             patch.setattr(os, call, full_disk)
             cache.expect([0, 1])
             with pytest.warns(RuntimeWarning, match=r"No space left on device.*cache_folder or a smaller cache_bytes") as told:
-                wait_until(lambda: cache.found(1) is None and bool(told), "the warning")
+                wait_until(lambda: cache.path_of(1) is None and bool(told), "the warning")
         cache.expect([0, 1])
-        assert cache.found(0) is not None and cache.found(1) is None
+        assert cache.path_of(0) is not None and cache.path_of(1) is None
     assert store.held() == {0}

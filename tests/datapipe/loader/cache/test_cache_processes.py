@@ -21,7 +21,7 @@ def program(store: Store, *lines: str) -> list[str]:
     made = [
         "import os, sys",
         "from pathlib import Path",
-        "from datapipe.loader import fetch",
+        "from datapipe.loader.cache import download",
         "from datapipe.loader.cache.cache import ShardCache",
         "from tests.support.cached_shards import entry, wait_for",
         "from tests.support.packed_shards import RemoteRoot",
@@ -49,11 +49,11 @@ def test_process_with_an_open_cache_exits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forked_child_begins_afresh_and_leaves_the_parent_alone(tmp_path: Path) -> None:
+def test_forked_child_starts_its_own_downloads_and_leaves_the_parents(tmp_path: Path) -> None:
     store = Store(tmp_path, [200_000, SIZE])
     run_program(
         store,
-        "fetch.PIECE_BYTES = 100",
+        "download.RANGE_BYTES = 100",
         "cache.expect([0])",
         "while not cache.counts().fetched_bytes: pass",
         "child = os.fork()",
@@ -70,10 +70,10 @@ def test_forked_child_begins_afresh_and_leaves_the_parent_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("taken_over", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_killed_in_mid_download_leaves_nothing_that_matters(tmp_path: Path, taken_over: bool) -> None:
-    """The next process fetches the shard itself, or deletes what there is of it to fetch another; within the budget."""
+def test_process_killed_during_a_download_leaves_a_usable_folder(tmp_path: Path, taken_over: bool) -> None:
+    """The next process fetches the shard again, or deletes the partial file to fetch another shard, within the budget."""
     store = Store(tmp_path, [3_000_000, 2_999_000])
-    lines = ["fetch.PIECE_BYTES = 10", "cache.expect([0])", "wait_for(cache, 0)"]
+    lines = ["download.RANGE_BYTES = 10", "cache.expect([0])", "wait_for(cache, 0)"]
     process = subprocess.Popen(program(store, *lines), env=environment(), start_new_session=True)
     try:
         wait_until(lambda: store.cached.is_dir() and any(store.cached.glob("*.part")), "the download")

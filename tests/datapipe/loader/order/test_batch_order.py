@@ -1,4 +1,4 @@
-"""A run that changes on the way: mixture, sources, batch size, what is left out. Nothing repeats before it is due."""
+"""A run whose mixture, sources, batch size or skips change. No row repeats before its source's epoch ends."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resumed(loader: Loader, output: Path, **options: Any) -> Loader:
-    """Another loader that goes on where `loader` stands, by way of JSON."""
+    """Another loader, restored from the state of `loader` through JSON."""
     other = Loader(output, **{"global_batch_size": loader.global_batch_size, "fields": FIELDS, "prefetch": 0, **options})
     other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     return other
 
 
 def rows_by_source(batches: list[dict[str, Any]], loader: Loader) -> dict[str, list[int]]:
-    """The first token of every row, in order, by the name of its source: each row is known by it."""
+    """By source, the first token of every row in order, which identifies the row."""
     found: dict[str, list[int]] = {}
     for batch in batches:
         for source, row in zip(batch["sources"], batch["input_ids"][:, 0].tolist()):
@@ -43,13 +43,13 @@ def rows_by_source(batches: list[dict[str, Any]], loader: Loader) -> dict[str, l
 
 
 def assert_full_epochs(rows: list[int], size: int) -> None:
-    """Every whole epoch among `rows` has each row once, and what is left repeats nothing."""
+    """Every whole epoch in `rows` has each row once, and the rest repeats no row."""
     for start in range(0, len(rows), size):
         assert len(set(rows[start : start + size])) == len(rows[start : start + size])
 
 
 @pytest.mark.parametrize("step", [0, 1, 17, 40])
-def test_new_weights_keep_the_place_of_every_source(output: Path, step: int) -> None:
+def test_new_weights_continue_every_source(output: Path, step: int) -> None:
     before = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
     batches = list(islice(before, step))
     after = resumed(before, output, mixture={"code": 3, "web": 1}, migrate=True)
@@ -63,7 +63,7 @@ def test_new_weights_keep_the_place_of_every_source(output: Path, step: int) -> 
         assert rows[source] == unchanged[source][: len(rows[source])]  # the source's own order, without a gap
     shares = Counter(source for batch in batches[step : step + 40] for source in batch["sources"].tolist())
     assert abs(shares[0] - 150) <= 3
-    for number, batch in enumerate(batches):  # the lineage knows every step of the past
+    for number, batch in enumerate(batches):  # the lineage gives every earlier step
         np.testing.assert_array_equal(again.batch(number)["input_ids"], batch["input_ids"])
     lineage = json.loads(again.state_dict()["lineage"])
     assert [era["step"] for era in lineage["mixtures"]] == sorted({0, step, step + 40})
@@ -78,11 +78,11 @@ def test_other_weights_without_migrate_are_refused_with_what_differs(output: Pat
         resumed(loader, output, mixture={"code": 0.5, "web": 0.5})
     other = resumed(loader, output, mixture={"code": 1, "web": 1}, migrate=True)
     with pytest.raises(SnapshotError, match="another mixture"):
-        resumed(other, output)  # as it was opened at first: the run is another now
+        resumed(other, output)  # with the first mixture, which the run has left
     assert resumed(other, output, mixture={"code": 0.5, "web": "0.5"}).step == 1
 
 
-def test_sources_that_come_and_go_keep_their_place(tmp_path: Path, output: Path) -> None:
+def test_sources_that_come_and_go_continue(tmp_path: Path, output: Path) -> None:
     wider = make_snapshot(tmp_path / "wider", {**SIZES, "zeta": 20})
     narrower = make_snapshot(tmp_path / "narrower", {"code": 31})
     loaders = [Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)]
@@ -96,20 +96,22 @@ def test_sources_that_come_and_go_keep_their_place(tmp_path: Path, output: Path)
             rows.setdefault(source, []).extend(found)
     for source, size in {**SIZES, "zeta": 20}.items():
         assert_full_epochs(rows[source], size)
-    with pytest.raises(SnapshotError, match=r"source 'web' was other data, or none of this snapshot's, before step 10"):
+    with pytest.raises(
+        SnapshotError, match=r"before step 10, this run drew source 'web' from rows that this snapshot does not hold"
+    ):
         resumed(loaders[2], narrower).batch(0)
     with pytest.raises(SnapshotError, match="source 'zeta' is new"):
         resumed(loaders[0], wider)
 
 
-def test_a_source_with_other_rows_is_refused_or_begun_again(tmp_path: Path, output: Path) -> None:
+def test_a_source_with_other_rows_is_refused_or_started_over(tmp_path: Path, output: Path) -> None:
     grown = make_snapshot(tmp_path, {"code": 31, "web": 90}, weights={"code": 1, "web": 3})
     loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
     first = list(islice(loader, 10))
     with pytest.raises(SnapshotError, match=r"another snapshot: source 'web' holds other rows"):
         resumed(loader, grown)
     with pytest.raises(
-        SnapshotError, match=r"'web' holds other rows than those this run drew \d+ samples from.*restart=\['web'\]"
+        SnapshotError, match=r"'web' does not hold the rows that this run drew \d+ samples from.*restart=\['web'\]"
     ):
         resumed(loader, grown, migrate=True)
     other = resumed(loader, grown, migrate=True, restart=["web"])
@@ -134,7 +136,7 @@ def test_more_tokens_extend_a_run_without_repeating(tmp_path: Path) -> None:
         assert rows == rows_by_source(whole, loader)[source]
 
 
-def test_skipped_steps_are_left_out_and_the_rest_is_as_it_was(output: Path) -> None:
+def test_skipped_steps_are_left_out_and_all_others_are_unchanged(output: Path) -> None:
     plain = Loader(output, global_batch_size=5, fields=("input_ids", "step"), prefetch=0)
     expected = {batch["step"]: batch["input_ids"] for batch in islice(plain, 50)}
     early = Loader(output, global_batch_size=5, fields=("input_ids", "step"))
@@ -143,8 +145,8 @@ def test_skipped_steps_are_left_out_and_the_rest_is_as_it_was(output: Path) -> N
     for batch in islice(loader, 20):
         seen.append(batch["step"])
         np.testing.assert_array_equal(batch["input_ids"], expected[batch["step"]])
-    assert seen == [*range(12), *range(14, 20), *range(27, 41)][:32]  # what was handed out before stays so
-    later = resumed(loader, output, fields=("input_ids", "step"))  # the state remembers
+    assert seen == [*range(12), *range(14, 20), *range(27, 41)][:32]  # steps handed out before do not change
+    later = resumed(loader, output, fields=("input_ids", "step"))  # the state holds the skips
     later.seek(18)
     assert [batch["step"] for batch in islice(later, 4)] == [18, 19, 27, 28]
     assert json.loads(later.state_dict()["lineage"])["skip"]["steps"] == [[12, 14], [20, 27]]
@@ -156,7 +158,8 @@ def test_skipped_shards_are_replaced_by_rows_of_their_source(output: Path, world
     gone = [shard.path for shard in plain.snapshot.shards if shard.source == "web"][2:5]
     start = resumed(plain, output, skip_shards=gone)
     first, stop = (
-        next(int(at) for at in np.flatnonzero([s.path == p for s in start.course.layout.shards])) for p in (gone[0], gone[-1])
+        next(int(at) for at in np.flatnonzero([s.path == p for s in start.batch_order.layout.shards]))
+        for p in (gone[0], gone[-1])
     )
     parts: list[Loader] = []
     for step in range(60):
@@ -172,11 +175,11 @@ def test_skipped_shards_are_replaced_by_rows_of_their_source(output: Path, world
         )
         rows = np.concatenate([part.batch(step)["input_ids"] for part in parts])
         expected = plain.batch(step)
-        addresses = plain.course.locate(plain.course.samples(step))
-        shards = plain.course.layout.find(addresses)[0]
+        addresses = plain.batch_order.locate(plain.batch_order.samples(step))
+        shards = plain.batch_order.layout.find(addresses)[0]
         hit = (shards >= first) & (shards <= stop)
         np.testing.assert_array_equal(rows[~hit], expected["input_ids"][~hit])
-        found = start.course.layout.find(start.course.locate(start.course.samples(step)))[0]
+        found = start.batch_order.layout.find(start.batch_order.locate(start.batch_order.samples(step)))[0]
         assert not np.isin(found, np.arange(first, stop + 1)).any()
         np.testing.assert_array_equal(np.concatenate([part.batch(step)["sources"] for part in parts]), expected["sources"])
 
@@ -206,15 +209,15 @@ def test_skipped_documents_are_padding_from_the_step_they_are_skipped_at(output:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"skip": [(4, 4)]}, "no range of steps"),
+        ({"skip": [(4, 4)]}, "not a range of steps"),
         ({"skip_shards": ["shards/web/train-0000-0000.arow"]}, "no shard"),
-        ({"skip_documents": ["12"]}, "no document key"),
+        ({"skip_documents": ["12"]}, "not a document key"),
         ({"mixture": {"wbe": 1}}, "Did you mean 'web'"),
         ({"mixture": {"web": -1}}, "at least 0"),
         ({"mixture": {"web": 0}}, "at least one above 0"),
         ({"mixture": {"web": "much"}}, "expected a number"),
         ({"mixture": [(100, {"web": 1})]}, "None"),
-        ({"mixture": [(100, {"web": 1}), (90, {"web": 2}), (None, {"web": 1})]}, "rise"),
+        ({"mixture": [(100, {"web": 1}), (90, {"web": 2}), (None, {"web": 1})]}, "ascending"),
         ({"window": -1}, "window=-1"),
     ],
 )
@@ -249,7 +252,7 @@ def test_a_state_loaded_under_a_running_iterator_changes_what_comes_next(output:
     assert [next(iterator)["step"] for _ in range(3)] == [0, 4, 5]
 
 
-def test_another_mixture_from_before_the_last_change_takes_the_places_of_that_time(output: Path) -> None:
+def test_another_mixture_from_before_the_last_change_continues_from_the_counts_of_that_step(output: Path) -> None:
     document = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0).batch(30)["document_keys"][0].tobytes().hex()
     loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
     loader.seek(10)
@@ -287,11 +290,11 @@ def test_a_lineage_that_was_tampered_with_is_refused(output: Path, where: str) -
         for name in path[:-1]:
             at = at[name]
         if (where.endswith("data.web") and value == "x") or (where == "skip.steps" and value == []):
-            continue  # another digest, and nothing skipped: these may be
+            continue  # another digest and an empty list of skips are valid
         at[path[-1]] = value
         with pytest.raises(SnapshotError):
             other.load_state_dict({**state, "lineage": json.dumps(lineage)})
-    assert json.loads(other.state_dict()["lineage"])["batches"] == [[0, 0, 6]]  # it stands where it stood
+    assert json.loads(other.state_dict()["lineage"])["batches"] == [[0, 0, 6]]  # the loader is unchanged
 
 
 def test_states_that_contradict_their_lineage_are_refused(output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every source within its bound after every prefix, in any phases, both ways; and what becomes of caps."""
+"""Every source stays within its bound at every prefix, for any phases, and `sample_of` inverts `assign`; caps of epochs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> 
 def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> None:
     leaves, _ = SplitTree(weights).assign(np.arange(4000))
     assert worst_error(weights, leaves) < 2
-    rounds = -(-3 * sum(weights) // min(weights))  # after two shares' worth even the smallest has come up
+    rounds = -(-3 * sum(weights) // min(weights))  # the smallest weight has had two samples' share
     assert min(SplitTree(weights).counts(rounds)) >= 1
 
 
@@ -173,7 +173,7 @@ def test_mixture_thousand_sources_in_stairs_is_planned_exactly() -> None:
     assert min(mixture.counts(4000 + 2000)) >= 1  # none starves
 
 
-def test_mixture_capped_source_stops_is_refused_or_gives_its_place_away() -> None:
+def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
     sources, sizes = ("big", "small"), [1000, 10]
     weights = [(None, {"big": 3, "small": 1})]
     base = {"sequence_length": S, "phases": make_recipe(weights).phases, "max_epochs": {"small": 2.0}}
@@ -189,7 +189,7 @@ def test_mixture_capped_source_stops_is_refused_or_gives_its_place_away() -> Non
     assert spread.counts(80) == [60, 20]
 
 
-def test_mixture_of_capped_sources_alone_ends_when_all_are_through() -> None:
+def test_mixture_of_capped_sources_ends_when_all_are_exhausted() -> None:
     recipe = Recipe(
         sequence_length=S,
         phases=make_recipe([(None, {"a": 1, "b": 2, "c": 1})]).phases,
@@ -221,16 +221,16 @@ def test_mixture_redistributing_never_passes_a_cap(sources: list[tuple[int, int]
     assert all(count <= cap for count, (_, cap) in zip(counts, sources))
 
 
-def test_mixture_that_begins_later_goes_on_from_the_places_given() -> None:
-    mixture = Mixture(make_recipe([(None, {"a": 1, "b": 1})]), ("a", "b"), [10, 10], start=100, places=[70, 30])
+def test_mixture_that_begins_later_continues_from_the_given_counts() -> None:
+    mixture = Mixture(make_recipe([(None, {"a": 1, "b": 1})]), ("a", "b"), [10, 10], start=100, num_drawn=[70, 30])
     sources, ordinals = mixture.assign(np.arange(100, 120))
     assert sorted(ordinals[sources == 0].tolist()) == list(range(70, 80))
     assert sorted(ordinals[sources == 1].tolist()) == list(range(30, 40))
     assert mixture.sample_of(0, 69) is None
 
 
-def test_a_cap_that_a_hair_of_a_weight_creeps_up_to_is_reached_in_one_segment() -> None:
-    """What rounding leaves of a share is thousands of samples of such a source: it must not be sought in little steps."""
+def test_mixture_cap_of_a_tiny_weight_is_reached_in_one_segment() -> None:
+    """The rounding error of a tiny share is worth thousands of samples; the plan must not use a segment for each."""
     recipe = Recipe(
         sequence_length=S,
         phases=(Phase(until_tokens=None, weights={"bulk": 10**15, "hair": 3}),),

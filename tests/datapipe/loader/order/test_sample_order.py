@@ -1,4 +1,4 @@
-"""Which sequence is sample g, and when does a sequence come up."""
+"""The sequence of each sample, and the samples of each sequence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order import batch_order as course
-from datapipe.loader.order.batch_order import Course
+from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
@@ -19,13 +18,13 @@ from datapipe.storage import Root
 from tests.support.snapshots import make_snapshot
 
 
-def open_course(folder: Path, split: Split = "train", seed: int = 17, window: int = 0, batch_size: int = 1) -> Course:
+def open_run(folder: Path, split: Split = "train", seed: int = 17, window: int = 0, batch_size: int = 1) -> BatchOrder:
     snapshot = read_snapshot(Root(str(folder)))
-    return course.begin(Inventory(snapshot, split, seed, window), recipe_of(snapshot), batch_size, Skips())
+    return begin_run(Inventory(snapshot, split, seed, window), recipe_of(snapshot), batch_size, Skips())
 
 
 def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOrder:
-    return open_course(folder, split, seed).order
+    return open_run(folder, split, seed).sample_order
 
 
 def test_order_each_epoch_has_every_sequence_once_in_another_order(tmp_path: Path) -> None:
@@ -79,11 +78,11 @@ def test_order_samples_of_finds_every_appearance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("batch_size", "expected"), [(1, 62), (4, 15), (62, 1), (63, 0)])
 def test_num_steps_total_tokens_end_after_whole_batches(tmp_path: Path, batch_size: int, expected: int) -> None:
     folder = make_snapshot(tmp_path, {"web": 40}, total_tokens=1000)
-    assert open_course(folder, batch_size=batch_size).num_steps == expected
+    assert open_run(folder, batch_size=batch_size).num_steps == expected
 
 
 def test_num_steps_without_an_end_is_none(tmp_path: Path) -> None:
-    assert open_course(make_snapshot(tmp_path, {"web": 40})).num_steps is None
+    assert open_run(make_snapshot(tmp_path, {"web": 40})).num_steps is None
 
 
 @pytest.mark.parametrize(("limit", "repeats"), [(1, 10), (2.5, 25), (0.7, 7)])
@@ -123,5 +122,5 @@ def test_a_source_whose_strata_are_all_left_out_is_refused(tmp_path: Path) -> No
         }
     )
     Root(str(tmp_path)).write_atomic(SNAPSHOT, snapshot.sealed().to_json())
-    with pytest.raises(SnapshotError, match="'web' has weight in the mixture and an epoch of nothing"):
-        open_course(tmp_path)
+    with pytest.raises(SnapshotError, match="'web' has weight in the mixture, but all its strata"):
+        open_order(tmp_path)

@@ -1,4 +1,4 @@
-"""Every epoch of a source has all its rows, in windows and strata as declared, and can be asked backwards."""
+"""Every epoch of a source has all its rows, in the declared windows and strata, and the order can be inverted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ordinals_of_is_the_inverse(window: int, options: dict | None) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
-def test_windows_touch_so_many_shards_at_a_time_and_each_once(window: int) -> None:
+def test_windows_use_that_many_shards_at_a_time_and_each_once_an_epoch(window: int) -> None:
     order = make_order(SIZES, window)
     starts = np.cumsum([0, *SIZES])
     shards = np.searchsorted(starts, order.locate(np.arange(order.size)), side="right") - 1
@@ -104,7 +104,7 @@ def test_strata_repeats_come_up_as_often_in_every_epoch(declared) -> None:
     assert (times == np.array([1, 0, 3, 1, 0, 3])[:, None]).all()
 
 
-def test_a_row_that_cannot_be_had_is_replaced_by_one_of_the_same_epoch() -> None:
+def test_unreadable_row_is_replaced_by_a_row_of_the_same_epoch() -> None:
     order = make_order(SIZES, 2)
     ordinals = np.arange(3 * order.size)
     for attempt in (1, 2):
@@ -114,5 +114,5 @@ def test_a_row_that_cannot_be_had_is_replaced_by_one_of_the_same_epoch() -> None
 
 
 def test_shards_outside_the_strata_are_refused() -> None:
-    with pytest.raises(SnapshotError, match="in no stratum"):
+    with pytest.raises(SnapshotError, match="its stratum is not one of"):
         make_order([3, 3], strata=[0, 3], repeats=(1, 1))

@@ -13,7 +13,7 @@ FIRST = BatchEra(step=0, sample=0, size=3)
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda one: (one[0], one[0] + one[1])), max_size=5)
 
 
-def test_samples_follow_the_batch_size_of_each_leg() -> None:
+def test_samples_follow_the_batch_size_of_each_era() -> None:
     steps = Steps([FIRST, BatchEra(step=4, sample=12, size=5)], (), 40, drop_last=True)
     assert [steps.samples(step) for step in (0, 3, 4, 5)] == [(0, 3), (9, 12), (12, 17), (17, 22)]
     assert steps.num_steps == 4 + 5
@@ -28,7 +28,7 @@ def test_last_batch_is_dropped_or_smaller() -> None:
 
 
 @given(ranges, st.integers(0, 40), st.integers(0, 12))
-def test_skipped_steps_are_jumped_over_and_all_others_kept(skip: list[tuple[int, int]], step: int, count: int) -> None:
+def test_skipped_steps_are_left_out_and_all_others_kept(skip: list[tuple[int, int]], step: int, count: int) -> None:
     steps = Steps([FIRST], skip, None, drop_last=True)
     left_out = {one for start, stop in skip for one in range(start, stop)}
     there = [one for one in range(step, 120) if one not in left_out]
@@ -41,5 +41,5 @@ def test_skipped_steps_are_jumped_over_and_all_others_kept(skip: list[tuple[int,
 def test_ranges_are_merged_and_wrong_ones_refused() -> None:
     assert merged([(7, 9), (1, 3), (3, 4), (8, 12)]) == ((1, 4), (7, 12))
     for wrong in ((3, 3), (5, 2), (-1, 2)):
-        with pytest.raises(UserError, match="no range of steps"):
+        with pytest.raises(UserError, match="not a range of steps"):
             merged([wrong])

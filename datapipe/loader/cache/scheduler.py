@@ -1,8 +1,9 @@
-"""What the threads of a cache share: which shards are expected, which are here, which are on their way, and what comes next.
+"""The shared state of a cache's threads: the expected shards, the shards in the cache, and the downloads in progress.
 
-expected  [7, 2, 9, 4]     the thread that asks next_task() gets the first thing to do in this order:
-          here  │  │       look for a copy or make room, a piece of a fetch that is open, …
-          pieces┘  └ start
+expected  [7, 2, 9, 4]           `next_task` returns the first task in the order of the expected shards:
+           │  │  └ start         start: reuse a copy, or make room and open the object
+           │  └ ranges           ranges: fetch the next range of an open download
+           └ in the cache
 """
 
 from __future__ import annotations
@@ -17,29 +18,28 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from datapipe.loader.cache import fetch as fetching
-from datapipe.loader.cache.fetch import Fetch, FetchError
+from datapipe.loader.cache.download import DownloadCancelled, DownloadError, ShardDownload, finish_download, is_sound
 from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
 from datapipe.shards.manifest import ShardEntry
 from datapipe.storage import Root
 
 _BUSY_S = 0.1
 _NO_ROOM_S = 1.0
-"""How soon to look again whether another process has finished a shard, or has made room."""
+"""Seconds until the scheduler looks again whether another process has finished a shard, or made room."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheCounts:
-    """What a cache did in this process, and what it holds.
+    """Counts of a cache in this process, and the bytes in its folder.
 
     Attributes:
-        fetched_bytes: that arrived from the store, refetched ones included.
-        files: shards that were fetched and found right.
-        reused: copies of earlier runs or other processes that were found right.
-        refetches: shards fetched once more because their checksum was wrong.
-        hits, misses: calls of `found` that gave a path, or None.
+        fetched_bytes: bytes from the store, refetched ones included.
+        files: shards that were fetched and had the right checksum.
+        reused: copies of earlier runs or other processes that had the right checksum.
+        refetches: shards fetched again because their checksum was wrong.
+        hits, misses: calls of `path_of` that returned a path, or None.
         evicted: files deleted to make room.
-        failures: requests that failed, those tried again included.
+        failures: requests that failed, retried ones included.
         resident_bytes: of all files in the folder.
     """
 
@@ -54,30 +54,33 @@ class CacheCounts:
     resident_bytes: int
 
 
-class Fetcher:
-    """The state behind a `ShardCache`. Threads hold this, never the cache. `_changed` guards all but the counts of `found`."""
+class DownloadScheduler:
+    """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
+
+    `_changed` guards everything but the counts of `path_of`.
+    """
 
     def __init__(self, root: Root, shards: tuple[ShardEntry, ...], folder: Path, budget_bytes: int, patience_s: float) -> None:
         self.process = os.getpid()
-        self.starting = threading.Lock()  # of the cache's, for its threads
+        self.starting = threading.Lock()  # the cache starts its threads under it
         self.ready: dict[int, Path] = {}
-        self.failed: dict[int, tuple[Exception, float]] = {}  # and when to try again
+        self.failed: dict[int, tuple[Exception, float]] = {}  # the error, and the time of the next attempt
         self.hits = self.misses = 0
         self._root, self._shards, self._patience_s = root, shards, patience_s
         self._folder = CacheFolder(folder, budget_bytes)
         self._changed = threading.Condition()
         self._stopped = False
-        self.advice: str | None = None  # what the user must hear, once
+        self.advice: str | None = None  # a warning that the user has not got yet
         self._is_off = False  # the disk failed
         self._is_prepared = False
         self._asked: tuple[int, ...] = ()
         self._expected: tuple[int, ...] = ()
-        self._ranks: dict[str, int] = {}  # name of the copy -> when it is used next
-        self._fetches: dict[int, Fetch] = {}
-        self._is_reserving = False  # one at a time, or a later shard would take the room of a sooner one
+        self._ranks: dict[str, int] = {}  # name of the copy -> its rank in the order of use
+        self._downloads: dict[int, ShardDownload] = {}
+        self._is_reserving = False  # one reservation at a time, or a later shard could take the room of an earlier one
         self._not_before: dict[int, float] = {}
         self._no_room_until = 0.0
-        self._present: set[str] = set()  # names seen in the folder lately
+        self._present: set[str] = set()  # names in the folder at the last look
         self._stamp_at = 0.0
         self._fetched_bytes = self._files = self._reused = self._refetches = self._failures = 0
 
@@ -90,14 +93,14 @@ class Fetcher:
         with self._changed:
             self._asked = tuple(shards)
             self._expected, self._ranks = tuple(dict.fromkeys(shards)), ranks
-            for shard, fetch in self._fetches.items():
+            for shard, download in self._downloads.items():
                 if shard not in self._expected:
-                    fetch.ended.set()
+                    download.ended.set()
             self._no_room_until = self._stamp_at = 0.0
             self._changed.notify_all()
 
     def lost(self, shard: int) -> None:
-        """A copy was deleted by another process."""
+        """Called when another process has deleted a copy."""
         with self._changed:
             self.ready.pop(shard, None)
             self._changed.notify_all()
@@ -109,16 +112,16 @@ class Fetcher:
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
-            for fetch in self._fetches.values():
-                fetch.ended.set()
+            for download in self._downloads.values():
+                download.ended.set()
             self._changed.notify_all()
 
     def next_task(self) -> Callable[[], None] | None:
-        """Waits for something to do; None at the end."""
+        """Waits for the next task; None once the scheduler is stopped."""
         with self._changed:
             while True:
-                for shard, fetch in list(self._fetches.items()):
-                    if fetch.ended.is_set() and fetch.in_flight == 0:
+                for shard, download in list(self._downloads.items()):
+                    if download.ended.is_set() and download.in_flight == 0:
                         self._drop(shard)
                 if self._stopped:
                     return None
@@ -128,7 +131,7 @@ class Fetcher:
                 self._changed.wait(wait_s)
 
     def _choose(self, now: float) -> tuple[Callable[[], None] | None, float | None]:
-        """The first thing to do for the shard expected first, or how long to wait."""
+        """The next task in the order of the expected shards; or None and the seconds to wait."""
         if not self._expected or self._is_off:
             return None, None
         if now >= self._stamp_at:
@@ -138,10 +141,10 @@ class Fetcher:
         for shard in self._expected:
             if shard in self.ready:
                 continue
-            if (fetch := self._fetches.get(shard)) is not None:
-                if fetch.waiting and not fetch.ended.is_set():
-                    fetch.in_flight += 1
-                    return partial(self._piece, shard, fetch, fetch.waiting.pop()), None
+            if (download := self._downloads.get(shard)) is not None:
+                if download.waiting and not download.ended.is_set():
+                    download.in_flight += 1
+                    return partial(self._fetch_range, shard, download, download.waiting.pop()), None
                 continue
             again = max(self._not_before.get(shard, 0.0), self.failed[shard][1] if shard in self.failed else 0.0)
             if again > now:
@@ -149,45 +152,45 @@ class Fetcher:
             elif self._is_reserving:
                 continue
             elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
-                wake = min(wake, self._no_room_until)  # nothing later may take the room; what is here needs none
+                wake = min(wake, self._no_room_until)  # no later shard may take the room; a shard in the folder needs none
             else:
-                fetch = Fetch(root=self._root, entry=self._shards[shard], patience_s=self._patience_s, in_flight=1)
-                self._fetches[shard], self._is_reserving = fetch, True
-                return partial(self._start, shard, fetch), None
+                download = ShardDownload(root=self._root, entry=self._shards[shard], patience_s=self._patience_s, in_flight=1)
+                self._downloads[shard], self._is_reserving = download, True
+                return partial(self._start, shard, download), None
         return None, wake - now
 
     def _stamp(self) -> None:
-        """Tells other processes what is still expected here, and sees what they deleted."""
+        """Claims the expected copies for another minute, and removes those that other processes have deleted."""
         with self._changed:
             held = [(shard, self.ready[shard]) for shard in self._expected if shard in self.ready]
         try:
             self._present = self._folder.names()
-            gone = [shard for shard, path in held if not self._folder.stamp(path.name)]
+            deleted = [shard for shard, path in held if not self._folder.stamp(path.name)]
         except FolderError as error:
             with self._changed:
                 self._turn_off(error)
             return
-        for shard in gone:
+        for shard in deleted:
             self.lost(shard)
 
-    def _start(self, shard: int, fetch: Fetch) -> None:
-        """Finds a copy that is already here, or makes room and opens the object."""
-        with self._reported(shard, fetch):
-            answer = self._reserve(fetch.entry)
+    def _start(self, shard: int, download: ShardDownload) -> None:
+        """Reuses a copy in the folder, or makes room and opens the object."""
+        with self._reported(shard, download):
+            answer = self._reserve(download.entry)
             if isinstance(answer, Reservation):
-                fetch.reservation = answer
-                fetch.open()
+                download.reservation = answer
+                download.open()
                 with self._changed:
-                    fetch.restart()
+                    download.restart()
                 return
-            fetch.ended.set()
-            if answer == "found":
-                self._accept(shard, fetch.entry)
+            download.ended.set()
+            if answer == "present":
+                self._reuse_copy(shard, download.entry)
             elif answer == "busy":
                 self._not_before[shard] = time.monotonic() + _BUSY_S
-            elif fetch.entry.bytes > self._folder.budget_bytes:
+            elif download.entry.bytes > self._folder.budget_bytes:
                 self._not_before[shard] = float("inf")
-                self._advise_more(fetch.entry)
+                self._advise_more(download.entry)
             else:
                 present = self._folder.names()
                 with self._changed:
@@ -195,7 +198,7 @@ class Fetcher:
                     if shard in self._expected:
                         self._no_room_until = time.monotonic() + _NO_ROOM_S
 
-    def _reserve(self, entry: ShardEntry) -> Reservation | Literal["found", "busy", "no room"]:
+    def _reserve(self, entry: ShardEntry) -> Reservation | Literal["present", "busy", "no room"]:
         try:
             if not self._is_prepared:
                 self._folder.prepare()
@@ -206,88 +209,88 @@ class Fetcher:
                 self._is_reserving = False
                 self._changed.notify_all()
 
-    def _accept(self, shard: int, entry: ShardEntry) -> None:
-        """Takes a copy from earlier if it is right, else deletes it, so that it is fetched."""
+    def _reuse_copy(self, shard: int, entry: ShardEntry) -> None:
+        """Takes an earlier copy if its checksum is right; else deletes it, so that the shard is fetched."""
         path = self._folder.file(entry)
         try:
-            is_sound = fetching.is_sound(path, entry)
+            is_reusable = is_sound(path, entry)
         except FileNotFoundError:
             return
-        except OSError:  # what cannot be read is as bad as what is wrong
-            is_sound = False
-        if not is_sound:
+        except OSError:  # an unreadable copy is no better than a damaged one
+            is_reusable = False
+        if not is_reusable:
             path.unlink(missing_ok=True)
         elif self._folder.stamp(path.name):
             with self._changed:
                 self.ready[shard] = path
                 self._reused += 1
 
-    def _piece(self, shard: int, fetch: Fetch, offset: int) -> None:
-        with self._reported(shard, fetch):
-            num_bytes = fetch.read_piece(offset)
+    def _fetch_range(self, shard: int, download: ShardDownload, offset: int) -> None:
+        with self._reported(shard, download):
+            num_bytes = download.read_range(offset)
             with self._changed:
                 self._fetched_bytes += num_bytes
-                fetch.to_land -= 1
-                is_whole = fetch.to_land == 0
+                download.num_missing -= 1
+                is_whole = download.num_missing == 0
             if is_whole:
-                self._finish(shard, fetch)
+                self._finish(shard, download)
 
-    def _finish(self, shard: int, fetch: Fetch) -> None:
-        path = fetching.finish(self._folder, fetch)
+    def _finish(self, shard: int, download: ShardDownload) -> None:
+        path = finish_download(self._folder, download)
         with self._changed:
             if path is None:
                 self._refetches += 1
-                fetch.restart()
+                download.restart()
                 return
-            fetch.reservation = None
-            fetch.ended.set()
+            download.reservation = None
+            download.ended.set()
             self.ready[shard] = path
             self.failed.pop(shard, None)
             self._files += 1
 
     @contextmanager
-    def _reported(self, shard: int, fetch: Fetch) -> Iterator[None]:
-        """Around a thread's work on a fetch: what goes wrong ends the fetch, and is kept for the user."""
+    def _reported(self, shard: int, download: ShardDownload) -> Iterator[None]:
+        """Wraps a thread's work on a download: an error ends the download and is kept for `failed`."""
         error: Exception | None = None
         try:
             yield
-        except fetching.Stopped:
+        except DownloadCancelled:
             pass
-        except Exception as failure:  # kept for error(), which a reader raises or falls back from
+        except Exception as failure:  # kept for ShardCache.error(); the reader falls back to the store
             error = failure
         with self._changed:
-            fetch.in_flight -= 1
+            download.in_flight -= 1
             if isinstance(error, FolderError):
                 self._turn_off(error)
             elif error is not None:
-                may_pass = isinstance(error, FetchError) and error.may_pass
+                may_pass = isinstance(error, DownloadError) and error.may_pass
                 again = time.monotonic() + self._patience_s if may_pass else float("inf")
                 self.failed[shard] = error, again
-                fetch.ended.set()
+                download.ended.set()
             self._changed.notify_all()
 
     def _turn_off(self, error: FolderError) -> None:
         self._is_off = True
         self.advice = (
-            f"the cache of shards in {self._folder.path} cannot be written: {error.strerror}. What is in it stays in use; the "
-            f"rest is read from the store block by block, which is slower. Free some space there, or give another cache_folder "
+            f"the shard cache in {self._folder.path} cannot be written: {error.strerror}. Its shards stay in use; all others "
+            f"are read from the store block by block, which is slower. Free some space there, or give another cache_folder "
             f"or a smaller cache_bytes (now {self._folder.budget_bytes})."
         )
-        for fetch in self._fetches.values():
-            fetch.ended.set()
+        for download in self._downloads.values():
+            download.ended.set()
 
     def _advise_more(self, entry: ShardEntry) -> None:
         self.advice = (
-            f"{entry.path} has {entry.bytes} bytes and the cache of shards may hold {self._folder.budget_bytes}: it is "
-            f"read from the store block by block, which is slower. Give cache_bytes of several shards."
+            f"{entry.path} has {entry.bytes} bytes, more than the shard cache may hold, {self._folder.budget_bytes}. It "
+            f"is read from the store block by block, which is slower. Raise cache_bytes to the size of several shards."
         )
 
     def _drop(self, shard: int) -> None:
-        fetch = self._fetches.pop(shard)
-        self._failures += fetch.failures
-        fetch.close()
-        if fetch.reservation is not None:
-            self._folder.give_up(fetch.reservation)
+        download = self._downloads.pop(shard)
+        self._failures += download.failures
+        download.close()
+        if download.reservation is not None:
+            self._folder.give_up(download.reservation)
             self._no_room_until = 0.0
 
     def counts(self) -> CacheCounts:
@@ -300,6 +303,6 @@ class Fetcher:
                 hits=self.hits,
                 misses=self.misses,
                 evicted=self._folder.num_evicted,
-                failures=self._failures + sum(fetch.failures for fetch in self._fetches.values()),
+                failures=self._failures + sum(download.failures for download in self._downloads.values()),
                 resident_bytes=self._folder.resident_bytes(),
             )

@@ -1,0 +1,109 @@
+"""A manifest and a loader state as they were written in November 2026 (versions 2 and 2). Every later version reads them, or
+refuses them by their version: checkpoints and snapshots outlive releases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.errors import SnapshotError
+from datapipe.loader import Loader
+from datapipe.shards.manifest import SNAPSHOT, read_snapshot
+from datapipe.storage import Root
+
+MANIFEST = """
+{"format": "datapipe-snapshot", "version": 2, "name": "web-and-code", "seed": 17, "sequence_length": 16,
+ "shard_format": "arrow",
+ "tokenizer": {"path": "tokenizer.json", "fingerprint": "xxh3_128:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "vocab_size": 32000,
+               "eos_id": 0},
+ "sources": {"code": {"weight": 3, "max_epochs": 2.5, "license": "mit", "synthetic": false, "strata": null},
+             "web": {"weight": 7, "max_epochs": null, "license": null, "synthetic": false,
+                     "strata": {"column": "score", "bounds": [2.0], "repeats": [1, 2], "order": "shuffled"}}},
+ "phases": [{"until_tokens": 480, "weights": {"code": 3, "web": 7}}, {"until_tokens": null, "weights": {"code": 1, "web": 1}}],
+ "total_tokens": 16000, "exhausted": "redistribute", "window_shards": 2,
+ "files": {"path": "files.parquet", "bytes": 900, "checksum": "xxh3_128:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},
+ "shards": [
+  {"path": "shards/code/part-00000-00000.arrow", "source": "code", "split": "train", "sequences": 12, "tokens": 192,
+   "documents": 12, "bytes": 768, "checksum": "xxh3_128:11111111111111111111111111111111", "hashes": [0, 9223372036854775808]},
+  {"path": "shards/code/part-00001-00000.arrow", "source": "code", "split": "train", "sequences": 9, "tokens": 144,
+   "documents": 9, "bytes": 576, "checksum": "xxh3_128:22222222222222222222222222222222", "piece_length": 8},
+  {"path": "shards/web/part-stratum-00-00000-00000.arrow", "source": "web", "split": "train", "sequences": 20, "tokens": 320,
+   "documents": 20, "bytes": 1280, "checksum": "xxh3_128:33333333333333333333333333333333", "stratum": 0},
+  {"path": "shards/web/part-stratum-01-00000-00000.arrow", "source": "web", "split": "train", "sequences": 11, "tokens": 176,
+   "documents": 11, "bytes": 704, "checksum": "xxh3_128:44444444444444444444444444444444", "stratum": 1},
+  {"path": "shards/web/validation-00000-00000.arrow", "source": "web", "split": "validation", "sequences": 3, "tokens": 48,
+   "documents": 3, "bytes": 192, "checksum": "xxh3_128:55555555555555555555555555555555"}],
+ "fingerprint": "24f2bf4856a4f19d22074a318a7f974a"}
+"""
+
+LINEAGE = """
+{"batches": [[0, 0, 4], [10, 40, 6]],
+ "mixtures": [
+  {"data": {"code": "ffd4c26df96c1f5f2f63c1cca8ba461b", "web": "1559ab8442005606686b77e7fe199ae9"}, "places": {},
+   "recipe": {"exhausted": "redistribute", "max_epochs": {"code": 2.5}, "phases": [[480, {"code": 3, "web": 7}],
+              [null, {"code": 1, "web": 1}]], "sequence_length": 16, "total_tokens": 16000},
+   "sample": 0, "sizes": {"code": 21, "web": 42}, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "step": 0},
+  {"data": {"code": "ffd4c26df96c1f5f2f63c1cca8ba461b", "web": "1559ab8442005606686b77e7fe199ae9"},
+   "places": {"code": 14, "web": 26},
+   "recipe": {"exhausted": "redistribute", "max_epochs": {"code": 2.5}, "phases": [[null, {"code": 1, "web": 4}]],
+              "sequence_length": 16, "total_tokens": 16000},
+   "sample": 40, "sizes": {"code": 21, "web": 42}, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "step": 10}],
+ "skip": {"documents": {"0123456789abcdef0123456789abcdef": 10},
+          "shards": {"shards/web/part-stratum-00-00000-00000.arrow": 10}, "steps": [[12, 14]]}}
+"""
+
+STATE: dict[str, Any] = {
+    "version": 2,
+    "step": 11,
+    "global_batch_size": 6,
+    "split": "train",
+    "seed": 17,
+    "window_shards": 2,
+    "sequence_length": 16,
+    "tokenizer": "xxh3_128:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "snapshot": "24f2bf4856a4f19d22074a318a7f974a",
+    "lineage": LINEAGE,
+}
+
+ADDRESSES = {9: [18, 38, 15, 35], 11: [43, 17, 48, 45, 51, 47], 14: [49, 43, 47, 13, 43, 44]}
+"""Of the rows of some steps: of the first batch size and mixture, of the second, and after the skipped steps."""
+
+
+def open_stored(folder: Path) -> Loader:
+    """A loader with the options that the state was saved with. No shard exists: the order follows from the manifest."""
+    (folder / SNAPSHOT).write_text(MANIFEST)
+    weights = {"code": "0.2", "web": "0.8"}
+    return Loader(folder, global_batch_size=6, prefetch=0, mixture=weights)
+
+
+def test_stored_manifest_is_read_and_keeps_its_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / SNAPSHOT).write_text(MANIFEST)
+    snapshot = read_snapshot(Root(str(tmp_path)))
+    assert snapshot.sealed() == snapshot
+    assert json.loads(snapshot.to_json()) == json.loads(MANIFEST)
+
+
+def test_stored_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / SNAPSHOT).write_text(MANIFEST.replace('"version": 2', '"version": 1'))
+    with pytest.raises(SnapshotError, match=r"not a snapshot that this version of datapipe reads.* at version"):
+        read_snapshot(Root(str(tmp_path)))
+
+
+def test_stored_state_gives_the_same_order_and_is_saved_again_unchanged(tmp_path: Path) -> None:
+    loader = open_stored(tmp_path)
+    loader.load_state_dict(STATE)
+    order = loader.batch_order
+    assert {step: order.locate(order.samples(step)).tolist() for step in ADDRESSES} == ADDRESSES
+    assert order.left_out_documents(9) == frozenset()
+    assert order.left_out_documents(11) == {bytes.fromhex("0123456789abcdef0123456789abcdef")}
+    saved = loader.state_dict()
+    assert json.loads(saved.pop("lineage")) == json.loads(LINEAGE)
+    assert saved == {name: value for name, value in STATE.items() if name != "lineage"}
+
+
+def test_stored_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="the loader state has version 1; this datapipe reads version 2"):
+        open_stored(tmp_path).load_state_dict({**STATE, "version": 1})

@@ -1,15 +1,17 @@
-"""The numbers of a task, and how they add up. Every figure of a run is a sum over committed tasks, so a resumed run
-reports the same books.
+"""The numbers of a task, and their sums. Every number of a run is a sum over committed tasks, so a resumed run
+reports the same.
 
-    per task and source:   read = kept + Σ dropped by reason + quarantined            (`Books.check`)
-    along a source:        kept of one step = read of the next                        (`report.books`)
+per task and source:   read = kept + Σ dropped by reason + quarantined            (`DocumentCounts.check`)
+along a source:        kept of one step = read of the next                        (`plan.counts`)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from time import perf_counter
 from typing import Any
 
 from datapipe.errors import DatapipeError
@@ -19,13 +21,13 @@ REACHES = ()  # look-ups by name are of counters
 
 @dataclass(slots=True)
 class DocumentCounts:
-    """What happened to the documents that entered one step of one source.
+    """Counts of the documents that entered one step of one source.
 
     Attributes:
         read, kept, quarantined: documents.
         read_bytes, kept_bytes: UTF-8 bytes of their text.
         dropped: documents by reason, "stage:rule".
-        tallies: what stages counted, "stage:name": spans replaced, and the like. Not documents.
+        counts: of the stages, "stage:name": replaced spans, cut bytes and the like. Not documents.
     """
 
     read: int = 0
@@ -50,9 +52,9 @@ class DocumentCounts:
         accounted = self.kept + self.dropped.total() + self.quarantined
         if self.read != accounted:
             raise DatapipeError(
-                f"{where}: the books do not balance: read {self.read}, but kept {self.kept} + dropped "
+                f"{where}: the document counts do not add up: read {self.read}, but kept {self.kept} + dropped "
                 f"{self.dropped.total()} + quarantined {self.quarantined} = {accounted}. "
-                f"A stage lost or invented documents; this is a defect of datapipe or of a stage of yours."
+                f"A stage lost or invented documents. This is a defect of datapipe or of a stage of yours."
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -73,12 +75,12 @@ class DocumentCounts:
 
 @dataclass(slots=True)
 class Work:
-    """Time spent and text seen by one named piece of work: a stage, reading, writing.
+    """Time and input of work under one name: a stage, reading, writing.
 
     Attributes:
-        seconds: wall time inside tasks, summed over them.
-        bytes: what went in: text, or rows where rows are moved.
-        documents: documents that went in; 0 where none are judged.
+        seconds: wall time, summed over tasks.
+        bytes: of the input: of text, or of rows where rows are moved.
+        documents: in the input; 0 for work on rows.
     """
 
     seconds: float = 0.0
@@ -96,18 +98,18 @@ class Work:
 
 MAX_LANGUAGES = 256
 MAX_LANGUAGE_BYTES = 32
-"""Beyond these a column named `language` holds something else, and is not counted by."""
+"""A column named `language` with more values or longer ones holds something else, and tokens are not counted by it."""
 
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Texts and what a tokenizer made of them.
+    """Texts and their tokens.
 
     Attributes:
         documents: how many texts.
         bytes: UTF-8 bytes.
-        words: runs without white space, as `str.split` has them.
-        tokens: without those that end documents.
+        words: as `str.split` splits them.
+        tokens: without end-of-text tokens.
     """
 
     documents: int = 0
@@ -125,11 +127,11 @@ class TokenCounts:
 
 @dataclass(slots=True)
 class Fertility:
-    """Token counts of a source, in all and by the language its documents carry.
+    """Token counts of a source, in total and by the language of its documents.
 
     Attributes:
-        languages: empty where documents carry none; None where they carry more than `MAX_LANGUAGES`. Since a part never has
-            more than the whole, how the source was cut does not show.
+        languages: empty where documents have none; None where they have more than `MAX_LANGUAGES`. A part never has more than
+            the whole, so the result does not depend on how the source was split.
     """
 
     total: TokenCounts = field(default_factory=TokenCounts)
@@ -150,13 +152,15 @@ class Fertility:
             self.languages = None
 
     def to_json(self) -> dict[str, Any]:
-        by_name = None if self.languages is None else {name: one.to_json() for name, one in sorted(self.languages.items())}
+        by_name = (
+            None if self.languages is None else {name: counts.to_json() for name, counts in sorted(self.languages.items())}
+        )
         return {"total": self.total.to_json(), "languages": by_name}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fertility:
-        found = data["languages"]
-        by_name = None if found is None else {name: TokenCounts(**one) for name, one in found.items()}
+        languages = data["languages"]
+        by_name = None if languages is None else {name: TokenCounts(**counts) for name, counts in languages.items()}
         return cls(total=TokenCounts(**data["total"]), languages=by_name)
 
 
@@ -165,11 +169,11 @@ class Packing:
     """How documents went into rows of one length.
 
     Attributes:
-        tokens: in rows, `padding_tokens` apart: the two make up `rows` whole rows.
-        documents: of which at least one token is in a row.
-        split_documents: those of them that do not stand in one piece.
-        pieces: of documents in rows.
-        dropped_tokens, dropped_documents: in pieces too short to be kept; documents of which nothing is left.
+        tokens: in rows; with `padding_tokens` they fill `rows` whole rows.
+        documents: with at least one token in a row.
+        split_documents: of these, documents that are split over several spans.
+        pieces: spans of documents in rows.
+        dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all their tokens.
     """
 
     rows: int = 0
@@ -194,11 +198,11 @@ class TaskMetrics:
     """All numbers of one task.
 
     Attributes:
-        books: documents in and out; empty for tasks that judge no documents.
-        work: by name, in the order the data takes.
-        tokens, sequences: what tokenizing or packing produced.
-        packing: by sequence length; of tasks that pack.
-        fertility: what tokenizing made of the texts.
+        document_counts: documents in and out; empty for tasks on rows.
+        work: by name, in the order of the data.
+        tokens, sequences: that tokenizing or packing wrote.
+        packing: by sequence length; of pack tasks.
+        fertility: tokens by language; of tokenize tasks.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -212,8 +216,18 @@ class TaskMetrics:
     seconds: float = 0.0
     peak_bytes: int = 0
 
-    def spent(self, name: str, seconds: float, num_bytes: int = 0, documents: int = 0) -> None:
-        self.work.setdefault(name, Work()).add(Work(seconds, num_bytes, documents))
+    def spent(self, name: str, seconds: float, num_bytes: int = 0, num_docs: int = 0) -> None:
+        """Adds work that was timed elsewhere."""
+        self.work.setdefault(name, Work()).add(Work(seconds, num_bytes, num_docs))
+
+    @contextmanager
+    def timed(self, name: str, num_bytes: int = 0, num_docs: int = 0) -> Iterator[Work]:
+        """Times a block and adds it to the work of this name. The block may correct the yielded record: sizes that it alone
+        knows, or seconds to charge elsewhere. A block that raises is not counted."""
+        started, work = perf_counter(), Work(bytes=num_bytes, documents=num_docs)
+        yield work
+        work.seconds += perf_counter() - started
+        self.work.setdefault(name, Work()).add(work)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -229,8 +243,8 @@ class TaskMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
-        work = {name: Work(**one) for name, one in data["work"].items()}
-        packing = {int(length): Packing(**one) for length, one in data.get("packing", {}).items()}
+        work = {name: Work(**numbers) for name, numbers in data["work"].items()}
+        packing = {int(length): Packing(**numbers) for length, numbers in data["packing"].items()}
         fertility = Fertility.from_json(data["fertility"])
         read = {
             "document_counts": DocumentCounts.from_json(data["document_counts"]),
@@ -242,7 +256,7 @@ class TaskMetrics:
 
 
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
-    """The sum of books."""
+    """The sum of document counts."""
     total = DocumentCounts()
     for part in parts:
         total.add(part)

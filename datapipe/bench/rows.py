@@ -31,7 +31,7 @@ _KINDS = {
     "write shards": "shards",
     OTHER: "other",
 }
-_GLOBAL_KINDS = ("exchange", "by document", "decisions")
+_GLOBAL_KINDS = ("exchange", "decisions", "apply")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Row:
 
     Attributes:
         name: as `datapipe report` has it.
-        kind: read, segmentation, stage, emit, exchange, meet, by document, verdicts, documents, sample, train, tokenize,
+        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, tokenize,
             tokens, pack, shards or other.
         uses: the stage as the mixture names it, "filter.language"; empty where it is the engine's own work.
         seconds: the median over passes.
@@ -111,7 +111,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Documents in and out of every piece of work of a map step that may lose some: what one keeps, the next one gets."""
     found = total_work(record.metrics.work for record in step.records)
-    judging = [name for name in found if name in uses or name.endswith(": verdicts")]
+    judging = [name for name in found if name in uses or name.endswith(": apply")]
     documents = {name: one.documents for name, one in found.items()}
     flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*judging, "write documents"])}
     if "read" in found:
@@ -159,8 +159,8 @@ _BY_KIND = {
     "emit": _ANY_STAGE,
     "exchange": "Rows are sorted, compressed and written: drop documents earlier, or give the output a faster disk.",
     "reduce": "It grows with the rows that meet: drop documents earlier, and copies by dedup.exact.",
-    "by document": "It grows with the documents that were dropped or cut: drop documents earlier.",
-    "decisions": "It grows with the documents and the verdicts: drop documents earlier.",
+    "decisions": "It grows with the documents that were dropped or cut: drop documents earlier.",
+    "apply": "It grows with the documents and the decisions on them: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, have fewer global stages.",
     "sample": "The tokenizer's sample is drawn from every document: give a tokenizer (tokenizer.path) to save it.",
     "tokenize": "It grows with the text that is kept: drop more before it, or add cores; every core encodes at this rate.",

@@ -14,8 +14,8 @@ from datapipe.errors import SnapshotError, UserError
 
 def report(output: OutputFolder) -> None:
     """Print the funnel of a run from its report.json."""
+    from datapipe.ledger.names import REPORT
     from datapipe.report.funnel import print_funnel, wide_console
-    from datapipe.report.summary import REPORT
     from datapipe.storage import Root
 
     try:

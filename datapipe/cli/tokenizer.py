@@ -22,7 +22,7 @@ def tokenizer_train(
     text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots reach into objects.")] = "text",
 ) -> None:
     """Train a byte-level BPE tokenizer from files, and tell what it makes of documents held out from training."""
-    from datapipe.engine.train_files import train_from_files
+    from datapipe.engine.train_tokenizer import train_tokenizer_from_files
     from datapipe.report.funnel import print_training, wide_console
 
     if output.exists() or not output.parent.is_dir():
@@ -35,7 +35,7 @@ def tokenizer_train(
         raise UserError(f"--output {output}: its folder cannot be written: {error.strerror}. Give another name") from error
     sample_bytes, console = size_of("--sample", sample), wide_console()
     with console.status("") as status:
-        trained = train_from_files(
+        trained = train_tokenizer_from_files(
             inputs,
             vocab_size=vocab_size,
             pattern=pattern,

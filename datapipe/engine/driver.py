@@ -1,8 +1,8 @@
-"""The driver: feeds ready tasks to an engine, commits what comes back, and compiles the plan again when a step ends.
+"""The driver: submits ready tasks to an engine, commits their records, and compiles the plan again when a step ends.
 
     plan ─▶ pending tasks ─▶ engine ─▶ attempts ─▶ ledger ─▶ (step complete) ─▶ plan …
 
-It holds tasks, never documents. It alone commits, so two attempts at one task may race and nothing bad happens.
+The driver holds tasks, never documents. It alone commits, so two attempts at one task may race without harm.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.names import FAILURE
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import excesses, over_quarantined, source_counts
+from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-"""Before a task that the infrastructure failed is tried again: doubled each time, from the first to the longest."""
-
-FAILURE = "work/failure.txt"
-"""The traceback of the task that a run failed for."""
+"""Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
 
 _TICK_S = 0.25
 
 
 class Observer(Protocol):
-    """Who watches a run: the progress display, or a test."""
+    """Watches a run: the progress display, or a test."""
 
     def planned(self, plan: Plan) -> None: ...
     def committed(self, record: Record) -> None: ...
@@ -44,7 +43,7 @@ class Observer(Protocol):
 
 
 class _TaskFailedError(DatapipeError):
-    """A task failed for good; the driver says where its traceback is kept."""
+    """A task failed for the last time."""
 
     def __init__(self, task: Task, count: int, failure: Failure) -> None:
         super().__init__(f"{task.label} failed {count} times, the last time with: {failure.message}")
@@ -53,14 +52,14 @@ class _TaskFailedError(DatapipeError):
 
 @dataclass(slots=True)
 class _Retries:
-    """Tasks that wait for another attempt, by the time at which it may start."""
+    """Tasks that wait for another attempt, by the time when it may start."""
 
     allowed: Mapping[str, int]
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> None:
-        """Raises where the failure is not to be retried, or was retried often enough."""
+        """Raises for a failure that is never retried, or was retried as often as allowed."""
         if failure.kind == "user":
             raise UserError(failure.message)
         count = self.failures[task.fingerprint, failure.kind] = self.failures[task.fingerprint, failure.kind] + 1
@@ -70,31 +69,39 @@ class _Retries:
         heapq.heappush(self.waiting, (time.monotonic() + pause, task.fingerprint, task))
 
     def due(self) -> list[Task]:
-        found = []
+        """Takes the tasks whose pause is over."""
+        tasks = []
         while self.waiting and self.waiting[0][0] <= time.monotonic():
-            found.append(heapq.heappop(self.waiting)[2])
-        return found
+            tasks.append(heapq.heappop(self.waiting)[2])
+        return tasks
 
 
 class Driver:
-    """Runs one request to its end. `plan` is always the newest, so that a failed run can be reported."""
+    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported."""
 
     def __init__(self, request: Request, ledger: Ledger, observer: Observer) -> None:
         self.request, self.ledger, self.observer = request, ledger, observer
-        self.plan = compile_plan(request, ledger.look_up)
-        observer.planned(self.plan)
+        self.plan: Plan | None = None
         self._warned: set[tuple[str, str]] = set()
-        self._check()
+
+    def compile(self) -> Plan:
+        """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
+        self.plan = plan = compile_plan(self.request, self.ledger.look_up)
+        self.observer.planned(plan)
+        self._check_quarantine(plan)
+        self._check_dropped(plan)
+        return plan
 
     def run(self, engine: Engine) -> Plan:
-        """Runs every task that has no record. Raises UserError or DatapipeError; what was committed stays."""
-        ready = deque(self.plan.pending())
+        """Runs every task that has no record. Raises UserError or DatapipeError; committed records stay."""
+        plan = self.plan or self.compile()
+        ready = deque(plan.pending())
         submitted = {task.fingerprint for task in ready}
-        missing = self._missing()
+        missing = _missing(plan)
         in_flight: set[str] = set()
         execution = self.request.mixture.execution
         retries = _Retries({"task": execution.max_retries, "infrastructure": execution.max_infrastructure_retries})
-        while not self.plan.is_committed:
+        while not plan.is_committed:
             ready.extend(retries.due())
             while ready and len(in_flight) < 2 * engine.slots:
                 task = ready.popleft()
@@ -108,15 +115,15 @@ class Driver:
             if self._take(attempt, retries):
                 missing[attempt.task.step] -= 1
             if missing[attempt.task.step] == 0 and attempt.record is not None:
-                self._replan()
-                fresh = [task for task in self.plan.pending() if task.fingerprint not in submitted]
+                plan = self.compile()
+                fresh = [task for task in plan.pending() if task.fingerprint not in submitted]
                 submitted.update(task.fingerprint for task in fresh)
                 ready.extend(fresh)
-                missing = self._missing()
-        return self.plan
+                missing = _missing(plan)
+        return plan
 
     def _take(self, attempt: Attempt, retries: _Retries) -> bool:
-        """Commits a record, or puts the task among those to be tried again. Whether it was committed."""
+        """Commits a record, or queues the task for another attempt. Returns whether it was committed."""
         if attempt.record is not None:
             self.observer.committed(self.ledger.commit(attempt.record))
             return True
@@ -130,22 +137,10 @@ class Driver:
         self.observer.retried(attempt.task, attempt.failure)
         return False
 
-    def _replan(self) -> None:
-        self.plan = compile_plan(self.request, self.ledger.look_up)
-        self.observer.planned(self.plan)
-        self._check()
-
-    def _missing(self) -> Counter[str]:
-        return Counter({step.id: len(step.pending()) for step in self.plan.steps if step.tasks is not None})
-
-    def _check(self) -> None:
-        self._check_quarantine()
-        self._check_dropped()
-
-    def _check_dropped(self) -> None:
+    def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
-        for excess in excesses(self.plan):
-            look = f"See what it took for alike with `datapipe inspect {self.ledger.root.url} {excess.inspect}`"
+        for excess in excesses(plan):
+            look = f"List the duplicates it found with `datapipe inspect {self.ledger.root.url} {excess.inspect}`"
             if excess.on_excess == "fail":
                 raise DatapipeError(
                     f"{excess.text}. {look}. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and "
@@ -155,10 +150,10 @@ class Driver:
                 self._warned.add((excess.source, excess.stage))
                 self.observer.say(f"warning: {excess.text}. {look}.")
 
-    def _check_quarantine(self) -> None:
-        """Raises DatapipeError for a source with more in quarantine than the mixture allows, once all of it was read."""
-        read = [name for name in self.request.sources if self.plan.of_kind("map", name)[0].is_committed]
-        document_counts = {name: source_counts(self.plan, name) for name in read}
+    def _check_quarantine(self, plan: Plan) -> None:
+        """Raises DatapipeError for a source that is read and has more documents in quarantine than the mixture allows."""
+        read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
+        document_counts = {name: source_counts(plan, name) for name in read}
         share = self.request.mixture.max_quarantined
         source = over_quarantined(document_counts, share)
         if source is None:
@@ -166,17 +161,22 @@ class Driver:
         total = document_counts[source].document_counts
         raise DatapipeError(
             f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._example(source)} "
-            f"See more with `datapipe inspect {self.ledger.root.url} --quarantined`. Then mend the input, the source's field "
-            f"names or the stage that it names, or raise max_quarantined, and run the same command again."
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._example(plan, source)} "
+            f"List them with `datapipe inspect {self.ledger.root.url} --quarantined`. Then correct the input, the source's "
+            f"field names or the stage that the error names, or raise max_quarantined, and run the same command again."
         )
 
-    def _example(self, source: str) -> str:
-        """The first document of a source in quarantine, and why it is there."""
-        outputs = (output for step in self.plan.of_kind("map", source) for output in step.outputs("quarantine"))
+    def _example(self, plan: Plan, source: str) -> str:
+        """The first document of a source in quarantine, and its error."""
+        outputs = (output for step in plan.of_kind("map", source) for output in step.outputs("quarantine", TableFile))
         for output in outputs:
             for batch in read_table(self.ledger.root, output):
                 row = batch.slice(0, 1).to_pylist()[0]
                 reason = row["error"].strip().rpartition("\n")[2]
                 return f"The first, by {row['stage']}: {row['path']} at {row['place']}: {reason}."
         return ""
+
+
+def _missing(plan: Plan) -> Counter[str]:
+    """Tasks without a record, by step."""
+    return Counter({step.id: len(step.pending()) for step in plan.steps if step.tasks is not None})

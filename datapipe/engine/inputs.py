@@ -1,11 +1,11 @@
-"""Finding the input files of a source: globs over local folders and object stores, with what planning must know of each.
+"""Lists the input files of a source: globs over local folders and object stores, with the facts that planning needs.
 
     patterns ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
-`*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` are found only by name. Links to files
-are followed, links to folders only in the fixed part; a broken link is no file. A folder that cannot be looked into is an
-error, since what is in it would be missing without a word.
+`*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
+followed, links to folders only in the fixed part; a broken link is not a file. A folder that cannot be listed is an error,
+since its files would be missing in silence.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def discover(
         exclude: patterns of files to leave out.
 
     Raises:
-        UserError: a pattern that matches nothing, two files of one relative path, a file that no reader takes, that cannot be
-            read, or whose name is not UTF-8.
+        UserError: a pattern matches nothing, two files have one relative path, or a file has no reader, cannot be read, or has
+            a name that is not UTF-8.
     """
-    found: dict[str, tuple[InputFile, Reader]] = {}
+    files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
     left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
     for pattern in patterns:
         every = _matches(pattern, where)
-        matched = [file for file in every if not any(one.fullmatch(_bare(file.url)) for one in left_out)]
+        matched = [file for file in every if not any(glob.fullmatch(_bare(file.url)) for glob in left_out)]
         if every and not matched:
             raise UserError(f"{where}: '{pattern}' matches {len(every)} file(s), all of which `exclude` leaves out.")
         if not matched:
@@ -63,18 +63,18 @@ def discover(
             if file.url in urls:
                 continue
             urls.add(file.url)
-            if file.path in found:
+            if file.path in files:
                 raise UserError(
-                    f"{where}: {file.url} and {found[file.path][0].url} are both '{file.path}' below the fixed part of their "
+                    f"{where}: {file.url} and {files[file.path][0].url} are both '{file.path}' below the fixed part of their "
                     f"patterns, so their documents would have the same keys. Make two sources of them, or one pattern."
                 )
             reader = reader_for(_bare(file.url))
-            found[file.path] = (_examined(file, reader, fingerprint, where), reader)
-    return [found[path] for path in sorted(found)]
+            files[file.path] = (_examined(file, reader, fingerprint, where), reader)
+    return [files[path] for path in sorted(files)]
 
 
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
-    """The file with what must be opened to be known."""
+    """The file with the facts that opening it tells: pieces, and the digest of its content where that is its stamp."""
     try:
         file.url.encode()
         stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
@@ -94,7 +94,7 @@ def _bare(url: str) -> str:
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern from the root or the bucket on, without its query."""
+    """A pattern as an absolute path or URL, without its query."""
     base = _bare(pattern)
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
@@ -108,7 +108,7 @@ def _matches(pattern: str, where: str) -> list[InputFile]:
         root = root.rstrip("/")
         folder = base[: base.rindex("/") + 1]
         kind = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
-        if kind.type == pafs.FileType.File:  # also one whose name holds what is a wildcard elsewhere
+        if kind.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
             return [_input_file(base + query, folder, kind.size, kind.mtime_ns)]
         if kind.type == pafs.FileType.Directory and not _WILD.search(base):
             inside = os.path.join(pattern, "**")
@@ -125,7 +125,7 @@ def _matches(pattern: str, where: str) -> list[InputFile]:
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
-        raise UserError(f"{where}: cannot look into {error.filename or prefix}: {error.strerror or error}") from error
+        raise UserError(f"{where}: cannot list {error.filename or prefix}: {error.strerror or error}") from error
     files = ((prefix.rstrip("/") + info.path[len(root) :], info) for info in listed)
     return [
         _input_file(path + query, prefix, info.size, info.mtime_ns)
@@ -141,19 +141,19 @@ def _fixed_prefix(base: str) -> str:
 
 
 def _listed_locally(prefix: str, depth: int | None, expression: re.Pattern[str], hidden: bool) -> Iterator[InputFile]:
-    """The files that match below a local folder, at most `depth` folders down. Arrow stops at broken links and odd names."""
+    """The files that match below a local folder, at most `depth` folders down. Arrow fails on broken links and odd names."""
     for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
         if not hidden:
             folders[:] = [name for name in folders if not _is_hidden(name)]
         if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
             folders.clear()
         for path in (os.path.join(folder, name) for name in names if hidden or not _is_hidden(name)):
-            if expression.fullmatch(path) and (found := _facts(path)) is not None and stat.S_ISREG(found.st_mode):
-                yield _input_file(path, prefix, found.st_size, found.st_mtime_ns)
+            if expression.fullmatch(path) and (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
+                yield _input_file(path, prefix, status.st_size, status.st_mtime_ns)
 
 
-def _facts(path: str) -> os.stat_result | None:
-    """What a file is, at the end of its links; None where they lead nowhere."""
+def _status(path: str) -> os.stat_result | None:
+    """The status of a file, links followed; None for a broken link."""
     try:
         return os.stat(path)
     except OSError as error:
@@ -163,39 +163,41 @@ def _facts(path: str) -> os.stat_result | None:
 
 
 def _unless_missing(error: OSError) -> None:
-    """A folder that is not there holds nothing; one that cannot be looked into is another matter."""
+    """Raises the error of a folder that cannot be listed; a missing folder just has no files."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
 
 
 def _expression(pattern: str, where: str) -> re.Pattern[str]:
     """A glob as a regular expression over the whole path."""
-    out, at = [], 0
-    while at < len(pattern):
-        negated = pattern[at + 1 : at + 2] in ("!", "^")
-        if pattern.startswith("**/", at):
+    out, index = [], 0
+    while index < len(pattern):
+        negated = pattern[index + 1 : index + 2] in ("!", "^")
+        if pattern.startswith("**/", index):
             out.append("(?:.*/)?")
-            at += 3
-        elif pattern.startswith("**", at):
+            index += 3
+        elif pattern.startswith("**", index):
             out.append(".*")
-            at += 2
-        elif pattern[at] == "*":
+            index += 2
+        elif pattern[index] == "*":
             out.append("[^/]*")
-            at += 1
-        elif pattern[at] == "?":
+            index += 1
+        elif pattern[index] == "?":
             out.append("[^/]")
-            at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2 + negated)) > 0:
-            inside = "".join(one if one == "-" else re.escape(one) for one in pattern[at + 1 + negated : end])
+            index += 1
+        elif pattern[index] == "[" and (end := pattern.find("]", index + 2 + negated)) > 0:
+            inside = "".join(char if char == "-" else re.escape(char) for char in pattern[index + 1 + negated : end])
             out.append(f"(?!/)[{'^' * negated}{inside}]")
-            at = end + 1
+            index = end + 1
         else:
-            out.append(re.escape(pattern[at]))
-            at += 1
+            out.append(re.escape(pattern[index]))
+            index += 1
     try:
         return re.compile("".join(out), re.DOTALL)
     except re.error as error:
-        raise UserError(f"{where}: '{pattern}' is no glob: {error.msg}. Expected [a-z], [abc] or [!abc] in brackets") from None
+        raise UserError(
+            f"{where}: '{pattern}' is not a glob: {error.msg}. Expected [a-z], [abc] or [!abc] in brackets"
+        ) from None
 
 
 def _names_hidden(pattern: str) -> bool:
@@ -215,13 +217,13 @@ def _input_file(url: str, prefix: str, num_bytes: int, mtime_ns: int) -> InputFi
 def _content_digest(url: str) -> str:
     hasher = xxhash.xxh3_128()
     with open_input(url) as stream:
-        while piece := stream.read(8 << 20):
-            hasher.update(piece)
+        while chunk := stream.read(8 << 20):
+            hasher.update(chunk)
     return f"xxh3_128:{hasher.hexdigest()}"
 
 
 def _what_is_there(pattern: str) -> str:
-    """The part of a path that does exist, and the nearest name to the one that does not."""
+    """The part of a path that exists, and the nearest name to the part that does not."""
     base, _ = split_query(pattern)
     if is_remote(base):
         return " Check bucket, folder and credentials; a glob's * stays within a folder, ** crosses folders."
@@ -229,8 +231,10 @@ def _what_is_there(pattern: str) -> str:
     if "{" in pattern:
         return " Braces are not expanded; write a list of patterns."
     if os.path.lexists(path):
-        return " It is there, but it is a broken link, or neither file nor folder."
-    there = next(folder for folder in path.parents if folder.is_dir())
-    missing = path.relative_to(there).parts[0]
-    near = suggest(missing, sorted(os.listdir(there))) if not _WILD.search(missing) else ""
-    return f" {there} exists, but nothing in it matches '{path.relative_to(there)}'.{near} ** crosses folders, * does not."
+        return " The path exists, but it is a broken link, or neither file nor folder."
+    existing = next(folder for folder in path.parents if folder.is_dir())
+    missing = path.relative_to(existing).parts[0]
+    near = suggest(missing, sorted(os.listdir(existing))) if not _WILD.search(missing) else ""
+    return (
+        f" {existing} exists, but nothing in it matches '{path.relative_to(existing)}'.{near} ** crosses folders, * does not."
+    )

@@ -1,4 +1,4 @@
-"""From a mixture to a request: finds the inputs and binds the stages. All I/O of planning is here."""
+"""From a mixture to a request: lists the inputs and binds the stages. All I/O of planning is here."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from datapipe.tokens.tiktoken import convert, is_rank_file
 
 
 def prepare(mixture: Mixture, limit: int | None = None) -> Request:
-    """The request of a mixture at this moment. Raises UserError for anything that is wrong with it."""
+    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture."""
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     files = {name: _discovered(mixture, name) for name in mixture.sources}
-    for name, found in files.items():
-        _check_outside(mixture, name, [file.url for file, _ in found])
-    check_hashes({name: [file.path for file, _ in found] for name, found in files.items()})
+    for name, listed in files.items():
+        _check_outside(mixture, name, [file.url for file, _ in listed])
+    check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
@@ -43,45 +43,45 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
     bound = tuple(bind(use) for use in mixture.stages_of(name))
-    _check_columns(mixture, name, [one for one in bound if isinstance(one.stage, Global)])
-    for one in bound:
-        if isinstance(one.stage, Global):
-            _check_named(mixture, name, one.name, one.stage.source_order() or ())
+    _check_columns(mixture, name, [stage for stage in bound if isinstance(stage.stage, Global)])
+    for stage in bound:
+        if isinstance(stage.stage, Global):
+            _check_source_order(mixture, name, stage.name, stage.stage.source_order() or ())
     return bound
 
 
 def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
-    """Raises UserError where a global stage would write over a column that the source keeps, or that another one wrote."""
+    """Raises UserError where a global stage would overwrite a column that the source keeps or another stage writes."""
     taken = dict.fromkeys(mixture.sources[source].keep, "the source keeps")
-    for one in bound:
-        stage = cast(Global, one.stage)
+    for bound_stage in bound:
+        stage = cast(Global, bound_stage.stage)
         for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
             if column is not None and not drops_for_others(stage.exchanges()):
                 raise UserError(
-                    f"sources.{source}: {one.name}: {option}: this stage cuts text out of documents, so there are no "
-                    "clusters of them. Leave it out."
+                    f"sources.{source}: {bound_stage.name}: {option}: this stage cuts text out of documents, so there are no "
+                    "clusters of them. Leave the option out."
                 )
             if column in taken:
                 raise UserError(
-                    f"sources.{source}: {one.name}: {option}: {column} is the name of a column that {taken[column]}, and that "
-                    "would be lost. Expected a name of its own."
+                    f"sources.{source}: {bound_stage.name}: {option}: {column} is the name of a column that {taken[column]}. "
+                    "Expected another name."
                 )
             if column is not None:
-                taken[column] = f"{one.name} writes"
+                taken[column] = f"{bound_stage.name} writes"
 
 
-def _check_named(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:
-    """Raises UserError where a stage puts sources in order that the mixture does not have."""
-    unknown = next((one for one in named if one not in mixture.sources), None)
+def _check_source_order(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:
+    """Raises UserError where `source_order` names a source that the mixture does not have."""
+    unknown = next((name for name in named if name not in mixture.sources), None)
     if unknown is not None:
         raise UserError(
-            f"sources.{source}: {stage}: source_order names '{unknown}', which is no source of the mixture."
+            f"sources.{source}: {stage}: source_order names '{unknown}', which is not a source of the mixture."
             f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
         )
 
 
 def bind(use: StageUse) -> BoundStage:
-    """A stage of the mixture with its options checked and its digest taken."""
+    """A stage of the mixture with its options checked and its digest computed."""
     stage = catalogue.build_stage(use)
     digest = stage_digest(stage, use.alias, stage.checks)
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
@@ -90,10 +90,10 @@ def bind(use: StageUse) -> BoundStage:
 
 
 def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:
-    """Code, options, and the content of the files that the options name: those the stage declares, and every `Path` option.
+    """The digest of a stage: its code, its options, and the content of its files: declared ones and every `Path` option.
 
     Args:
-        unseen: options that are left out.
+        unseen: options that do not enter.
     """
     paths = {*map(Path, stage.input_files()), *_paths_in([getattr(stage, field) for field in type(stage).model_fields])}
     contents = []
@@ -114,30 +114,30 @@ def _paths_in(value: Any) -> Iterator[Path]:
     elif isinstance(value, Mapping):
         yield from _paths_in(list(value.values()))
     elif isinstance(value, (list, tuple, set, frozenset)):
-        for one in value:
-            yield from _paths_in(one)
+        for item in value:
+            yield from _paths_in(item)
 
 
 def _canonical(value: Any) -> Any:
-    """Option values as JSON that is the same in every process; sets have no order of their own."""
+    """Option values as JSON that is the same in every process: sets are sorted."""
     if isinstance(value, Mapping):
-        return {str(key): _canonical(one) for key, one in value.items()}
+        return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted((_canonical(one) for one in value), key=json.dumps)
+        return sorted((_canonical(item) for item in value), key=json.dumps)
     if isinstance(value, (list, tuple)):
-        return [_canonical(one) for one in value]
+        return [_canonical(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
 
 
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
-    """Raises UserError for an input that the run itself would write over, or delete."""
+    """Raises UserError for an input that the run itself would overwrite or delete."""
     root = Root(mixture.output)
     taken = re.compile(re.escape(root.path()) + r"/(shards|work|length-\d+)/")
     for url in urls:
         if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):
             raise UserError(
-                f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, which the run "
-                f"writes and clears. Give another output, or move the input."
+                f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, where the run "
+                f"writes and deletes files. Give another output, or move the input."
             )
 
 
@@ -154,8 +154,8 @@ def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
 
 
 def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:
-    found = list(files)
-    readers = {file.path: reader for file, reader in found}
+    listed = list(files)
+    readers = {file.path: reader for file, reader in listed}
     digests: dict[str, str] = {}
     by_path: dict[str, str] = {}
     for path, reader in readers.items():
@@ -163,12 +163,12 @@ def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages
         if key not in digests:
             digests[key] = stage_digest(reader, "reader")
         by_path[path] = digests[key]
-    groups = group_splits(found, mixture.execution.split_bytes)
+    groups = group_splits(listed, mixture.execution.split_bytes)
     return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, stages=stages)
 
 
 def _tokenizer_content(mixture: Mixture) -> bytes:
-    """The user's tokenizer, tried before anything runs; empty where one is trained."""
+    """The user's tokenizer, checked before anything runs; empty where the run trains one."""
     path = mixture.tokenizer.path
     if path is None:
         return b""
@@ -187,10 +187,12 @@ def _tokenizer_content(mixture: Mixture) -> bytes:
 
 
 def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
-    """A tokenizer.json as it is, or that of tiktoken's ranks."""
+    """A tokenizer.json unchanged; ranks of tiktoken as a tokenizer.json."""
     if is_rank_file(content):
         return convert(content, spec.pattern, spec.special_tokens)
     for name in ("pattern", "special_tokens"):
         if getattr(spec, name) is not None:
-            raise UserError(f"`{name}` goes with ranks of tiktoken; this file is none, and says by itself how text is cut")
+            raise UserError(
+                f"`{name}` is an option for ranks of tiktoken, and this file is a tokenizer.json. Leave the option out"
+            )
     return content

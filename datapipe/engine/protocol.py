@@ -1,4 +1,4 @@
-"""What an engine is: it takes tasks and gives back what became of each, in any order. It decides nothing else."""
+"""The contract of engines: they take tasks and return the result of each attempt, in any order. They decide nothing else."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks can be worked on at once; the driver submits no more than this ahead."""
+        """Tasks that run at once. The driver submits at most twice as many."""
         ...
 
     def submit(self, task: Task, attempt: str) -> None: ...
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
-        """Waits for the next attempt to end; None when none did in time."""
+        """Waits for the next attempt to end; None if none ends in time."""
         ...
 
     def close(self) -> None:
-        """Stops all workers, whatever they do. Nothing they have in hand is committed."""
+        """Stops all workers at once. Their running tasks are not committed."""
         ...
 
 

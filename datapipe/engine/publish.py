@@ -3,9 +3,9 @@
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000.arrow
     tokenizer.json, mixture.yaml, files.parquet, and then snapshot.json
 
-The first sequence length is published in the output itself, each further one as a snapshot of its own in length-N/ below it;
-those of lengths that the mixture no longer has are removed. An old snapshot.json is removed before the first shard changes, so
-that whoever finds one finds all it names. A snapshot that is there already, equal and whole, is left alone.
+The output itself holds the snapshot of the first sequence length, and length-N/ below it that of each further one; snapshots of
+lengths that the mixture no longer has are removed. The old snapshot.json is removed before the first shard changes, so a
+snapshot.json always names shards that exist. A published snapshot that is equal and whole is left alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
+from datapipe.ledger.names import FILES, PUBLISH, TOKENIZER
 from datapipe.plan import weighting
 from datapipe.plan.compile import Plan
+from datapipe.plan.outputs import ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import OutputRef, PackTask
+from datapipe.plan.work import PackTask
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,
@@ -43,10 +45,6 @@ from datapipe.shards.manifest import (
 from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
-FILES = "files.parquet"
-TOKENIZER = "tokenizer.json"
-MIXTURE = "mixture.yaml"
-
 _SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
 
 _SPARE_ROWS = 2
@@ -54,8 +52,8 @@ _SPARE_ROWS = 2
 
 
 def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
-    """Publishes the snapshots of a committed plan. Returns that of the output itself, and what the user should hear."""
-    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer"))
+    """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings."""
+    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
     files, spec = _files(request), request.mixture.pack
     small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
     shards = {length: _shards(plan, length) for length in spec.sequence_length}
@@ -66,85 +64,86 @@ def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[st
         warnings += warned
     warnings += _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
     for length, snapshot in snapshots.items():
-        warnings += _publish_one(root, spec.folder(length), snapshot, shards[length], small)
+        warnings += _publish_snapshot(root, spec.folder(length), snapshot, shards[length], small)
     return snapshots[spec.sequence_length[0]], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
 
 
-def _slowly_encoded(tokenizer: OutputRef) -> list[str]:
-    """That the tokenizer is none that kernels know, and why."""
-    reason = (tokenizer.facts or {}).get("unusual")
-    return [f"the library `tokenizers` encoded, thirty times slower than the kernels: {reason}"] if reason else []
+def _slowly_encoded(tokenizer: TokenizerFile) -> list[str]:
+    """The warning about a tokenizer that the kernels do not know, with the reason."""
+    if not tokenizer.unusual:
+        return []
+    return [f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.unusual}"]
 
 
-def _publish_one(
-    root: Root, folder: str, snapshot: Snapshot, shards: list[tuple[ShardEntry, OutputRef]], small: Mapping[str, bytes]
+def _publish_snapshot(
+    root: Root, folder: str, snapshot: Snapshot, shards: list[tuple[ShardEntry, ShardFile]], small: Mapping[str, bytes]
 ) -> list[str]:
     """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings."""
-    place = root.within(folder)
-    if _is_published(place, snapshot, small):
+    target = root.within(folder)
+    if _is_published(target, snapshot, small):
         return []
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(shards)
-        if place.size(entry.path) != entry.bytes or not _same_file(place, entry.path, root, output.path)
+        if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
     ]
-    for _, _, output in missing:  # all of them before the snapshot that is there goes, which trainers may be reading
+    for _, _, output in missing:  # before the published snapshot goes, which trainers may be reading
         if file_checksum(root, output.path)[0] != output.checksum:
-            raise damaged(output, "not what was committed")
-    place.delete(SNAPSHOT)
+            raise damaged(output, "its checksum is not the committed one")
+    target.delete(SNAPSHOT)
     for number, entry, output in missing:
-        root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"work/publish/{number:06d}")
-    warnings = _clear(place, folder, {entry.path for entry, _ in shards})
+        root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
+    warnings = _clear(target, folder, {entry.path for entry, _ in shards})
     for path, content in small.items():
-        place.write_atomic(path, content)
-    place.write_atomic(SNAPSHOT, snapshot.to_json())
+        target.write_atomic(path, content)
+    target.write_atomic(SNAPSHOT, snapshot.to_json())
     return warnings
 
 
-def _clear(place: Root, folder: str, wanted: set[str]) -> list[str]:
-    """Deletes shards of an earlier snapshot. What no run can have put there is left alone, and the user hears of it."""
+def _clear(target: Root, folder: str, wanted: set[str]) -> list[str]:
+    """Deletes shards of an earlier snapshot. Files that no run writes stay, with a warning."""
     warnings: list[str] = []
-    for path, _ in place.list_files("shards"):
+    for path, _ in target.list_files("shards"):
         if path in wanted:
             continue
         if _SHARD_NAME.fullmatch(path):
-            place.delete(path)
+            target.delete(path)
         else:
-            found = f"{folder}/{path}".lstrip("/")
-            warnings.append(f"{found} is no shard of this run; it is left where it is, but nothing else belongs there")
+            name = f"{folder}/{path}".lstrip("/")
+            warnings.append(f"{name} is no shard of this run. It stays, but nothing but shards belongs there")
     return warnings
 
 
 def _clear_folders(root: Root, wanted: set[str]) -> list[str]:
-    """Takes away the snapshots of sequence lengths that are no longer asked for: what this run makes would not be in them."""
+    """Removes the snapshots of sequence lengths that the mixture no longer has."""
     warnings: list[str] = []
     for folder in length_folders(root):
         if folder in wanted:
             continue
-        place = root.within(folder)
-        place.delete(SNAPSHOT)
-        warnings += _clear(place, folder, set())
+        target = root.within(folder)
+        target.delete(SNAPSHOT)
+        warnings += _clear(target, folder, set())
         for path in (TOKENIZER, FILES):
-            place.delete(path)
-        if not place.list_files(""):
+            target.delete(path)
+        if not target.list_files(""):
             root.delete_folder(folder)
     return warnings
 
 
-def _same_file(place: Root, published: str, root: Root, committed: str) -> bool:
+def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
     """Whether the published name is a link to the committed file already."""
-    if place.local is None or root.local is None:
+    if target.local is None or root.local is None:
         return False
-    return (place.local / published).samefile(root.local / committed)
+    return (target.local / published).samefile(root.local / committed)
 
 
 def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) -> bool:
-    """Whether the snapshot is there with shards of the right sizes, and the small files as they should be."""
+    """Whether this snapshot is published, with shards of the right sizes and equal small files."""
     try:
-        there = read_snapshot(root)
+        published = read_snapshot(root)
     except SnapshotError:
         return False
-    if there.fingerprint != snapshot.fingerprint:
+    if published.fingerprint != snapshot.fingerprint:
         return False
     listed = {path: size for path, size in root.list_files("shards") if _SHARD_NAME.fullmatch(path)}
     if listed != {entry.path: entry.bytes for entry in snapshot.shards}:
@@ -152,35 +151,34 @@ def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) ->
     return all(root.exists(path) and root.read_bytes(path) == content for path, content in small.items())
 
 
-def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, OutputRef]]:
-    """What is published where in the snapshot of a sequence length, by path."""
-    found: list[tuple[ShardEntry, OutputRef]] = []
+def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
+    """The shards of a sequence length with their entries in the snapshot, by path."""
+    shards: list[tuple[ShardEntry, ShardFile]] = []
     for step in plan.of_kind("pack"):
         for task, record in zip(step.tasks or (), step.records):
             assert isinstance(task, PackTask)
             if task.sequence_length != sequence_length:
                 continue
-            for output in record.of("shards"):
-                facts = output.facts or {}
+            for output in record.of("shards", ShardFile):
                 entry = ShardEntry(
                     path=f"shards/{step.source}/{output.path.rpartition('/')[2]}",
                     source=step.source,
                     split=task.split,
                     sequences=output.rows,
-                    tokens=int(facts["tokens"]),
-                    documents=int(facts["documents"]),
+                    tokens=output.tokens,
+                    documents=output.documents,
                     bytes=output.bytes,
                     checksum=output.checksum,
-                    piece_length=int(facts["piece_length"]) if "piece_length" in facts else None,
+                    piece_length=output.piece_length,
                     stratum=task.stratum,
                     hashes=(task.start, task.stop),
                 )
-                found.append((entry, output))
-    return sorted(found, key=lambda one: one[0].path)
+                shards.append((entry, output))
+    return sorted(shards, key=lambda shard: shard[0].path)
 
 
 def _files(request: Request) -> bytes:
-    """files.parquet: which input file the first half of a document's key stands for."""
+    """files.parquet: the input file behind the first half of a document's key."""
     rows = sorted((name, path) for name, source in request.sources.items() for path in source.files)
     table = pa.table(
         {
@@ -195,14 +193,14 @@ def _files(request: Request) -> bytes:
 
 
 def make_snapshot(
-    mixture: Mixture, sequence_length: int, tokenizer: OutputRef, shards: list[ShardEntry], files: bytes
+    mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile, shards: list[ShardEntry], files: bytes
 ) -> tuple[Snapshot, list[str]]:
-    """The manifest, and warnings. Raises DatapipeError where nothing is left to train on."""
+    """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
+    `mixture.exhausted` is `refuse`."""
     sources = {name: _source(mixture, name) for name in mixture.sources}
     sizes = weighting.epoch_tokens(sources, shards, sequence_length)
     empty = [name for name, size in sizes.items() if not size]
     phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
-    facts = tokenizer.facts or {}
     own = _own_weights(mixture, phases)
     snapshot = Snapshot(
         name=mixture.name,
@@ -211,9 +209,9 @@ def make_snapshot(
         shard_format=mixture.shards.format,
         tokenizer=TokenizerEntry(
             path=TOKENIZER,
-            fingerprint=str(facts["fingerprint"]),
-            vocab_size=int(facts["vocab_size"]),
-            eos_id=int(facts["eos_id"]),
+            fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eos_id=tokenizer.eos_id,
         ),
         sources={
             name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()
@@ -225,18 +223,18 @@ def make_snapshot(
         files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
         shards=tuple(shards),
     )
-    warned = [f"source '{name}' kept no document to train on: its weight goes to the others" for name in empty]
+    warned = [f"source '{name}' kept no document to train on. Its weight goes to the others" for name in empty]
     short = [] if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
     if short and snapshot.exhausted == "refuse":
         raise DatapipeError(
             f"{short[0]}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or mixture.tokens, add "
-            f"text to it, or write exhausted: redistribute. What is packed stays; the same command publishes it then."
+            f"text to it, or write exhausted: redistribute. Packed shards stay; run the same command again to publish them."
         )
-    return snapshot.sealed(), [*warned, *(f"{one}: training ends there (mixture.exhausted: stop)" for one in short)]
+    return snapshot.sealed(), [*warned, *(f"{source}: training ends there (mixture.exhausted: stop)" for source in short)]
 
 
 def _source(mixture: Mixture, name: str) -> SourceEntry:
-    """What the manifest says of a source, its weight apart."""
+    """The entry of a source in the manifest, without its weight."""
     source = mixture.sources[name]
     strata = source.strata
     return SourceEntry(
@@ -251,7 +249,7 @@ def _source(mixture: Mixture, name: str) -> SourceEntry:
 
 
 def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
-    """The weights of the sources themselves: as given, or as made of what there is."""
+    """The weights of the sources: as given, or as the weighting computes them."""
     if mixture.mixture.weighting != "given":
         return phases[0].weights
     return integer_weights({name: source.weight for name, source in mixture.sources.items()})

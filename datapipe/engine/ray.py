@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.protocol import Attempt, Failure, failure_of
 from datapipe.errors import UserError
+from datapipe.ledger.names import probe as probe_file
 from datapipe.plan.request import Request
 from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 from datapipe.storage import Root, open_input
@@ -171,7 +172,7 @@ def first_inputs(request: Request) -> list[str]:
 
 def _probe_nodes(root: Root, inputs: list[str]) -> None:
     """Raises UserError naming the nodes that do not see what the driver writes to OUTPUT, or an input."""
-    name = f"work/probe-{uuid.uuid4().hex}"
+    name = probe_file(uuid.uuid4().hex)
     root.write_atomic(name, b"datapipe")
     probe = ray.remote(num_cpus=0, max_retries=0)(_unseen)
     nodes = [node for node in ray.nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""One run of one mixture into one output: prepare, lock, resume, execute, publish.
+"""One run of a mixture into its output: prepare, lock, resume, execute, publish.
 
 mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ snapshot
         └▶ kernels compiled, in processes beside all this
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.history import limit_of, remember_inputs, remember_run
+from datapipe.engine.history import last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Engine
-from datapipe.engine.publish import MIXTURE, publish
+from datapipe.engine.publish import publish
 from datapipe.errors import SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
 from datapipe.kernels.compiling import Compilation
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import MIXTURE
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.request import Request
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -33,10 +34,10 @@ EngineFactory = Callable[[Root, Request], Engine]
 
 @dataclass(slots=True)
 class Run:
-    """A run and what came of it. `plan` is set as soon as there is one, also when the run fails after that.
+    """A run, and its plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
 
     Attributes:
-        runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines see to their own.
+        runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines compile their own.
     """
 
     mixture: Mixture
@@ -52,66 +53,71 @@ class Run:
         return Root(self.mixture.output)
 
     def execute(self) -> Snapshot:
-        """Runs to the end. Raises UserError or DatapipeError; everything committed until then is used by the next run."""
+        """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.runs_here else []
         with Compilation(names, usable_cores(), self._tell_compiled):
-            return self._execute()
+            return self._run_and_publish()
 
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
-    def _execute(self) -> Snapshot:
+    def _run_and_publish(self) -> Snapshot:
         request = prepare(self.mixture, self.limit)
         _check_output(self.root)
         with exclusive(self.root):
             self._guard_limit()
             self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
-            remember_inputs(self.root, request)
+            write_inputs(self.root, request)
             ledger = Ledger(self.root)
             ledger.load()
             ledger.sweep()
-            driver = Driver(request, ledger, self.observer)
-            self.plan = driver.plan
-            try:
-                if not driver.plan.is_committed:
-                    self._run(driver, request)
-            finally:
-                self.plan = driver.plan
-                stages = (one for source in request.sources.values() for one in source.stages)
-                remember_run(self.root, driver.plan, self.limit, earlier_runs(stages))
-            index = index_of_run(self.root, request, self.plan)
+            if ledger.num_refused:
+                self.observer.say(f"{ledger.num_refused} tasks were committed by another version of datapipe and run again")
+            plan = self._execute(Driver(request, ledger, self.observer), request)
+            index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, warnings = publish(self.root, request, self.plan)
+            self.snapshot, warnings = publish(self.root, request, plan)
         for warning in warnings:
             self.observer.say(f"warning: {warning}")
         return self.snapshot
 
-    def _run(self, driver: Driver, request: Request) -> None:
+    def _execute(self, driver: Driver, request: Request) -> Plan:
+        """Runs what is not committed; writes the history of the run whether it fails or not."""
+        try:
+            plan = driver.compile()
+            return plan if plan.is_committed else self._run(driver, request)
+        finally:
+            self.plan = driver.plan
+            if driver.plan is not None:
+                stages = (bound for source in request.sources.values() for bound in source.stages)
+                write_run(self.root, driver.plan, self.limit, earlier_runs(stages))
+
+    def _run(self, driver: Driver, request: Request) -> Plan:
         engine = self.make_engine(self.root, request)
         try:
-            driver.run(engine)
+            return driver.run(engine)
         finally:
             engine.close()
 
     def _guard_limit(self) -> None:
-        """A quick look must not take the place of a whole snapshot."""
+        """Raises UserError where a limited run would replace the snapshot of a whole one."""
         if self.limit is None:
             return
         try:
             read_snapshot(self.root)
-            limited = limit_of(self.root) is not None
+            limited = last_limit(self.root) is not None
         except (SnapshotError, FileNotFoundError, ValueError):
             return
         if not limited:
             raise UserError(
-                f"{self.root.url} holds the snapshot of a whole run, which --limit would replace. "
-                f"Give the quick look an output of its own: --output {self.root.url}-look"
+                f"{self.root.url} holds the snapshot of a whole run, which a run with --limit would replace. "
+                f"Give the limited run another output: --output {self.root.url}-look"
             )
 
 
 def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
-    """The plan of a mixture as things are, without running or locking anything."""
+    """The plan of a mixture as of now; runs and locks nothing."""
     request = prepare(mixture, limit)
     ledger = Ledger(Root(mixture.output))
     ledger.load()

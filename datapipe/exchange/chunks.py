@@ -1,10 +1,10 @@
-"""The rows of an exchange as a stage is given them: buckets of a bounded size, and giant groups in pieces. Streaming.
+"""The rows of an exchange in the portions that a stage gets: buckets of a bounded size, and hot keys in chunks. Streaming.
 
-    tables + a range of hashes ─▶ whole hashes, as many as fit ─▶ whole hashes ─▶ … one hash that does not fit:
-                                                                    its largest table piece by piece, the others whole
+    tables + a hash range ─▶ whole hashes, as many as fit ─▶ whole hashes ─▶ … a hash whose rows do not fit:
+                                                              its largest table in chunks, each with all rows of the others
 
-What is held is the limit, for all tables together in proportion to their sizes, whatever the range holds. A group that goes
-through several pieces begins each of them with its first row.
+All tables together hold `limit_bytes`, shared in proportion to their sizes, whatever the range holds. Where a group of rows
+spans several chunks, each of them begins with the group's first row.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.exchange.files import Bound, num_words, position, read_portion, read_rows, sort_words
-from datapipe.plan.work import OutputRef, Tables
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.plan.work import Tables
 from datapipe.stage.tables import Bucket, Exchange
 from datapipe.storage import Root
 
 LEAST_BYTES = 16 << 10
-"""What a table may always hold, so that a small one beside a large one is not read row by row."""
+"""A table may always hold so much, so that a small table beside a large one is not read row by row."""
 
 
 def read_bucket(root: Root, tables: Tables, schemas: Mapping[str, pa.Schema], start: int, stop: int) -> Bucket:
     """All rows of a range at once, every table sorted."""
-    found = {name: read_rows(root, files, (start,), (stop,)) for name, files in tables.items()}
-    return {name: _empty(schemas[name]) if rows is None else rows for name, rows in found.items()}
+    read = {name: read_rows(root, files, (start,), (stop,)) for name, files in tables.items()}
+    return {name: _empty(schemas[name]) if rows is None else rows for name, rows in read.items()}
 
 
-def read_pieces(
+def read_chunks(
     root: Root,
     tables: Tables,
     schemas: Mapping[str, pa.Schema],
@@ -38,23 +39,24 @@ def read_pieces(
     stop: int,
     limit_bytes: int,
 ) -> Iterator[Bucket]:
-    """The rows of a range in buckets that hold about `limit_bytes`; see `global_stage.Global` for what giant groups become.
+    """The rows of a range in buckets of about `limit_bytes`; `global_stage.Global` says how hot keys are cut.
 
     Args:
         schemas: of every table.
+        start, stop: hashes.
     """
     limits = _limits(tables, limit_bytes)
-    at, end = (start,), (stop,)
-    while at < end:
-        portions = {name: read_portion(root, files, at, end, limits[name]) for name, files in tables.items()}
-        reached = min((where for _, where in portions.values()), default=end)
-        if reached < end and reached[0] == at[0]:  # not one hash is complete
-            after = (at[0] + 1,)
-            yield from _hot_key(root, tables, schemas, exchange, at, after, limits)
-            at = after
+    reached, end = (start,), (stop,)
+    while reached < end:
+        portions = {name: read_portion(root, files, reached, end, limits[name]) for name, files in tables.items()}
+        complete = min((bound for _, bound in portions.values()), default=end)
+        if complete < end and complete[0] == reached[0]:  # not one hash is complete
+            after = (reached[0] + 1,)
+            yield from _hot_key(root, tables, schemas, exchange, reached, after, limits)
+            reached = after
             continue
-        at = reached[:1]
-        bucket = {name: _before(rows, at, schemas[name]) for name, (rows, _) in portions.items()}
+        reached = complete[:1]
+        bucket = {name: _before(rows, reached, schemas[name]) for name, (rows, _) in portions.items()}
         del portions
         if any(rows.num_rows for rows in bucket.values()):
             yield bucket
@@ -69,7 +71,7 @@ def _hot_key(
     stop: Bound,
     limits: Mapping[str, int],
 ) -> Iterator[Bucket]:
-    """The rows of one hash: pieces of the table that has most of them, each with all rows of the others."""
+    """The rows of one hash: chunks of the table that has most of them, each with all rows of the others."""
     sizes = {name: _size(root, files, start, stop, limits[name]) for name, files in tables.items()}
     largest = max(sizes, key=lambda name: (sizes[name], name))
     others = {name: read_rows(root, files, start, stop) for name, files in tables.items() if name != largest}
@@ -81,18 +83,18 @@ def _hot_key(
         rows, start = read_portion(root, tables[largest], start, stop, limits[largest])
         if rows is None:
             continue
-        piece, next_head = rows, rows.slice(_group_start(rows, num_group), 1)
+        chunk, next_head = rows, rows.slice(_group_start(rows, num_group), 1)
         if head is not None and last is not None and _same_group(head, rows, num_group):
             before = [head, last] if exchange.neighbours and not last.equals(head) else [head]
-            piece = pa.Table.from_batches([*before, rows]).combine_chunks().to_batches()[0]
+            chunk = pa.Table.from_batches([*before, rows]).combine_chunks().to_batches()[0]
             if _same_group(head, next_head, num_group):
                 next_head = head
         head, last = next_head, rows.slice(rows.num_rows - 1)
-        yield {**others, largest: piece}
+        yield {**others, largest: chunk}
 
 
-def _size(root: Root, files: Sequence[OutputRef], start: Bound, stop: Bound, limit_bytes: int) -> int:
-    """Bytes of the rows of a range, read as far as there are any; nothing is held but a portion."""
+def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, limit_bytes: int) -> int:
+    """Bytes of the rows of a range in memory; one portion is held at a time."""
     total = 0
     while start < stop:
         rows, start = read_portion(root, files, start, stop, limit_bytes)
@@ -101,22 +103,22 @@ def _size(root: Root, files: Sequence[OutputRef], start: Bound, stop: Bound, lim
 
 
 def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
-    """What each table may hold: its share of the limit."""
-    weights = {name: sum(output.weight for output in files) for name, files in tables.items()}
-    total = max(1, sum(weights.values()))
-    return {name: max(LEAST_BYTES, limit_bytes * weight // total) for name, weight in weights.items()}
+    """The bytes that each table may hold: its share of the limit."""
+    row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
+    total = max(1, sum(row_bytes.values()))
+    return {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
 
 
 def _group_start(rows: pa.RecordBatch, num_group: int) -> int:
-    """Where the group of the last row begins."""
+    """The first row of the last row's group."""
     words = sort_words(rows)[:num_group]
     return position(words, tuple(int(word[-1]) for word in words))
 
 
-def _same_group(one: pa.RecordBatch, other: pa.RecordBatch, num_group: int) -> bool:
+def _same_group(rows: pa.RecordBatch, others: pa.RecordBatch, num_group: int) -> bool:
     """Whether the first rows of both are of one group."""
-    pairs = zip(sort_words(one.slice(0, 1))[:num_group], sort_words(other.slice(0, 1))[:num_group])
-    return all(np.array_equal(a, b) for a, b in pairs)
+    pairs = zip(sort_words(rows.slice(0, 1))[:num_group], sort_words(others.slice(0, 1))[:num_group])
+    return all(np.array_equal(word, other) for word, other in pairs)
 
 
 def _before(rows: pa.RecordBatch | None, bound: Bound, schema: pa.Schema) -> pa.RecordBatch:

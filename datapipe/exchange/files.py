@@ -5,9 +5,9 @@
 
     file:    schema │ blocks, each an Arrow IPC message │ index: first and last row, offset, bytes, checksum of each │ tail
 
-Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to right. A bucket is a range of
-hashes that the reader chooses, so the writer knows nothing of buckets and there are never maps × buckets files. The writer
-holds one run; the reader one bucket, or as much of one as it is told to. Every block that is read is checked.
+Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to right. A bucket is a hash
+range that the reader chooses, so the writer knows nothing of buckets and there are never maps × buckets files. The writer holds
+one run; the reader holds one bucket, or `limit_bytes` of it. Every block is checked when it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import xxhash
 
 from datapipe.columns import KEY_TYPE, key_halves, numbers
 from datapipe.errors import CorruptionError, UserError
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage import Root, open_input
@@ -40,12 +40,12 @@ _BLOCK_FIELDS = 4  # of the index, after the words of a block's first and last r
 _CODEC = "lz4"
 
 Bound = tuple[int, ...]
-"""A place in the order of rows, by their first words: (5,) comes before every row of hash 5."""
+"""A bound in the order of rows, by their first words: (5,) comes before every row of hash 5."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """One block of a file, as its index has it: the words of its first and last row, and where it is."""
+    """One block of a file, from its index: the words of its first and last row, and the bytes that it takes."""
 
     first: Bound
     last: Bound
@@ -56,10 +56,10 @@ class Block:
 
 
 def sort_words(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> list[np.ndarray]:
-    """What rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63.
+    """The words that rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63.
 
     Args:
-        count: of words, from the first on, that are asked for; None: all.
+        count: only so many words, from the first on; None: all.
     """
     words: list[np.ndarray] = []
     for name, field_type in zip(rows.schema.names, rows.schema.types):
@@ -76,7 +76,7 @@ def sort_words(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> lis
 
 def num_words(schema: pa.Schema) -> int:
     """How many words the rows of a schema are sorted by."""
-    return sum(2 if one == KEY_TYPE else 1 for one in schema.types if one == KEY_TYPE or pa.types.is_integer(one))
+    return sum(2 if kind == KEY_TYPE else 1 for kind in schema.types if kind == KEY_TYPE or pa.types.is_integer(kind))
 
 
 class ExchangeWriter:
@@ -89,13 +89,19 @@ class ExchangeWriter:
     def __init__(self, root: Root, path: str, schema: pa.Schema, run_bytes: int | None = None) -> None:
         self.root, self.path, self.schema = root, path, schema
         self.run_bytes = RUN_BYTES if run_bytes is None else run_bytes
-        self._stream = root.open_output(path)
-        self._stream.write(schema.serialize())
+        self._stream: pa.NativeFile | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._index: list[tuple[int, ...]] = []
         self._rows = 0
-        self._weight = 0
+        self._row_bytes = 0
+
+    def _opened(self) -> pa.NativeFile:
+        """The file, which begins with the schema; made when the first run is written, or an empty file is finished."""
+        if self._stream is None:
+            self._stream = stream = self.root.open_output(self.path)
+            stream.write(self.schema.serialize())
+        return self._stream
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Takes rows in any order."""
@@ -104,35 +110,44 @@ class ExchangeWriter:
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         self._rows += rows.num_rows
-        self._weight += rows.nbytes
+        self._row_bytes += rows.nbytes
         if self._held_bytes >= self.run_bytes:
             self._flush()
 
-    def finish(self, weight: int | None = None) -> OutputRef:
-        """Writes what is held and the index.
+    def finish(self, row_bytes: int | None = None) -> ExchangeFile:
+        """Writes the rows that are still held, and the index.
 
         Args:
-            weight: what `OutputRef.weight` is to be; the rows' bytes by default.
-
-        Returns:
-            The file; its facts are the `first` and the `last` hash and the number of sorted `runs`, if there are any.
+            row_bytes: what `ExchangeFile.row_bytes` says; bytes of the rows in memory by default.
         """
         self._flush()
-        index_at = self._stream.tell()
-        facts = self._facts() if self._index else None
+        stream = self._opened()
+        index_offset = stream.tell()
         index = np.array(self._index, np.uint64).tobytes()
-        self._stream.write(index)
-        self._stream.write(_TAIL.pack(index_at, len(self._index), xxhash.xxh3_64_intdigest(index), _MAGIC))
-        self._stream.close()
+        stream.write(index)
+        stream.write(_TAIL.pack(index_offset, len(self._index), xxhash.xxh3_64_intdigest(index), _MAGIC))
+        stream.close()
         checksum, size = file_checksum(self.root, self.path)
-        weight = self._weight if weight is None else weight
-        return OutputRef(path=self.path, rows=self._rows, bytes=size, weight=weight, checksum=checksum, facts=facts)
+        first, last, num_runs = self._extent()
+        return ExchangeFile(
+            path=self.path,
+            rows=self._rows,
+            bytes=size,
+            checksum=checksum,
+            row_bytes=self._row_bytes if row_bytes is None else row_bytes,
+            first=first,
+            last=last,
+            runs=num_runs,
+        )
 
-    def _facts(self) -> dict[str, int]:
-        """Blocks go on with the run before where they do not begin before its end, as where rows came in order."""
+    def _extent(self) -> tuple[int, int, int]:
+        """First hash, last hash and number of sorted runs. A block that begins behind the block before continues its run, as
+        where rows came in order."""
+        if not self._index:
+            return 0, -1, 0
         width = num_words(self.schema)
-        runs = 1 + sum(one[:width] < before[width : 2 * width] for before, one in pairwise(self._index))
-        return {"first": min(one[0] for one in self._index), "last": max(one[width] for one in self._index), "runs": runs}
+        runs = 1 + sum(entry[:width] < before[width : 2 * width] for before, entry in pairwise(self._index))
+        return min(entry[0] for entry in self._index), max(entry[width] for entry in self._index), runs
 
     def _flush(self) -> None:
         if not self._held:
@@ -142,20 +157,20 @@ class ExchangeWriter:
         run = sorted_rows(table)
         del table
         rows_per_block = max(1, int(run.num_rows * BLOCK_BYTES / max(1, run.nbytes)))
-        words = sort_words(run)
+        words, stream = sort_words(run), self._opened()
         for start in range(0, run.num_rows, rows_per_block):
             block = run.slice(start, rows_per_block)
             last = start + block.num_rows - 1
             content = _message(block)
             checksum = xxhash.xxh3_64_intdigest(content)
             ends = [int(word[row]) for row in (start, last) for word in words]
-            self._index.append((*ends, block.num_rows, self._stream.tell(), len(content), checksum))
-            self._stream.write(content)
+            self._index.append((*ends, block.num_rows, stream.tell(), len(content), checksum))
+            stream.write(content)
         self._held_bytes = 0
 
 
 def _message(block: pa.RecordBatch) -> pa.Buffer:
-    """A block as one compressed IPC message; a stream writer is the one way to compress, and puts the schema before it."""
+    """A block as one compressed IPC message. Only Arrow's stream writer compresses; the schema before it is cut off."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=_CODEC)
     with pa.ipc.new_stream(sink, block.schema, options=options) as writer:
@@ -167,8 +182,8 @@ def _message(block: pa.RecordBatch) -> pa.Buffer:
 
 
 def sorted_rows(table: pa.Table) -> pa.RecordBatch:
-    """The rows of a table as one batch, sorted by their words; rows that have all of them in common keep no order of their own,
-    so what else they hold must be the same."""
+    """The rows of a table as one batch, sorted by their words. Rows with equal words come in any order, so their other columns
+    must be equal too."""
     table = table.combine_chunks()
     if table.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
@@ -177,41 +192,41 @@ def sorted_rows(table: pa.Table) -> pa.RecordBatch:
 
 
 def _order(words: list[np.ndarray]) -> np.ndarray:
-    """What sorts by the words. All but the first are looked at where the first is the same: most hashes have one row."""
+    """The order of rows by their words, (num_rows,). Further words count where hashes are equal: few are."""
     order = np.argsort(words[0], kind="stable")
     hashes = words[0][order]
     same = hashes[1:] == hashes[:-1]
     tied = np.zeros(len(order), np.bool_)
     tied[1:] |= same
     tied[:-1] |= same
-    places = np.flatnonzero(tied)
-    if len(places):
-        rows = order[places]
-        order[places] = rows[np.lexsort([word[rows] for word in reversed(words)])]
+    positions = np.flatnonzero(tied)
+    if len(positions):
+        rows = order[positions]
+        order[positions] = rows[np.lexsort([word[rows] for word in reversed(words)])]
     return order
 
 
-def read_range(root: Root, files: Sequence[OutputRef], start: int, stop: int) -> pa.RecordBatch | None:
+def read_range(root: Root, files: Sequence[ExchangeFile], start: int, stop: int) -> pa.RecordBatch | None:
     """All rows whose hash is in [start, stop), sorted; None where there are none."""
     return read_rows(root, files, (start,), (stop,))
 
 
-def read_rows(root: Root, files: Sequence[OutputRef], start: Bound, stop: Bound) -> pa.RecordBatch | None:
+def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
     """All rows in [start, stop), sorted; None where there are none."""
     parts = [part for output in files for part in read_blocks(root, output, start, stop)]
     return sorted_rows(pa.Table.from_batches(parts)) if parts else None
 
 
 def read_portion(
-    root: Root, files: Sequence[OutputRef], start: Bound, stop: Bound, limit_bytes: int, prefix: int | None = None
+    root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, limit_bytes: int, prefix: int | None = None
 ) -> tuple[pa.RecordBatch | None, Bound]:
-    """The first rows of [start, stop), sorted, and where they end: `stop`, or sooner where they take more than the limit.
+    """The first rows of [start, stop), sorted, and the bound where they end: `stop`, or sooner where they pass the limit.
 
-    What is held is cut in half whenever it passes the limit, and what lies behind the cut is not read again until it is asked
-    for. So memory is the limit and a block, however many rows there are.
+    Whenever the held rows pass the limit, their upper half is dropped, to be read again by a later call. So memory is the limit
+    and a block, however many rows there are.
 
     Args:
-        prefix: rows that have so many words in common stay together, whatever they take; None: all words.
+        prefix: rows with so many equal words stay together, whatever they take; None: all words.
     """
     held: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -219,7 +234,7 @@ def read_portion(
         with open_rows(root, output) as stream:
             blocks, schema = read_index(stream, output)
             for block in blocks:
-                part = _between(stream, output, block, schema, start, stop)  # a cut moves the stop within a file, too
+                part = _between(stream, output, block, schema, start, stop)  # a cut lowers `stop` within a file, too
                 if part is None:
                     continue
                 held.append(part)
@@ -236,7 +251,7 @@ def read_portion(
 
 
 def _cut(words: list[np.ndarray]) -> Bound | None:
-    """The border between different rows that is nearest to the middle, going up and then down; None where all are the same."""
+    """The border between different rows at or behind the middle, else the last one before it; None where all rows are equal."""
     changes = np.zeros(len(words[0]) - 1, np.bool_)
     for word in words:
         changes |= word[1:] != word[:-1]
@@ -248,32 +263,32 @@ def _cut(words: list[np.ndarray]) -> Bound | None:
 
 
 def position(words: list[np.ndarray], bound: Bound) -> int:
-    """How many of the sorted rows come before a place."""
+    """How many of the sorted rows come before a bound."""
     low, high = 0, len(words[0])
-    for word, one in zip(words, bound):
-        if one >= 1 << 64:
+    for word, value in zip(words, bound):
+        if value >= 1 << 64:
             return high
         part = word[low:high]
-        high = low + int(np.searchsorted(part, np.uint64(one), "right"))
-        low += int(np.searchsorted(part, np.uint64(one), "left"))
+        high = low + int(np.searchsorted(part, np.uint64(value), "right"))
+        low += int(np.searchsorted(part, np.uint64(value), "left"))
     return low
 
 
-def open_rows(root: Root, output: OutputRef) -> pa.NativeFile:
-    """A file of the run at hand, or of an earlier one. Raises UserError where that one is gone."""
+def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
+    """Opens a file of this run, or of an index. Raises UserError where a file of an index is gone."""
     if not output.is_reference:
         return root.open_input(output.path)
     try:
         return open_input(output.url)
     except FileNotFoundError as error:
         raise UserError(
-            f"{output.url}: this file of an index is gone. Where documents were taken down from it meanwhile, run the same "
-            "command again; else make the index anew with `datapipe index`."
+            f"{output.url}: this file of an index is gone. If documents were taken down from the index meanwhile, run the same "
+            "command again; otherwise make the index again with `datapipe index`."
         ) from error
 
 
-def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:
-    """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and none is empty."""
+def read_blocks(root: Root, output: ExchangeFile, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:
+    """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and no batch is empty."""
     with open_rows(root, output) as stream:
         blocks, schema = read_index(stream, output)
         for block in blocks:
@@ -283,9 +298,9 @@ def read_blocks(root: Root, output: OutputRef, start: Bound, stop: Bound) -> Ite
 
 
 def _between(
-    stream: pa.NativeFile, output: OutputRef, block: Block, schema: pa.Schema, start: Bound, stop: Bound
+    stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema, start: Bound, stop: Bound
 ) -> pa.RecordBatch | None:
-    """The rows of a block in [start, stop), or None where it has none; nothing is fetched of one that does not overlap."""
+    """The rows of a block in [start, stop), or None where it has none; a block that does not overlap is not fetched."""
     if block.last < start or block.first >= stop:
         return None
     rows = read_block(stream, output, block, schema)
@@ -297,51 +312,51 @@ def _between(
     return rows.take(pa.array(np.arange(low, high))) if low < high else None
 
 
-def read_block(stream: pa.NativeFile, output: OutputRef, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     """One block of a file."""
     stream.seek(block.offset)
     content = stream.read_buffer(block.length)
     if xxhash.xxh3_64_intdigest(content) != block.checksum:
-        raise damaged(output, f"the block at byte {block.offset} is not what was written")
+        raise damaged(output, f"the checksum of the block at byte {block.offset} is wrong")
     rows = pa.ipc.read_record_batch(pa.ipc.read_message(content), schema)
     return as_reference(rows) if output.is_reference else rows
 
 
-def read_index(stream: pa.NativeFile, output: OutputRef) -> tuple[list[Block], pa.Schema]:
+def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
     """The blocks of a file and its schema."""
     size = stream.size()
     if size != output.bytes or size < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
     stream.seek(size - _TAIL.size)
-    index_at, num_blocks, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
+    index_offset, num_blocks, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
     if magic != _MAGIC:
         raise damaged(output, f"not an exchange file: it ends in {magic!r}")
-    if not 0 <= index_at <= size - _TAIL.size:
-        raise damaged(output, "its end is not what was written")
-    stream.seek(index_at)
-    content = stream.read(size - _TAIL.size - index_at)
+    if not 0 <= index_offset <= size - _TAIL.size:
+        raise damaged(output, "its last bytes are damaged")
+    stream.seek(index_offset)
+    content = stream.read(size - _TAIL.size - index_offset)
     if xxhash.xxh3_64_intdigest(content) != checksum:
-        raise damaged(output, "its index is not what was written")
+        raise damaged(output, "the checksum of its index is wrong")
     stream.seek(0)
     schema = pa.ipc.read_schema(pa.ipc.read_message(stream))
     width = num_words(schema)
     entry_words = 2 * width + _BLOCK_FIELDS
     if len(content) != num_blocks * entry_words * 8:
-        raise damaged(output, "its end is not what was written")
+        raise damaged(output, "its last bytes are damaged")
     entries = np.frombuffer(content, np.uint64).reshape(num_blocks, entry_words)
     if output.is_reference:
         entries = _reference_entries(entries, schema, width)
-    return [_block(one, width) for one in entries.tolist()], schema
+    return [_block(entry, width) for entry in entries.tolist()], schema
 
 
 def _reference_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np.ndarray:
-    """The index of a file of rows of an earlier run: (num_blocks, …) uint64."""
-    at = schema.get_field_index(RANK)
-    if at < 0:
+    """The index of a file of reference rows, whose ranks are without the bit of new documents: (num_blocks, …) uint64."""
+    column_of_rank = schema.get_field_index(RANK)
+    if column_of_rank < 0:
         return entries
-    entries, word = entries.copy(), num_words(pa.schema(list(schema)[:at]))
+    entries, word = entries.copy(), num_words(pa.schema(list(schema)[:column_of_rank]))
     for column in (word, width + word):
-        entries[:, column] &= ~np.uint64(new_bit(schema.field(at).type.to_pandas_dtype()))
+        entries[:, column] &= ~np.uint64(new_bit(schema.field(column_of_rank).type.to_pandas_dtype()))
     return entries
 
 
@@ -351,8 +366,8 @@ def _block(entry: list[int], width: int) -> Block:
     return Block(first=ends[0], last=ends[1], rows=rows, offset=offset, length=length, checksum=checksum)
 
 
-def damaged(output: OutputRef, what: str) -> CorruptionError:
-    """The error for a committed file that is not what it was."""
-    if output.is_reference:
-        return CorruptionError(f"{output.url}: {what}. It is part of an index: make that anew with `datapipe index`.")
-    return CorruptionError(f"{output.path}: {what}. Delete this file and run the same command again: it is made anew.")
+def damaged(output: OutputFile, what: str) -> CorruptionError:
+    """The error for a committed file whose bytes are not those that were committed."""
+    if isinstance(output, ExchangeFile) and output.is_reference:
+        return CorruptionError(f"{output.url}: {what}. It is part of an index: make the index again with `datapipe index`.")
+    return CorruptionError(f"{output.path}: {what}. Delete this file and run the same command again: its task runs again.")

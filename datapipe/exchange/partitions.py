@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 
 import pyarrow as pa
 
 from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import OutputFile, TableFile
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.stage.documents import DocumentBatch
@@ -25,11 +24,11 @@ class TableWriter:
 
     def __init__(self, root: Root, path: str, default: pa.Schema) -> None:
         self.root, self.path, self.default = root, path, default
-        self._stream = root.open_output(path)
+        self._stream: pa.NativeFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._schema = default
         self._rows = 0
-        self._weight = 0
+        self._row_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
@@ -41,24 +40,26 @@ class TableWriter:
             batch = _conform(batch, self._schema)
         self._writer.write_batch(batch)
         self._rows += batch.num_rows
-        self._weight += batch.nbytes
+        self._row_bytes += batch.nbytes
 
-    def finish(self) -> OutputRef:
+    def finish(self) -> TableFile:
         if self._writer is None:
             self._open(self.default)
         assert self._writer is not None
+        assert self._stream is not None
         self._writer.close()
         self._stream.close()
         checksum, size = file_checksum(self.root, self.path)
-        return OutputRef(path=self.path, rows=self._rows, bytes=size, weight=self._weight, checksum=checksum)
+        return TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes)
 
     def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._stream = self.root.open_output(self.path)
         self._writer = pa.ipc.new_stream(self._stream, schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of `schema`; files of one source may differ in the types of the columns they keep."""
+    """The batch with the types of `schema`: files of one source may keep a column in different types."""
     if set(batch.schema.names) != set(schema.names):
         raise UserError(
             f"documents of one source have columns {sorted(batch.schema.names)} here and {sorted(schema.names)} before. "
@@ -74,49 +75,51 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def read_table(root: Root, output: OutputRef, names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """The batches of a file, one in memory at a time, after the whole of it was held against its checksum.
+def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """The batches of a file, one in memory at a time, once the checksum of the whole file is verified.
 
     Args:
-        names: only these columns, of those that the file has, are decompressed; empty: all.
+        names: decompress only these columns, as far as the file has them; empty: all.
     """
     with _checked(root, output) as stream:
         options = pa.ipc.IpcReadOptions()
         if names:
             schema = pa.ipc.read_schema(stream)
             stream.seek(0)
-            options.included_fields = [at for at, name in enumerate(schema.names) if name in names]
+            options.included_fields = [number for number, name in enumerate(schema.names) if name in names]
         with pa.ipc.open_stream(stream, options=options) as reader:
             yield from reader
 
 
-def _checked(root: Root, output: OutputRef) -> pa.NativeFile:
-    """Opens a committed file. Hashing a mapped file costs a tenth of decompressing it; a remote one is fetched once for both,
-    and one too large to be held is read without the check."""
+def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
+    """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it, where the file is mapped. A
+    remote file is fetched once for both; if it is too large to hold, its checksum is not verified."""
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
     if root.local is not None and file_checksum(root, output.path)[0] != output.checksum:
-        raise damaged(output, "not what was committed")
+        raise damaged(output, "its checksum is not the committed one")
     return root.open_input(output.path)
 
 
-def committed_bytes(root: Root, output: OutputRef) -> bytes:
-    """A small committed file, held against its checksum."""
+def committed_bytes(root: Root, output: OutputFile) -> bytes:
+    """A small committed file, its checksum verified."""
     content = root.read_bytes(output.path)
     if bytes_checksum(content) != output.checksum:
-        raise damaged(output, "not what was committed")
+        raise damaged(output, "its checksum is not the committed one")
     return content
 
 
-def read_documents(root: Root, outputs: Sequence[OutputRef], metrics: TaskMetrics) -> Iterator[DocumentBatch]:
-    """The documents of a step before, in order; what reading them takes goes to `metrics`."""
-    for output in outputs:
-        started = perf_counter()
-        for record in read_table(root, output):
+def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetrics) -> Iterator[DocumentBatch]:
+    """The documents of the step before, in order; `metrics` gets the time of reading them."""
+    records = (record for output in outputs for record in read_table(root, output))
+    while True:
+        with metrics.timed("read documents") as work:
+            record = next(records, None)
+            if record is None:
+                return
             batch = DocumentBatch(record)
-            metrics.spent("read documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
-            yield batch
-            started = perf_counter()
+            work.bytes, work.documents = batch.text_bytes, batch.num_docs
+        yield batch
 
 
 def documents_writer(root: Root, path: str) -> TableWriter:

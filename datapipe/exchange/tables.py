@@ -1,4 +1,4 @@
-"""The tables that a task writes for an exchange: one file each, made when its first row comes."""
+"""The tables that a task writes for an exchange: one file each, opened when its first rows are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from datapipe.errors import DatapipeError
 from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.storage import Root
 
 
@@ -16,7 +16,7 @@ class TableWriters:
     """A writer for each table of a task; a table without a row has no file.
 
     Args:
-        run_bytes: rows of all tables held before they are written, at most; never more than `RUN_BYTES`.
+        run_bytes: of rows of all tables, held before they are written; at most `RUN_BYTES`.
     """
 
     def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
@@ -25,7 +25,7 @@ class TableWriters:
         self._writers: dict[str, ExchangeWriter] = {}
 
     def add(self, tables: Mapping[str, pa.RecordBatch], where: str) -> int:
-        """Takes rows in any order, and says how many bytes they have. Raises DatapipeError for others than were declared."""
+        """Takes rows in any order and returns their bytes. Raises DatapipeError for tables that the stage did not declare."""
         for name, rows in tables.items():
             if name not in self.schemas or not rows.schema.equals(self.schemas[name]):
                 found = f"{name}: {rows.schema.to_string(show_field_metadata=False)!r}"
@@ -40,5 +40,5 @@ class TableWriters:
             self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes // len(self.schemas))
         return self._writers[name]
 
-    def finish(self, prefix: str = "") -> dict[str, tuple[OutputRef, ...]]:
+    def finish(self, prefix: str = "") -> dict[str, tuple[ExchangeFile, ...]]:
         return {f"{prefix}{name}": (writer.finish(),) for name, writer in sorted(self._writers.items())}

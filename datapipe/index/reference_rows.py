@@ -13,8 +13,10 @@ from typing import Any, cast
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.index.write import Index, check_there, open_index
+from datapipe.ledger.names import WORK
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import BoundStage, OutputRef, Tables
+from datapipe.plan.work import BoundStage, Tables
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, is_remote
 
@@ -71,7 +73,7 @@ def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
     """Raises UserError for the output of this very run, whose index goes when the run ends: what is held there would be
     forgotten, and nothing would say so."""
     own = Root(_absolute(mixture.output))
-    if url in (own.url, own.within("work").url):
+    if url in (own.url, own.within(WORK).url):
         raise UserError(
             f"{where}{url} is the output of this run, which puts an index of its own documents in the place of what is there. "
             "Give the run another output, or make an index of this one first with `datapipe index`."
@@ -92,7 +94,7 @@ def _check_apart(index: Index, where: str, source: str, paths: Sequence[str]) ->
 
 def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) -> Tables:
     identity = cast(Global, bound.stage).row_identity(seed)
-    tables: dict[str, dict[str, OutputRef]] = {}
+    tables: dict[str, dict[str, ExchangeFile]] = {}
     seen: dict[int, tuple[set[str], str]] = {}
     for index in indexes:
         numbers = _numbers(index, bound.name, identity, where)

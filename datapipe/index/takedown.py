@@ -26,13 +26,15 @@ from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter, read_blocks
 from datapipe.index.write import INDEX, ROWS, Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
 from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import LEASE, LOCK
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import HASH_SPACE, OutputRef
+from datapipe.plan.work import HASH_SPACE
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
-_LOCKS = "work/lock", "work/lock.json"
+_LOCKS = LOCK, LEASE
 _LEFT = re.compile(
     rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
 )
@@ -132,7 +134,7 @@ def _like(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
     return alike[0] if alike else -1
 
 
-def _copied(index: Index, output: OutputRef, root: Root, path: str) -> OutputRef:
+def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> ExchangeFile:
     """A file of rows under another root: the same file by a hard link, or a copy that was checked."""
     source = index.root.child_url(output.path)
     if index.root.size(output.path) != output.bytes:
@@ -217,7 +219,7 @@ def _key(index: Index, document: str) -> bytes:
     return file_hash(source, path).to_bytes(8, "big") + int(place).to_bytes(8, "big")
 
 
-def _without(root: Root, one: IndexedRows, wanted: np.ndarray, found: set[bytes]) -> OutputRef | None:
+def _without(root: Root, one: IndexedRows, wanted: np.ndarray, found: set[bytes]) -> ExchangeFile | None:
     """The file of rows without those about the wanted documents: the same where it has none, None where nothing is left."""
     num_hits = 0
     schema = pa.schema([])

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.errors import CorruptionError, UserError
+from datapipe.ledger.names import WORK
 from datapipe.plan.compile import Plan
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import OutputRef
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
@@ -67,7 +68,7 @@ class IndexedRows:
     stage: int
     group: int
     table: str
-    output: OutputRef
+    output: ExchangeFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +95,9 @@ class Index:
         """Of the output or the folder, as people name it."""
         return self.root.url.removesuffix("/work")
 
-    def of_stage(self, number: int) -> dict[str, tuple[OutputRef, ...]]:
+    def of_stage(self, number: int) -> dict[str, tuple[ExchangeFile, ...]]:
         """The files of rows of a stage by table, as another run reads them."""
-        found: dict[str, list[OutputRef]] = {}
+        found: dict[str, list[ExchangeFile]] = {}
         for one in self.rows:
             if one.stage == number:
                 url = self.root.child_url(one.output.path)
@@ -114,12 +115,12 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
         stage = cast(Global, global_step.stage.stage)
         stages.append(IndexedStage(name=global_step.stage.name, identity=stage.row_identity(request.mixture.seed)))
         for source, segment in global_step.sources:
-            for group, record in zip(groups[source], steps[f"{source}/clean-{segment}"].records, strict=True):
+            for group, record in zip(groups[source], steps[plan.pipeline.map_step(source, segment)].records, strict=True):
                 for table in stage.emits():
                     if table not in FINAL_SCHEMAS:  # verdicts are the earlier run's own affair
-                        listed = [one for one in record.of(f"emitted.{table}") if one.rows]
+                        listed = [one for one in record.of(f"emitted.{table}", ExchangeFile) if one.rows]
                         rows += [IndexedRows(stage=number, group=group, table=table, output=_inside(one)) for one in listed]
-    return Index(root=root.within("work"), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
+    return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
 
 
 def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
@@ -137,9 +138,9 @@ def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
     return numbers, files
 
 
-def _inside(output: OutputRef) -> OutputRef:
+def _inside(output: ExchangeFile) -> ExchangeFile:
     """An output of a run by its path below work/."""
-    return replace(output, path=output.path.removeprefix("work/"))
+    return replace(output, path=output.path.removeprefix(f"{WORK}/"))
 
 
 # ---------------------------------------------------------------------------------------------------- on disk
@@ -164,8 +165,8 @@ def write_index(index: Index) -> None:
 
 def _row(one: IndexedRows) -> dict[str, Any]:
     output = one.output
-    known = {name: getattr(output, name) for name in ("path", "rows", "bytes", "weight", "checksum")}
-    return {"stage": one.stage, "group": one.group, "table": one.table, **known, **(output.facts or {})}
+    known = {name: getattr(output, name) for name in ("path", "rows", "bytes", "checksum", "first", "last", "runs")}
+    return {"stage": one.stage, "group": one.group, "table": one.table, "weight": output.row_bytes, **known}
 
 
 def _write(root: Root, name: str, table: pa.Table) -> dict[str, str]:
@@ -202,7 +203,7 @@ def open_index(url: str, where: str = "") -> Index:
 
 
 def _root_of(url: str, where: str) -> Root:
-    for root in (Root(url), Root(url).within("work")):
+    for root in (Root(url), Root(url).within(WORK)):
         try:
             if root.exists(INDEX):
                 return root
@@ -234,12 +235,11 @@ def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
 
 def _rows(tables: pa.Table) -> Iterator[IndexedRows]:
     for row in tables.to_pylist():
-        facts = {name: row.pop(name) for name in ("first", "last", "runs")}
-        stage, group, table = row.pop("stage"), row.pop("group"), row.pop("table")
-        yield IndexedRows(stage=stage, group=group, table=table, output=OutputRef(**row, facts=facts))
+        stage, group, table, row_bytes = (row.pop(name) for name in ("stage", "group", "table", "weight"))
+        yield IndexedRows(stage=stage, group=group, table=table, output=ExchangeFile(**row, row_bytes=row_bytes))
 
 
-def check_there(index: Index, outputs: Sequence[OutputRef]) -> None:
+def check_there(index: Index, outputs: Sequence[ExchangeFile]) -> None:
     """Raises UserError where the first of these files is gone, as when an output's work/ was cleared in part."""
     for output in outputs[:1]:
         if index.root.size(output.path) != output.bytes:

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Any, Literal
 
 from datapipe.columns import key_halves
-from datapipe.engine.history import mixture_of, recall
+from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
 from datapipe.inspect.originals import Originals
 from datapipe.plan.compile import Step
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage import Root
 
@@ -65,11 +65,11 @@ class Looker:
 
     def __init__(self, output: str) -> None:
         self.root = Root(output)
-        remembered = recall(self.root)
-        self.steps = remembered.steps
+        history = read_history(self.root)
+        self.steps = history.steps
         self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
-        self.mixture = mixture_of(self.root)
-        self.originals = Originals(remembered.files, self.mixture, remembered.earlier)
+        self.mixture = read_mixture(self.root)
+        self.originals = Originals(history.files, self.mixture, history.earlier)
 
     def look(self, wanted: Wanted) -> list[Seen]:
         """At most `count` documents. Raises UserError for a source or reason that is not there."""
@@ -101,10 +101,10 @@ class Looker:
         for name in sources:
             steps = self.cleaning(name)
             for step in steps[-1:] if wanted.outcome == "kept" else steps:
-                for output in step.outputs(kind):
+                for output in step.outputs(kind, TableFile):
                     yield from self._rows_of(output, wanted, step)
 
-    def _rows_of(self, output: OutputRef, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
+    def _rows_of(self, output: TableFile, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
         for number, batch in enumerate(read_table(self.root, output)):
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
@@ -134,7 +134,7 @@ class Looker:
             error=row.get("error", ""),
         )
 
-    def _kept_text(self, output: OutputRef, number: int, at: int) -> str:
+    def _kept_text(self, output: TableFile, number: int, at: int) -> str:
         """The text of a kept document, as the stages left it."""
         batch = next(islice(read_table(self.root, output, ["text"]), number, None))
         return batch.column("text")[at].as_py()

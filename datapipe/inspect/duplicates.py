@@ -20,11 +20,12 @@ import pyarrow as pa
 from datapipe import catalogue
 from datapipe.columns import KEY_TYPE, compute, key_halves, key_matrix, make_keys, numbers
 from datapipe.config.stage_use import StageUse
-from datapipe.engine.history import RUN
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
 from datapipe.inspect.documents import Looker, alias_of, is_asked, stage_of
 from datapipe.inspect.originals import Original
+from datapipe.ledger.names import RUN
+from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.global_stage import Global
@@ -132,7 +133,7 @@ def _reasons(looker: Looker, sources: Iterable[str]) -> list[str]:
 
 
 def _batches(looker: Looker, record: Record) -> Iterator[pa.RecordBatch]:
-    for output in record.of("drops"):
+    for output in record.of("drops", TableFile):
         if output.rows:
             yield from read_table(looker.root, output)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from datapipe.config import Mixture
-from datapipe.engine.history import mixture_of, recall
+from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError
 from datapipe.index.write import open_index
 from datapipe.stage.base import FieldNames, InputFile, Reader
@@ -51,7 +51,7 @@ class Originals:
     """The documents of an output's inputs.
 
     Args:
-        files: as `memory.Remembered` has them.
+        files: as `RunHistory` has them.
         mixture: the output's, which names the fields.
         earlier: outputs and indexes that the run was held against.
     """
@@ -101,6 +101,6 @@ class Originals:
         """The documents of an earlier run's inputs, where that is an output."""
         try:
             root = Root(url)
-            return Originals(recall(root).files, mixture_of(root))
+            return Originals(read_history(root).files, read_mixture(root))
         except (UserError, FileNotFoundError):  # an index, which does not know where its files are
             return None

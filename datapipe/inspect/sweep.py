@@ -23,10 +23,10 @@ from datapipe import catalogue
 from datapipe.columns import key_halves, numbers, text_lengths
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
-from datapipe.engine.history import mixture_of, recall
+from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import Filter, Rule
 from datapipe.storage import Root
@@ -144,7 +144,7 @@ class _Tagged:
     stage: str
     rules: tuple[Rule, ...]
     swept: int
-    files: tuple[OutputRef, ...]
+    files: tuple[TableFile, ...]
 
     @property
     def rule(self) -> Rule:
@@ -208,11 +208,11 @@ def _first_failed(names: pa.Array, rules: Sequence[Rule]) -> np.ndarray:
 
 def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tuple[list[_Tagged], tuple[str, ...]]:
     """The sources that ran the stage in tag mode, with the rule that is asked for, and those where it dropped."""
-    steps = recall(root).steps
+    steps = read_history(root).steps
     stage, _, wanted = threshold.rpartition(".")
-    if threshold in {use.alias for name in mixture_of(root).sources for use in mixture_of(root).stages_of(name)}:
+    if threshold in {use.alias for name in read_mixture(root).sources for use in read_mixture(root).stages_of(name)}:
         raise UserError(f"--sweep {threshold}: expected a threshold behind the stage, as --sweep {threshold}.OPTION")
-    uses = _uses(mixture_of(root), threshold, stage or threshold, source)
+    uses = _uses(read_mixture(root), threshold, stage or threshold, source)
     built = {name: catalogue.build_stage(use) for name, use in uses.items()}
     filters = {name: one for name, one in built.items() if isinstance(one, Filter)}
     if not filters:
@@ -226,7 +226,7 @@ def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tup
         cleaned = [step for step in steps if step.kind == "map" and step.source == name]
         if not cleaned or not cleaned[-1].records:
             raise UserError(f"{output}: the run has not cleaned all of '{name}' yet. Run the same command again first")
-        files = cleaned[-1].outputs("documents")
+        files = cleaned[-1].outputs("documents", TableFile)
         rules = tuple(filters[name].rules())
         found.append(_Tagged(source=name, stage=stage, rules=rules, swept=swept[name], files=files))
     return found, tuple(name for name in filters if name not in tagging)

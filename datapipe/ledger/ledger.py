@@ -1,9 +1,10 @@
 """The ledger: one record per committed task, and the only thing that makes its outputs exist.
 
-    work/ledger/<fingerprint>.json     outputs, numbers, and a checksum of the record itself
+    work/ledger/FINGERPRINT.json     outputs, numbers, and a checksum of the record itself
 
-A record is written atomically after all its outputs are on disk, so it is there whole or not at all; a torn or edited one
-is no record, and neither is one whose outputs are gone. Committing twice is harmless: the first record stays.
+A record is written atomically after all its outputs are on disk, so it is there whole or not at all. A torn or edited record
+counts as none, and so does a record whose outputs are gone or that another version of datapipe wrote: the task runs again.
+Committing twice is harmless: the first record stays.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from typing import Any
 
 import xxhash
 
+from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import OutputRef, Record, output_from_json, output_to_json
+from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
+from datapipe.plan.work import Record
 from datapipe.storage import Root, sync_file, sync_folder
 
-FOLDER = "work/ledger"
+RECORD_VERSION = 2
+"""Of records. Version 1 had the same outputs as one type with a map of `facts`, and is not read."""
 
-ATTEMPTS = "work/attempts"
-"""Where attempts write, each in a folder of its own. What no record names is rubbish."""
-
-_VERSION = 1
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+/")
+
+
+class RecordVersionError(ValueError):
+    """A whole record of another version of datapipe."""
 
 
 class Ledger:
@@ -37,33 +41,39 @@ class Ledger:
         self._records: dict[str, Record | None] = {}
         self._listed: set[str] = set()
         self._stored: dict[str, Record | None] = {}  # as read, so that sweeping and looking up read each once
+        self._refused: set[str] = set()
+
+    @property
+    def num_refused(self) -> int:
+        """How many of the records read so far another version of datapipe wrote."""
+        return len(self._refused)
 
     def load(self) -> None:
-        """Lists what is there, once; records are read when they are asked for."""
-        names = (path.rpartition("/")[2] for path, _ in self.root.list_files(FOLDER))
+        """Lists the records, once; each is read when it is asked for."""
+        names = (path.rpartition("/")[2] for path, _ in self.root.list_files(LEDGER))
         self._listed = {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
 
     def look_up(self, fingerprint: str) -> Record | None:
         """The committed record of a task whose outputs are all still there, or None."""
         if fingerprint not in self._records:
-            found = self._read(fingerprint) if fingerprint in self._listed else None
-            self._records[fingerprint] = found if found is not None and self._has_outputs(found) else None
+            record = self._read(fingerprint) if fingerprint in self._listed else None
+            self._records[fingerprint] = record if record is not None and self._has_outputs(record) else None
         return self._records[fingerprint]
 
     def commit(self, record: Record) -> Record:
-        """Makes a record durable; where one is there already, that one stays and is returned."""
+        """Makes a record durable; where the task has a record already, that one stays and is returned."""
         known = self.look_up(record.fingerprint)
         if known is not None:
             return known
         if self.root.local is not None:
             self._sync(record)
-        self.root.write_atomic(f"{FOLDER}/{record.fingerprint}.json", record_to_bytes(record))
+        self.root.write_atomic(f"{LEDGER}/{record.fingerprint}.json", record_to_bytes(record))
         self._records[record.fingerprint] = record
         self._listed.add(record.fingerprint)
         return record
 
     def sweep(self) -> int:
-        """Deletes attempts that no record names: what killed runs left. Returns how many files went."""
+        """Deletes the files of attempts that no record names, as killed runs leave them. Returns how many it deleted."""
         with ThreadPoolExecutor(8) as pool:
             records = list(pool.map(self._read, sorted(self._listed)))
         named = {output.path for record in records if record for outputs in record.outputs.values() for output in outputs}
@@ -92,10 +102,12 @@ class Ledger:
 
     def _fetch(self, fingerprint: str) -> Record | None:
         try:
-            content = self.root.read_bytes(f"{FOLDER}/{fingerprint}.json")
+            record = record_from_bytes(self.root.read_bytes(f"{LEDGER}/{fingerprint}.json"))
         except FileNotFoundError:
             return None
-        record = record_from_bytes(content)
+        except RecordVersionError:
+            self._refused.add(fingerprint)
+            return None
         return record if record is not None and record.fingerprint == fingerprint else None
 
 
@@ -103,7 +115,7 @@ def record_to_bytes(record: Record) -> bytes:
     """A record as JSON with its own checksum in the first line."""
     outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
     body: dict[str, Any] = {
-        "version": _VERSION,
+        "version": RECORD_VERSION,
         "step": record.step,
         "fingerprint": record.fingerprint,
         "outputs": outputs,
@@ -114,7 +126,7 @@ def record_to_bytes(record: Record) -> bytes:
 
 
 def record_from_bytes(content: bytes) -> Record | None:
-    """The record, or None where the bytes are torn, edited or of another version."""
+    """The record, or None where the bytes are torn or edited. Raises RecordVersionError."""
     head, _, body = content.partition(b"\n")
     body = body.removesuffix(b"\n")
     try:
@@ -123,10 +135,8 @@ def record_from_bytes(content: bytes) -> Record | None:
         data: Mapping[str, Any] = json.loads(body)
     except (ValueError, KeyError, TypeError):
         return None
-    if data.get("version") != _VERSION:
-        return None
-    outputs: dict[str, tuple[OutputRef, ...]] = {
-        kind: tuple(output_from_json(output) for output in group) for kind, group in data["outputs"].items()
-    }
+    if data.get("version") != RECORD_VERSION:
+        raise RecordVersionError(f"a record of version {data.get('version')}, expected {RECORD_VERSION}")
+    outputs: Outputs = {kind: tuple(output_from_json(output) for output in group) for kind, group in data["outputs"].items()}
     metrics = TaskMetrics.from_json(data["metrics"])
     return Record(step=data["step"], fingerprint=data["fingerprint"], outputs=outputs, metrics=metrics)

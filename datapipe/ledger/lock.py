@@ -1,7 +1,7 @@
-"""One run per output: a second one is refused while the first is alive.
+"""One run per output: a second run is refused while the first is alive.
 
-local          flock on work/lock: the kernel drops it with the process, so nothing is left to clean up
-object store   work/lock.json, a lease that is renewed: after a crash it runs out by itself
+local          flock on work/lock: the kernel releases it with the process, so nothing is left to clean up
+object store   work/lock.json, a lease that the run renews; it expires after a crash
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from datapipe.errors import UserError
+from datapipe.ledger.names import LEASE, LOCK
 from datapipe.storage import Root
 
 LEASE_S = 60.0
@@ -25,7 +26,7 @@ _RENEW_S = 15.0
 
 @contextmanager
 def exclusive(root: Root) -> Iterator[None]:
-    """Holds the output for the time of the block. Raises UserError where another run holds it."""
+    """Holds the output while the block runs. Raises UserError where another run holds it."""
     if root.local is not None:
         with _flock(root):
             yield
@@ -37,14 +38,14 @@ def exclusive(root: Root) -> Iterator[None]:
 @contextmanager
 def _flock(root: Root) -> Iterator[None]:
     assert root.local is not None
-    path = root.local / "work" / "lock"
+    path = root.local / LOCK
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise UserError(
             f"output {root.url} cannot be written: {error.strerror} ({error.filename}). Expected a folder that exists or "
-            f"can be made, with room. Set `output:` in the mixture, or give --output."
+            f"can be made, on a disk with room. Set `output:` in the mixture, or give --output."
         ) from error
     try:
         try:
@@ -69,7 +70,7 @@ def _lease(root: Root) -> Iterator[None]:
     if held is not None and time.time() - held["renewed"] < LEASE_S:
         raise UserError(
             f"{root.url}: another run is using this output (process {held['process']}). Wait for it to end, stop it, or give "
-            f"another --output. If it was killed, its lease runs out within {LEASE_S:.0f} seconds."
+            f"another --output. If it was killed, its lease expires within {LEASE_S:.0f} seconds."
         )
     _write_lease(root, mine)
     seen = _read_lease(root)
@@ -83,7 +84,7 @@ def _lease(root: Root) -> Iterator[None]:
     finally:
         done.set()
         renewing.join()
-        root.delete("work/lock.json")
+        root.delete(LEASE)
 
 
 def _renew(root: Root, mine: str, done: threading.Event) -> None:
@@ -93,11 +94,11 @@ def _renew(root: Root, mine: str, done: threading.Event) -> None:
 
 def _write_lease(root: Root, mine: str) -> None:
     lease = {"holder": mine, "process": f"{os.getpid()} on {socket.gethostname()}", "renewed": time.time()}
-    root.write_atomic("work/lock.json", json.dumps(lease).encode())
+    root.write_atomic(LEASE, json.dumps(lease).encode())
 
 
 def _read_lease(root: Root) -> dict | None:
     try:
-        return json.loads(root.read_bytes("work/lock.json"))
+        return json.loads(root.read_bytes(LEASE))
     except (FileNotFoundError, ValueError):
         return None

@@ -1,8 +1,8 @@
 """The tasks of each kind of step, with their fingerprints. Pure.
 
-Bucket counts come from committed sizes, never from the number of workers, and are in no fingerprint of the tasks that made
-the rows. A task's inputs enter its fingerprint by their checksums, so equal content needs no second run even where the
-tasks that made it differ.
+Bucket counts come from committed sizes, never from the number of workers, and enter no fingerprint of the tasks that wrote the
+rows. Exchange files enter a task's fingerprint by their checksums, so equal content needs no second run even where the tasks
+that wrote it differ.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
-
-import xxhash
+from typing import Literal, cast
 
 from datapipe.config.mixture import Mixture
-from datapipe.plan.fingerprint import fingerprint
+from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.plan.request import PlannedSource
 from datapipe.plan.sampling import sample_fractions
 from datapipe.plan.splits import file_hash
@@ -26,19 +24,19 @@ from datapipe.plan.work import (
     BoundStage,
     Decisions,
     GatherTask,
+    InputSplit,
     MapTask,
     MergeTask,
-    OutputRef,
     PackTask,
     Record,
     ReduceTask,
     SampleTask,
     Tables,
-    Task,
     TokenizeTask,
     TrainTask,
+    fingerprinted,
 )
-from datapipe.stage.base import FieldNames, Split
+from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import Exchange
 
@@ -53,48 +51,39 @@ def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
     return list(zip(borders[:-1], borders[1:])) if count else []
 
 
-def fits_one_task(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
-    """Whether an exchange is done in one call, as `Exchange.at_once_bytes` has it."""
+def fits_one_call(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
+    """Whether an exchange is done in one call; see `Exchange.at_once_bytes`."""
     budget = bucket_bytes if at_once_bytes is None else at_once_bytes
-    return 0 < _weight(tables) <= budget
+    return 0 < _row_bytes(tables) <= budget
 
 
-def _weight(tables: Tables) -> int:
-    return sum(output.weight for files in tables.values() for output in files)
+def _row_bytes(tables: Tables) -> int:
+    return sum(file.row_bytes for files in tables.values() for file in files)
 
 
-def _by_range(tables: Tables, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, dict[str, tuple[OutputRef, ...]]]]:
-    """Ranges of hashes, ascending, each with the files that may have rows of it, in an order that their content gives.
+def _by_range(tables: Tables, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, Tables]]:
+    """Ascending hash ranges, each with the files that may have rows in it, in the order of their checksums.
 
-    Ranges that no file has rows of are left out. Every file is looked at where it begins, ends and lies between, and not in
-    all ranges, of which there are as many as there are files.
+    Ranges without a file are left out. One sweep opens each file where it begins and closes it where it ends, because there
+    are as many ranges as files.
     """
-    ahead = {name: sorted((one for one in files if one.rows), key=_first, reverse=True) for name, files in tables.items()}
-    here: dict[str, list[OutputRef]] = {name: [] for name in tables}
+    ahead = {name: sorted((file for file in files if file.rows), key=_first, reverse=True) for name, files in tables.items()}
+    overlapping: dict[str, list[ExchangeFile]] = {name: [] for name in tables}
     for start, stop in ranges:
         for name, files in ahead.items():
-            while files and _first(files[-1]) < stop:
-                here[name].append(files.pop())
-            here[name] = [one for one in here[name] if _last(one) >= start]
-        if any(here.values()):
-            yield start, stop, {name: tuple(sorted(files, key=lambda one: one.checksum)) for name, files in here.items()}
+            while files and files[-1].first < stop:
+                overlapping[name].append(files.pop())
+            overlapping[name] = [file for file in overlapping[name] if file.last >= start]
+        if any(overlapping.values()):
+            yield start, stop, {name: tuple(sorted(files, key=_checksum)) for name, files in overlapping.items()}
 
 
-def _first(output: OutputRef) -> int:
-    return int((output.facts or {})["first"])
+def _first(file: ExchangeFile) -> int:
+    return file.first
 
 
-def _last(output: OutputRef) -> int:
-    return int((output.facts or {})["last"])
-
-
-def _table_checksums(tables: Tables) -> dict[str, list[str]]:
-    return {name: _checksums(files) for name, files in sorted(tables.items())}
-
-
-def _checksums(outputs: Iterable[OutputRef]) -> list[str]:
-    """What identifies a set of exchanged files: reducers sort, so the order of the files is no part of it."""
-    return sorted(output.checksum + (" settled" if output.is_reference else "") for output in outputs)
+def _checksum(file: ExchangeFile) -> str:
+    return file.checksum
 
 
 class Expander:
@@ -103,15 +92,9 @@ class Expander:
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
 
-    def common(self, step: str, source: str, kind: str, uses: Sequence[str], **parts: Any) -> dict[str, Any]:
-        """The fields every task has. `uses` names what runs in it, for the resources it asks for."""
-        return {
-            "step": step,
-            "source": source,
-            "seed": self.mixture.seed,
-            "fingerprint": fingerprint(kind, seed=self.mixture.seed, source=source, **parts),
-            "resources": self.mixture.execution.resources_for(uses),
-        }
+    def resources(self, *names: str) -> tuple[tuple[str, float], ...]:
+        """What a task asks for that runs the stages of these names."""
+        return self.mixture.execution.resources_for(names)
 
     # -------------------------------------------------------------------------------------------------- cleaning
 
@@ -123,31 +106,32 @@ class Expander:
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
         limit: int | None,
-    ) -> Sequence[Task]:
+    ) -> list[MapTask]:
+        """One task per group of splits; a limited run reads everything in one task."""
         source = self.mixture.sources[name]
-        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
-        groups = planned.groups
-        if limit is not None:
-            groups = (tuple(split for group in groups for split in group),)
-        options: dict[str, Any] = {"fields": [fields.text, fields.id, list(fields.keep)], "limit": limit} | _stage_parts(
-            stages, emit
-        )
-        place = self.source_place(name, emit)
-        if place is not None:
-            options["source_place"] = place
-        uses = _names(stages, emit)
         return [
-            MapTask(
-                **self.common(step, name, "map", uses, splits=[_split_parts(split, planned) for split in group], **options),
-                splits=group,
-                readers=tuple(planned.readers[split.file.path] for split in group),
-                fields=fields,
-                limit=limit,
-                stages=stages,
-                emit=emit,
-                source_place=place,
+            fingerprinted(
+                MapTask(
+                    step=step,
+                    source=name,
+                    seed=self.mixture.seed,
+                    resources=self.resources(*_names(stages, emit)),
+                    inputs=tuple(
+                        InputSplit(
+                            split=split,
+                            reader=planned.readers[split.file.path],
+                            reader_digest=planned.reader_digests[split.file.path],
+                        )
+                        for split in group
+                    ),
+                    fields=FieldNames(text=source.text, id=source.id, keep=source.keep),
+                    limit=limit,
+                    stages=stages,
+                    emit=emit,
+                    source_place=self.source_place(name, emit),
+                )
             )
-            for group in groups
+            for group in (planned.groups if limit is None else (planned.splits,))
         ]
 
     def later_tasks(
@@ -159,55 +143,48 @@ class Expander:
         decisions: Decisions,
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
-    ) -> Sequence[Task]:
-        """One task for each of the step before; it is given the verdicts on documents of its own input files alone."""
-        groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # with a limit one task reads all
-        place = self.source_place(name, emit)
-        placed = {} if place is None else {"source_place": place}
-        tasks: list[Task] = []
+    ) -> list[MapTask]:
+        """One task per task of the step before, with the decisions on documents of its own input files alone."""
+        groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # a limited run has one task
+        tasks: list[MapTask] = []
         for splits, record in zip(groups, before, strict=True):
             hashes = {file_hash(name, split.file.path) for split in splits}
-            own = replace(decisions, tables=_of_files(decisions.tables, hashes))
-            judged: dict[str, Any] = {
-                "name": own.name,
-                "rule": own.rule,
-                "tables": _table_checksums(own.tables),
-                "size_column": own.size_column,
-                "cluster_column": own.cluster_column,
-                "removed_share": own.removed_share,
-            }
-            options: dict[str, Any] = {"decisions": judged} | _stage_parts(stages, emit) | placed
-            tasks.append(
-                MapTask(
-                    **self.common(step, name, "map", _names(stages, emit), before=record.fingerprint, **options),
-                    documents=record.of("documents"),
-                    decisions=own,
-                    stages=stages,
-                    emit=emit,
-                    source_place=place,
-                )
+            task = MapTask(
+                step=step,
+                source=name,
+                seed=self.mixture.seed,
+                resources=self.resources(*_names(stages, emit)),
+                before=record.fingerprint,
+                documents=record.of("documents", TableFile),
+                decisions=replace(decisions, tables=_of_files(decisions.tables, hashes)),
+                stages=stages,
+                emit=emit,
+                source_place=self.source_place(name, emit),
             )
+            tasks.append(fingerprinted(task))
         return tasks
 
     def source_place(self, name: str, emit: BoundStage | None) -> int | None:
-        """The place of a source in the order that the global stage goes by, past its end where it is not named."""
+        """The position of a source in the order of the global stage, past its end where the order does not name it."""
         order = cast(Global, emit.stage).source_order() if emit is not None else None
         if order is None:
             return None
         order = order or tuple(self.mixture.sources)
         return order.index(name) if name in order else len(order)
 
-    def reduce_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> Sequence[Task]:
-        """One task per range of hashes of a round, or one for everything where that fits."""
+    # -------------------------------------------------------------------------------------------------- global stages
+
+    def reduce_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> list[ReduceTask]:
+        """One task per hash range of a round, or one for everything where that fits."""
         bucket_bytes = self.mixture.execution.bucket_bytes
-        at_once = fits_one_task(tables, exchange.at_once_bytes, bucket_bytes)
-        ranges = hash_ranges(_weight(tables), _weight(tables) if at_once else bucket_bytes)
-        tasks: list[Task] = []
-        for start, stop, own in _by_range(tables, ranges):
-            parts: dict[str, Any] = {"stage": stage.digest, "exchange": exchange.name, "tables": _table_checksums(own)}
-            tasks.append(
+        at_once = fits_one_call(tables, exchange.at_once_bytes, bucket_bytes)
+        ranges = hash_ranges(_row_bytes(tables), _row_bytes(tables) if at_once else bucket_bytes)
+        return [
+            fingerprinted(
                 ReduceTask(
-                    **self.common(step, "", "reduce", [stage.name], **parts, range=[start, stop], at_once=at_once),
+                    step=step,
+                    seed=self.mixture.seed,
+                    resources=self.resources(stage.name),
                     stage=stage,
                     exchange=exchange.name,
                     tables=own,
@@ -217,39 +194,45 @@ class Expander:
                     at_once=at_once,
                 )
             )
-        return tasks
+            for start, stop, own in _by_range(tables, ranges)
+        ]
 
-    def is_met_in_one_task(self, tables: Tables, exchange: Exchange | None = None) -> bool:
-        """Whether an exchange, or the gathering of verdicts, reads all rows in one task, so that no block is read twice."""
+    def is_reduced_in_one_task(self, tables: Tables, exchange: Exchange | None = None) -> bool:
+        """Whether one task reads all rows of an exchange, or of the final tables (None), so that no block is read twice."""
         bucket_bytes = self.mixture.execution.bucket_bytes
         at_once_bytes = 0 if exchange is None else exchange.at_once_bytes
-        return _weight(tables) <= bucket_bytes or fits_one_task(tables, at_once_bytes, bucket_bytes)
+        return _row_bytes(tables) <= bucket_bytes or fits_one_call(tables, at_once_bytes, bucket_bytes)
 
-    def merge_tasks(self, step: str, stage: BoundStage, table: str, files: Sequence[OutputRef]) -> Sequence[Task]:
-        """One task per range of hashes of files that are merged with each other."""
+    def merge_tasks(self, step: str, stage: BoundStage, table: str, files: Sequence[ExchangeFile]) -> list[MergeTask]:
+        """One task per hash range of files that are merged with each other."""
         bucket_bytes = self.mixture.execution.bucket_bytes
         tables = {table: tuple(files)}
         return [
-            MergeTask(
-                **self.common(step, "", "merge", [stage.name], tables=_table_checksums(own), range=[start, stop]),
-                stage=stage,
-                table=table,
-                files=own[table],
-                start=start,
-                stop=stop,
-                limit_bytes=bucket_bytes + bucket_bytes // 4,
+            fingerprinted(
+                MergeTask(
+                    step=step,
+                    seed=self.mixture.seed,
+                    resources=self.resources(stage.name),
+                    stage=stage,
+                    table=table,
+                    files=own[table],
+                    start=start,
+                    stop=stop,
+                    limit_bytes=bucket_bytes + bucket_bytes // 4,
+                )
             )
-            for start, stop, own in _by_range(tables, hash_ranges(_weight(tables), bucket_bytes))
+            for start, stop, own in _by_range(tables, hash_ranges(_row_bytes(tables), bucket_bytes))
         ]
 
-    def gather_tasks(self, step: str, stage: BoundStage, tables: Tables) -> Sequence[Task]:
-        """The verdicts by document; one task per range of the first halves of keys."""
+    def gather_tasks(self, step: str, stage: BoundStage, tables: Tables) -> list[GatherTask]:
+        """The decisions sorted by document; one task per range of the first halves of keys."""
         bucket_bytes = self.mixture.execution.bucket_bytes
-        tasks: list[Task] = []
-        for start, stop, own in _by_range(tables, hash_ranges(_weight(tables), bucket_bytes)):
-            tasks.append(
+        return [
+            fingerprinted(
                 GatherTask(
-                    **self.common(step, "", "gather", [stage.name], tables=_table_checksums(own), range=[start, stop]),
+                    step=step,
+                    seed=self.mixture.seed,
+                    resources=self.resources(stage.name),
                     stage=stage,
                     tables=own,
                     start=start,
@@ -257,7 +240,8 @@ class Expander:
                     limit_bytes=bucket_bytes,
                 )
             )
-        return tasks
+            for start, stop, own in _by_range(tables, hash_ranges(_row_bytes(tables), bucket_bytes))
+        ]
 
     # -------------------------------------------------------------------------------------------------- tokens
 
@@ -267,108 +251,108 @@ class Expander:
         shares = shares_of(self.mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept_bytes.items()})
         return sample_fractions(kept_bytes, shares, train.sample_bytes, self.mixture.validation)
 
-    def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], fraction: float) -> Sequence[Task]:
-        options: dict[str, Any] = {"fraction": fraction, "validation": self.mixture.validation}
+    def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], fraction: float) -> list[SampleTask]:
         return [
-            SampleTask(
-                **self.common(step, name, "sample", [], before=record.fingerprint, **options),
-                documents=record.of("documents"),
-                **options,
+            fingerprinted(
+                SampleTask(
+                    step=step,
+                    source=name,
+                    seed=self.mixture.seed,
+                    resources=self.resources(),
+                    before=record.fingerprint,
+                    documents=record.of("documents", TableFile),
+                    fraction=fraction,
+                    validation=self.mixture.validation,
+                )
             )
             for record in cleaned
         ]
 
-    def train_task(self, step: str, samples: Sequence[OutputRef]) -> Sequence[Task]:
+    def train_task(self, step: str, samples: Sequence[TableFile]) -> TrainTask:
         train = self.mixture.tokenizer.train
         assert train is not None
-        options: dict[str, Any] = {"vocab_size": train.vocab_size, "pattern": train.pattern, "eos": train.eos}
-        inputs = [output.checksum for output in samples]
-        return [
-            TrainTask(**self.common(step, "", "train", [step], samples=inputs, **options), samples=tuple(samples), **options)
-        ]
+        return fingerprinted(
+            TrainTask(
+                step=step,
+                seed=self.mixture.seed,
+                resources=self.resources(step),
+                samples=tuple(samples),
+                vocab_size=train.vocab_size,
+                pattern=train.pattern,
+                eos=train.eos,
+            )
+        )
 
-    def load_task(self, step: str, content: bytes) -> Sequence[Task]:
-        eos = self.mixture.tokenizer.eos
-        digest = xxhash.xxh3_128_hexdigest(content)
-        return [TrainTask(**self.common(step, "", "train", [], content=digest, eos=eos), content=content, eos=eos)]
+    def load_task(self, step: str, content: bytes) -> TrainTask:
+        eos, seed = self.mixture.tokenizer.eos, self.mixture.seed
+        return fingerprinted(TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=eos))
 
-    def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: OutputRef) -> Sequence[Task]:
+    def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: TokenizerFile) -> list[TokenizeTask]:
         strata = self.mixture.sources[name].strata
-        cut = None if strata is None else (strata.by, strata.bounds)
-        options: dict[str, Any] = {"validation": self.mixture.validation, "strata": cut}
-        eos = cast("str | None", (tokenizer.facts or {}).get("eos_token"))
-        known: dict[str, Any] = {**options, "tokenizer": tokenizer.checksum}
         return [
-            TokenizeTask(
-                **self.common(step, name, "tokenize", ["tokenize"], before=record.fingerprint, **known),
-                documents=record.of("documents"),
-                tokenizer=tokenizer,
-                eos=eos,
-                **options,
+            fingerprinted(
+                TokenizeTask(
+                    step=step,
+                    source=name,
+                    seed=self.mixture.seed,
+                    resources=self.resources("tokenize"),
+                    before=record.fingerprint,
+                    documents=record.of("documents", TableFile),
+                    tokenizer=tokenizer,
+                    eos=tokenizer.eos_token,
+                    validation=self.mixture.validation,
+                    strata=None if strata is None else (strata.by, strata.bounds),
+                )
             )
             for record in cleaned
         ]
 
     def pack_tasks(
-        self, step: str, name: str, rows: Mapping[Part, Sequence[OutputRef]], tokenizer: OutputRef, sequence_length: int
-    ) -> Sequence[Task]:
-        """One task per range of hashes of each part; a range is about one shard of `target_bytes`."""
-        mixture, facts = self.mixture, tokenizer.facts or {}
-        options: dict[str, Any] = {
-            "tokenizer_fingerprint": str(facts["fingerprint"]),
-            "vocab_size": int(facts["vocab_size"]),
-            "eos_id": int(facts["eos_id"]),
-            "sequence_length": sequence_length,
-            "method": mixture.pack.method,
-            "pool_documents": mixture.pack.pool_documents,
-            "min_piece": mixture.pack.min_piece,
-            "format": mixture.shards.format,
-            "target_bytes": mixture.shards.target_bytes,
-        }
-        tasks: list[PackTask] = []
-        for (split, stratum), outputs in rows.items():
-            files, inputs = tuple(outputs), _checksums(outputs)
-            ranges = hash_ranges(sum(output.weight for output in files), mixture.shards.target_bytes)
-            tasks += [
+        self, step: str, name: str, rows: Mapping[Part, Sequence[ExchangeFile]], tokenizer: TokenizerFile, sequence_length: int
+    ) -> list[PackTask]:
+        """One task per hash range of each part; a range is about one shard of `target_bytes`."""
+        mixture = self.mixture
+        return [
+            fingerprinted(
                 PackTask(
-                    **self.common(
-                        step, name, "pack", ["pack"], files=inputs, range=[start, stop], split=split, stratum=stratum, **options
-                    ),
-                    files=files,
+                    step=step,
+                    source=name,
+                    seed=mixture.seed,
+                    resources=self.resources("pack"),
+                    files=tuple(files),
                     start=start,
                     stop=stop,
                     bucket=bucket,
                     split=split,
                     stratum=stratum,
-                    **options,
+                    tokenizer_fingerprint=tokenizer.fingerprint,
+                    vocab_size=tokenizer.vocab_size,
+                    eos_id=tokenizer.eos_id,
+                    sequence_length=sequence_length,
+                    method=mixture.pack.method,
+                    pool_documents=mixture.pack.pool_documents,
+                    min_piece=mixture.pack.min_piece,
+                    format=mixture.shards.format,
+                    target_bytes=mixture.shards.target_bytes,
                 )
-                for bucket, (start, stop) in enumerate(ranges)
-            ]
-        return tasks
+            )
+            for (split, stratum), files in rows.items()
+            for bucket, (start, stop) in enumerate(
+                hash_ranges(sum(file.row_bytes for file in files), mixture.shards.target_bytes)
+            )
+        ]
 
 
 def _of_files(tables: Tables, hashes: Collection[int]) -> Tables:
     """The files that may have rows about documents of these input files."""
     listed = sorted(hashes)
 
-    def is_own(output: OutputRef) -> bool:
-        at = bisect_left(listed, _first(output))
-        return at < len(listed) and listed[at] <= _last(output)
+    def overlaps(file: ExchangeFile) -> bool:
+        number = bisect_left(listed, file.first)
+        return number < len(listed) and listed[number] <= file.last
 
-    return {name: tuple(output for output in files if output.rows and is_own(output)) for name, files in tables.items()}
+    return {name: tuple(file for file in files if file.rows and overlaps(file)) for name, files in tables.items()}
 
 
 def _names(stages: Sequence[BoundStage], emit: BoundStage | None) -> list[str]:
     return [stage.name for stage in (*stages, *([emit] if emit else []))]
-
-
-def _stage_parts(stages: Sequence[BoundStage], emit: BoundStage | None) -> dict[str, Any]:
-    return {
-        "stages": [[stage.name, stage.digest] for stage in stages],
-        "emit": None if emit is None else [emit.name, emit.emit_digest],
-    }
-
-
-def _split_parts(split: Split, planned: PlannedSource) -> list[Any]:
-    file = split.file
-    return [planned.reader_digests[file.path], file.path, file.num_bytes, file.stamp, split.start, split.stop]

@@ -1,14 +1,14 @@
-"""How many sorted runs a bucket reads of, and which files are merged so that there are fewer. Pure.
+"""Counts the sorted runs that a bucket reads, and chooses files to merge where there are too many. Pure.
 
-    files of a table ─▶ more runs at a hash than `MOST_RUNS`? ─▶ groups by their content ─▶ one run each ─▶ still more? ─▶ …
+    files of a table ─▶ more runs at a hash than `MOST_RUNS`? ─▶ groups by content ─▶ one run each ─▶ still more? ─▶ …
 
-A bucket reads at least one block, about 1 MiB, of every sorted run that its hashes may be in, so that every bucket pays for
-every run, and reading grows with the square of the corpus. Files that were merged are in order, and pay as one run.
+A bucket reads at least one block, about 1 MiB, of every sorted run that may hold its hashes. So every bucket pays for every
+run, and reading grows with the square of the corpus. A merged file counts as one run.
 
-Every file has a place: a hash of its checksum. A group is the files whose places have their first bits in common: all of them,
-or where these have too many runs those that begin with 0 and those that begin with 1, and so on. What comes of a group has one
-place, made of these bits. So a file more changes the group that it falls into and no other, as long as the number of runs stays
-below the next power of four; and on the next level it changes one group again.
+Every file has a group key: a hash of its checksum. Files are grouped by the first bits of their keys: all of them together, or,
+where these have too many runs, those that begin with 0 and those that begin with 1, and so on. A merged group gets a key made
+of these bits. So an added file changes the group that it falls into and no other, as long as the number of runs stays below the
+next power of four; on the next level it changes one group again.
 """
 
 from __future__ import annotations
@@ -19,59 +19,64 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import ExchangeFile
 
 MOST_RUNS = 256
-"""That a bucket reads of. A block of each is 256 MiB, as much as a bucket itself has by default. Where a merge pays depends on
-what is scarce: a run costs a bucket four requests (end, index, schema, block), a block of 1 MiB, and 0.5 to 1 ms of a core; a
-merge reads and writes the bucket once more, at 100 MB/s (measured). So requests of an object store are fewer from here on,
-bytes from about 770 runs, and core time from about 2,500."""
+"""Sorted runs that a bucket reads at most. A block of each is 256 MiB, the default size of a bucket itself.
+
+A run costs a bucket four requests (end, index, schema, block), a block of 1 MiB, and 0.5 to 1 ms of a core. A merge reads and
+writes the bucket once more. Measured, merging pays:
+
+    in requests to an object store    from 256 runs
+    in bytes                          from about 770
+    in core time                      from about 2,500
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
-    """A file and its place, 64 bits; those of one place follow each other, or have the same content."""
+class KeyedFile:
+    """A file and its 64-bit group key. Files of one key follow each other by hash, or have the same content."""
 
-    place: int
-    file: OutputRef
+    group_key: int
+    file: ExchangeFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Files that are merged, and the place of what comes of them."""
+    """Files that are merged, and the group key of the merged files."""
 
-    place: int
-    files: tuple[OutputRef, ...]
-
-
-def placed(files: Sequence[OutputRef]) -> list[Placed]:
-    """Files that were not merged yet."""
-    return [Placed(place=_hash(one.checksum), file=one) for one in files]
+    group_key: int
+    files: tuple[ExchangeFile, ...]
 
 
-def fan_in(files: Sequence[OutputRef]) -> int:
-    """The most sorted runs that a hash may be in: into so many lanes files can be put that none in a lane overlap."""
+def with_group_keys(files: Sequence[ExchangeFile]) -> list[KeyedFile]:
+    """Files that no merge wrote, with their group keys."""
+    return [KeyedFile(group_key=_hash(file.checksum), file=file) for file in files]
+
+
+def fan_in(files: Sequence[ExchangeFile]) -> int:
+    """The most sorted runs that one hash may be in: the fewest lanes such that the files of each lane do not overlap."""
     return _fan_in(_ends(files))
 
 
-def merge_groups(files: Sequence[Placed]) -> tuple[list[Group], list[Placed]]:
-    """The groups that are merged, and the files that stay as they are, since they overlap with none of their group.
+def merge_groups(files: Sequence[KeyedFile]) -> tuple[list[Group], list[KeyedFile]]:
+    """The groups to merge, and the files that stay, since they overlap with no file of their group.
 
-    Where a group has the root of all runs, merging it costs about as many blocks as what comes of it, and the two together are
-    the fewest. Sizes are powers of two, so that they change seldom; no group has more than `MOST_RUNS`, one file apart.
+    A group has about the square root of all runs: then reading the groups and reading the merged files take the fewest blocks
+    together. Sizes are powers of two, so that they change seldom; a group exceeds `MOST_RUNS` only if it is a single file.
     """
-    ends, places = _ends([one.file for one in files]), np.array([one.place for one in files], np.uint64)
+    ends, keys = _ends([file.file for file in files]), np.array([file.group_key for file in files], np.uint64)
     root = 1 << ((_fan_in(ends) - 1).bit_length() + 1) // 2
-    order = np.argsort(places, kind="stable")
+    order = np.argsort(keys, kind="stable")
     groups: list[Group] = []
-    left: list[Placed] = []
-    for start, stop, bit in _parts(places[order], ends[:, order], 63, min(root, MOST_RUNS)):
+    left: list[KeyedFile] = []
+    for start, stop, bit in _parts(keys[order], ends[:, order], 63, min(root, MOST_RUNS)):
         part = order[start:stop]
         if _fan_in(ends[:, part]) > 1:
-            place = _hash(f"{bit} {files[part[0]].place >> (bit + 1)}")
-            groups.append(Group(place=place, files=tuple(files[at].file for at in part)))
+            key = _hash(f"{bit} {files[part[0]].group_key >> (bit + 1)}")
+            groups.append(Group(group_key=key, files=tuple(files[number].file for number in part)))
         else:
-            left += [files[at] for at in part]
+            left += [files[number] for number in part]
     return groups, left
 
 
@@ -79,10 +84,10 @@ def _hash(text: str) -> int:
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
-def _ends(files: Sequence[OutputRef]) -> np.ndarray:
+def _ends(files: Sequence[ExchangeFile]) -> np.ndarray:
     """(3, num_files) uint64: the first hash, the last, and the number of sorted runs."""
-    facts = [one.facts or {} for one in files]
-    return np.array([[int(one[name]) for one in facts] for name in ("first", "last", "runs")], np.uint64)
+    ends = [(file.first, file.last, file.runs) for file in files]
+    return np.array(ends, np.uint64).reshape(-1, 3).T
 
 
 def _fan_in(ends: np.ndarray) -> int:
@@ -93,17 +98,17 @@ def _fan_in(ends: np.ndarray) -> int:
     return int((begun - ended[np.searchsorted(lasts[by_last], firsts[by_first], "left")]).max(initial=0))
 
 
-def _parts(places: np.ndarray, ends: np.ndarray, bit: int, limit: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Ranges of the sorted places that have their bits above one in common, and that bit: as few as have at most so many runs.
+def _parts(keys: np.ndarray, ends: np.ndarray, bit: int, limit: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at most `limit` runs each.
 
     Args:
-        places: (num_files,) uint64, all bits above `bit` the same; ends likewise.
+        keys: (num_files,) uint64, all bits above `bit` the same; ends likewise.
         start: of the range that they are.
     """
-    if bit < 0 or len(places) == 1 or _fan_in(ends) <= limit:
-        yield start, start + len(places), bit
+    if bit < 0 or len(keys) == 1 or _fan_in(ends) <= limit:
+        yield start, start + len(keys), bit
         return
-    half = int(np.count_nonzero(places >> np.uint64(bit) & np.uint64(1) == 0))
+    half = int(np.count_nonzero(keys >> np.uint64(bit) & np.uint64(1) == 0))
     for part in (slice(0, half), slice(half, None)):
-        if len(places[part]):
-            yield from _parts(places[part], ends[:, part], bit - 1, limit, start + (part.start or 0))
+        if len(keys[part]):
+            yield from _parts(keys[part], ends[:, part], bit - 1, limit, start + (part.start or 0))

@@ -3,10 +3,10 @@
     web:   normalize.unicode  filter.language │ dedup.exact │  │ dedup.minhash │ redact.pii
            └── segment 0 ───────────────────┘               1                  └ segment 2
     code:                                     │ dedup.exact │  redact.pii
-           segment 0 (nothing but reading)                    segment 1
+           segment 0 (only reads)                             segment 1
 
-A global stage runs once over all sources that name it with equal options. Sources must meet their common global stages in
-one order; otherwise each would wait for the other.
+A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
+the same order; otherwise each would wait for the other.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from datapipe.stage.global_stage import Global
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GlobalStep:
-    """A global stage and the sources that meet in it.
+    """A global stage and the sources whose documents it compares.
 
     Attributes:
-        id: its name in the run; with a piece of its digest where two have the same name and differ in options.
+        id: its name in the run; with the first digits of its digest where two have the same name and other options.
         sources: each with the number of the segment that emits into it, in the mixture's order.
     """
 
@@ -36,7 +36,7 @@ class GlobalStep:
 
     @property
     def rule(self) -> str:
-        """The reason of its drops, after its name."""
+        """The rule of its drops: the reason is STAGE:RULE."""
         return cast(Global, self.stage.stage).rule
 
 
@@ -46,9 +46,9 @@ class Pipeline:
 
     Attributes:
         segments: by source; segment i ends where global stage i of that source begins.
-        meetings: in an order in which they can run.
-        after: by source, the meeting that ends each segment; None for the last.
-        judges: by source, the stages that meet there, with the limits that the source sets itself.
+        global_steps: each after the global steps that it needs.
+        after: by source, the global step that ends each segment; None for the last.
+        global_stages: by source, in order, with the limits that the source sets itself.
     """
 
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
@@ -56,27 +56,36 @@ class Pipeline:
     after: Mapping[str, tuple[GlobalStep | None, ...]]
     global_stages: Mapping[str, tuple[Global, ...]]
 
+    def map_step(self, source: str, number: int) -> str:
+        """The id of the step that runs a segment: `web/read` for the first, `web/apply-dedup.exact` for one that applies the
+        decisions of a global stage."""
+        if number == 0:
+            return f"{source}/read"
+        before = self.after[source][number - 1]
+        assert before is not None
+        return f"{source}/apply-{before.id}"
+
 
 def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
-    """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting order."""
+    """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting orders."""
     segments = {source: _segments(listed) for source, listed in stages.items()}
-    globals_of = {source: [one for one in listed if isinstance(one.stage, Global)] for source, listed in stages.items()}
-    global_steps = {one.id: one for one in _global_steps(globals_of)}
-    by_identity = {(one.stage.name, one.stage.digest): one for one in global_steps.values()}
-    orders = {source: [by_identity[g.name, g.digest].id for g in listed] for source, listed in globals_of.items()}
-    after = {source: (*(global_steps[one] for one in order), None) for source, order in orders.items()}
-    ordered = tuple(global_steps[one] for one in _order(orders))
-    global_stages = {source: tuple(cast(Global, one.stage) for one in listed) for source, listed in globals_of.items()}
+    globals_of = {source: [bound for bound in listed if isinstance(bound.stage, Global)] for source, listed in stages.items()}
+    global_steps = {step.id: step for step in _global_steps(globals_of)}
+    by_identity = {(step.stage.name, step.stage.digest): step for step in global_steps.values()}
+    orders = {source: [by_identity[bound.name, bound.digest].id for bound in listed] for source, listed in globals_of.items()}
+    after = {source: (*(global_steps[step_id] for step_id in order), None) for source, order in orders.items()}
+    ordered = tuple(global_steps[step_id] for step_id in _order(orders))
+    global_stages = {source: tuple(cast(Global, bound.stage) for bound in listed) for source, listed in globals_of.items()}
     return Pipeline(segments=segments, global_steps=ordered, after=after, global_stages=global_stages)
 
 
 def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
     segments: list[list[BoundStage]] = [[]]
-    for one in listed:
-        if isinstance(one.stage, Global):
+    for bound in listed:
+        if isinstance(bound.stage, Global):
             segments.append([])
         else:
-            segments[-1].append(one)
+            segments[-1].append(bound)
     return tuple(tuple(segment) for segment in segments)
 
 
@@ -84,9 +93,9 @@ def _global_steps(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[Global
     members: dict[tuple[str, str], list[tuple[str, int]]] = {}
     stages: dict[tuple[str, str], BoundStage] = {}
     for source, listed in globals_of.items():
-        for number, one in enumerate(listed):
-            members.setdefault((one.name, one.digest), []).append((source, number))
-            stages[one.name, one.digest] = one
+        for number, bound in enumerate(listed):
+            members.setdefault((bound.name, bound.digest), []).append((source, number))
+            stages[bound.name, bound.digest] = bound
     names = [name for name, _ in members]
     return [
         GlobalStep(
@@ -101,8 +110,8 @@ def _global_steps(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[Global
 def _order(orders: Mapping[str, Sequence[str]]) -> list[str]:
     graph: TopologicalSorter[str] = TopologicalSorter()
     for order in orders.values():
-        for before, one in zip([None, *order], order):
-            graph.add(one, *([before] if before is not None else []))
+        for before, step_id in zip([None, *order], order):
+            graph.add(step_id, *([before] if before is not None else []))
     try:
         return list(graph.static_order())
     except CycleError as error:

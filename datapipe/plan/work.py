@@ -1,60 +1,66 @@
-"""The records that travel: what a worker is told to do, and what it says it has done.
+"""The records that travel: what a worker is told to do, and what it reports back.
 
-    map        splits of input, or documents of the step before  ->  documents, drops, quarantine, rows to exchange
-    meet       a range of hashes of the tables of an exchange    ->  rows of its outputs
-    merge      a range of hashes of some files of a table          ->  the same rows in one sorted run
-    gather     a range of document keys of the final tables      ->  drops, cuts and sizes, one file of each
-    sample     documents                                         ->  a deterministic part of their text
-    train      samples                                           ->  tokenizer.json
-    tokenize   documents                                         ->  token rows to exchange: of each stratum, and held out
-    pack       a range of hashes of the token rows               ->  shards
+    map        splits of input, or documents of the step before   ─▶  documents, drops, quarantine, rows to exchange
+    reduce     a hash range of the tables of an exchange          ─▶  tables of rows
+    merge      a hash range of some files of a table              ─▶  the same rows in one sorted run
+    gather     a range of document keys of the final tables       ─▶  drops, cuts and sizes, one file of each
+    sample     documents                                          ─▶  a keyed sample of their text
+    train      samples                                            ─▶  tokenizer.json
+    tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
+    pack       a hash range of the token rows                     ─▶  shards
 
-Every task is picklable, names its inputs by content, and writes only under a folder of its own.
+Every task is picklable, names its inputs by content, and writes only under a folder of its own. Each field declares how it
+enters the fingerprint of its task: as it is, as what `entering(…)` makes of it, or not at all (`LEFT_OUT`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+import xxhash
 
 from datapipe.metrics import TaskMetrics
+from datapipe.plan.fingerprint import fingerprint as fingerprint_of
+from datapipe.plan.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile, files_of_type
 from datapipe.stage.base import FieldNames, Filter, Map, Reader, Split
 from datapipe.stage.global_stage import Global
 
 HASH_SPACE = 1 << 64
 
+REACHES = ()  # look-ups by name are of the fields of tasks
+
 
 def train_rows(stratum: int | None) -> str:
-    """The kind of output that token rows to train on are, of one stratum or of a source without any."""
+    """The kind of output that holds token rows to train on: of one stratum, or of a source without strata."""
     return "train" if stratum is None else f"train-stratum-{stratum:02d}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputRef:
-    """A committed file: where it is (relative to OUTPUT), and what is in it.
+# ------------------------------------------------------------------------------------------ what enters a fingerprint
 
-    Attributes:
-        rows: documents, rows to exchange or sequences, as the file's kind has it.
-        bytes: as stored.
-        weight: bytes before compression, or tokens × width: what bucket counts are reckoned from.
-        facts: the few more things the next step must know, such as the end-of-text id of a tokenizer. Of rows to exchange the
-            `first` and the `last` hash, and how many sorted `runs` they lie in.
-        url: where it is instead, of an earlier run's rows that documents are held against; never of an output.
-    """
+_ENTERS = "enters"
 
-    path: str
-    rows: int
-    bytes: int
-    weight: int
-    checksum: str
-    facts: Mapping[str, int | str] | None = None
-    url: str = ""
 
-    @property
-    def is_reference(self) -> bool:
-        """Whether its rows are about documents that an earlier run has judged."""
-        return bool(self.url)
+def entering(part: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Metadata of a field of which `part(value)`, plain JSON, enters the fingerprint."""
+    return {_ENTERS: part}
+
+
+LEFT_OUT: Mapping[str, Any] = {_ENTERS: None}
+"""Metadata of a field that the outputs do not depend on, or that follows from other fields."""
+
+
+def _checksums(files: Iterable[ExchangeFile]) -> list[str]:
+    """What identifies a set of exchange files. Their readers sort, so the order of the files is no part of it."""
+    return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
+
+
+def _table_checksums(tables: Tables) -> dict[str, list[str]]:
+    return {name: _checksums(files) for name, files in sorted(tables.items())}
+
+
+# ------------------------------------------------------------------------------------------ parts of tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +68,7 @@ class BoundStage:
     """A stage under the name it has in this run, with the digest of its code and options.
 
     Attributes:
-        emit_digest: of a global stage, the same without the options that `emit` does not look at.
+        emit_digest: of a global stage: the digest without the options that `emit` does not read.
         segmentations: members of `DocumentBatch` that the digest covers; None where they are not known.
     """
 
@@ -73,17 +79,32 @@ class BoundStage:
     segmentations: frozenset[str] | None = None
 
 
-Tables = Mapping[str, tuple[OutputRef, ...]]
-"""Exchange files by the table that their rows are of."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSplit:
+    """A split, its reader, and the digest of the reader's code and options."""
+
+    split: Split
+    reader: Reader
+    reader_digest: str
+
+    def identity(self) -> list[Any]:
+        file = self.split.file
+        return [self.reader_digest, file.path, file.num_bytes, file.stamp, self.split.start, self.split.stop]
+
+
+Tables = Mapping[str, tuple[ExchangeFile, ...]]
+"""Exchange files by the table that their rows belong to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions:
-    """The verdicts of a global stage on the documents of a task, and the reason they give.
+    """The decisions of a global stage on the documents of a task.
 
     Attributes:
-        tables: "drops", "cuts" and "sizes", those that the stage makes, as far as there are rows for files of the task.
-        size_column, cluster_column: where the sizes of clusters and their names go, if anywhere.
+        name: of the stage in the run.
+        rule: the reason of its drops.
+        tables: "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files alone.
+        size_column, cluster_column: the columns for sizes and names of clusters; None: not written.
         removed_share: a document of which a greater share is cut is dropped.
     """
 
@@ -94,89 +115,151 @@ class Decisions:
     cluster_column: str | None = None
     removed_share: float = 1.0
 
+    def identity(self) -> dict[str, Any]:
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return own | {"tables": _table_checksums(self.tables)}
+
+
+# ------------------------------------------------------------------------------------------ tasks
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What every task has. `resources` are Ray's: num_cpus, num_gpus, memory in bytes."""
+    """What every task has.
 
-    step: str
-    fingerprint: str
+    Attributes:
+        step: the id of its step.
+        fingerprint: 64 hex digits; `fingerprinted` sets it.
+        source: empty where the task serves several.
+        seed: of the mixture.
+        resources: Ray's: num_cpus, num_gpus, memory in bytes.
+    """
+
+    kind: ClassVar[str]
+
+    step: str = field(metadata=LEFT_OUT)
+    fingerprint: str = field(default="", metadata=LEFT_OUT)
     source: str = ""
     seed: int
-    resources: tuple[tuple[str, float], ...] = ()
+    resources: tuple[tuple[str, float], ...] = field(default=(), metadata=LEFT_OUT)
 
     @property
     def label(self) -> str:
         return f"{self.step} ({self.fingerprint[:12]})"
 
 
+T = TypeVar("T", bound=Task)
+
+
+def fingerprinted(task: T) -> T:
+    """The task with the fingerprint of its fields and of the code that it runs."""
+    parts: dict[str, Any] = {}
+    for one in fields(task):
+        part = one.metadata.get(_ENTERS, _as_it_is)
+        if part is not None:
+            parts[one.name] = part(getattr(task, one.name))
+    return replace(task, fingerprint=fingerprint_of(task.kind, **parts))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapTask(Task):
-    """Streams documents through fused stages. Either `splits`, each with its reader, or `documents` of the step before.
+    """Streams documents through fused stages: of `inputs`, or `documents` of the step before.
 
     Attributes:
-        source_place: of the source among those that `emit` puts in order, where it does; see `StageContext`.
+        before: fingerprint of the task that wrote `documents`.
+        limit: read at most so many documents.
+        decisions: of the global stage before; applied to `documents`.
+        emit: the global stage that follows.
+        source_place: position of the source in the order of sources that `emit` goes by; see `StageContext`.
     """
 
-    splits: tuple[Split, ...] = ()
-    readers: tuple[Reader, ...] = ()
-    fields: FieldNames = field(default_factory=FieldNames)
+    kind: ClassVar[str] = "map"
+
+    inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [one.identity() for one in inputs]))
+    fields: FieldNames = field(
+        default_factory=FieldNames, metadata=entering(lambda names: [names.text, names.id, list(names.keep)])
+    )
     limit: int | None = None
-    documents: tuple[OutputRef, ...] = ()
-    decisions: Decisions | None = None
-    stages: tuple[BoundStage, ...] = ()
-    emit: BoundStage | None = None
+    before: str = ""
+    documents: tuple[TableFile, ...] = field(default=(), metadata=LEFT_OUT)  # they follow from `before`
+    decisions: Decisions | None = field(default=None, metadata=entering(lambda decisions: decisions and decisions.identity()))
+    stages: tuple[BoundStage, ...] = field(
+        default=(), metadata=entering(lambda stages: [[bound.name, bound.digest] for bound in stages])
+    )
+    emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     source_place: int | None = None
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(one.split for one in self.inputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReduceTask(Task):
-    """Meets the rows of one hash range in one round of an exchange.
+    """Reduces the rows of one hash range in one round of an exchange.
 
     Attributes:
         exchange: its name.
         tables: by input.
-        limit_bytes: rows given to the stage at once, about; where a range has more, they come in parts.
-        at_once: whether all rows go to `Global.meet_at_once`.
+        start, stop: hashes.
+        limit_bytes: about the most row bytes that the stage gets in one call; a range that has more comes in chunks.
+        at_once: whether all rows go to `Global.reduce_at_once`.
     """
 
-    stage: BoundStage
+    kind: ClassVar[str] = "reduce"
+
+    stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
     exchange: str
-    tables: Tables
+    tables: Tables = field(metadata=entering(_table_checksums))
     start: int
     stop: int
-    limit_bytes: int
+    limit_bytes: int = field(metadata=LEFT_OUT)
     at_once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeTask(Task):
-    """Makes one sorted run of the rows that some files of a table have of one hash range."""
+    """Writes the rows that some files of a table have in one hash range as one sorted run."""
 
-    stage: BoundStage
+    kind: ClassVar[str] = "merge"
+
+    stage: BoundStage = field(metadata=LEFT_OUT)  # it gives the schema, which the files have too
     table: str
-    files: tuple[OutputRef, ...]
+    files: tuple[ExchangeFile, ...] = field(metadata=entering(_checksums))
     start: int
     stop: int
-    limit_bytes: int
+    limit_bytes: int = field(metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatherTask(Task):
-    """Puts the final tables of a global stage in the order of document keys; a range of the first halves of keys."""
+    """Sorts the final tables of a global stage by document key, in one range of the first halves of keys."""
 
-    stage: BoundStage
-    tables: Tables
+    kind: ClassVar[str] = "gather"
+
+    stage: BoundStage = field(metadata=LEFT_OUT)  # it gives the name of the work
+    tables: Tables = field(metadata=entering(_table_checksums))
     start: int
     stop: int
-    limit_bytes: int
+    limit_bytes: int = field(metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleTask(Task):
-    """Takes the documents whose keyed hash is below `fraction`, validation apart."""
+    """Takes the documents whose keyed hash is below `fraction`, except those held out for validation.
 
-    documents: tuple[OutputRef, ...]
+    Attributes:
+        before: fingerprint of the task that wrote `documents`.
+    """
+
+    kind: ClassVar[str] = "sample"
+
+    before: str
+    documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     fraction: float
     validation: float
 
@@ -185,23 +268,30 @@ class SampleTask(Task):
 class TrainTask(Task):
     """Trains the tokenizer on all samples, or takes the user's own (`content`) into the run."""
 
-    samples: tuple[OutputRef, ...] = ()
+    kind: ClassVar[str] = "train"
+
+    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(lambda files: [one.checksum for one in files]))
     vocab_size: int = 0
     pattern: str = ""
     eos: str | None
-    content: bytes = b""
+    content: bytes = field(default=b"", metadata=entering(xxhash.xxh3_128_hexdigest))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeTask(Task):
-    """Encodes documents and spreads them by keyed hash.
+    """Encodes documents and writes their token rows sorted by keyed hash.
 
     Attributes:
-        strata: the column and the bounds by which training documents go to files of their own.
+        before: fingerprint of the task that wrote `documents`.
+        eos: the end-of-text token of the tokenizer.
+        strata: column and bounds by which training documents go to files of their own.
     """
 
-    documents: tuple[OutputRef, ...]
-    tokenizer: OutputRef
+    kind: ClassVar[str] = "tokenize"
+
+    before: str
+    documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
+    tokenizer: TokenizerFile = field(metadata=entering(lambda file: file.checksum))
     eos: str | None
     validation: float
     strata: tuple[str, tuple[float, ...]] | None = None
@@ -209,9 +299,15 @@ class TokenizeTask(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackTask(Task):
-    """Packs one hash range of a source's token rows into shards; of one stratum, where it has any."""
+    """Packs one hash range of a source's token rows, of one split and stratum, into shards.
 
-    files: tuple[OutputRef, ...]
+    Attributes:
+        bucket: number of the range among those of its split and stratum; part of the names of its shards.
+    """
+
+    kind: ClassVar[str] = "pack"
+
+    files: tuple[ExchangeFile, ...] = field(metadata=entering(_checksums))
     start: int
     stop: int
     bucket: int
@@ -228,23 +324,18 @@ class PackTask(Task):
     target_bytes: int
 
 
+# ------------------------------------------------------------------------------------------ what comes back
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """What the ledger keeps of a committed task: its outputs by kind, and its numbers."""
 
     step: str
     fingerprint: str
-    outputs: Mapping[str, tuple[OutputRef, ...]]
+    outputs: Outputs
     metrics: TaskMetrics
 
-    def of(self, kind: str) -> tuple[OutputRef, ...]:
-        return self.outputs.get(kind, ())
-
-
-def output_to_json(output: OutputRef) -> dict[str, Any]:
-    facts = None if output.facts is None else dict(output.facts)
-    return {name: getattr(output, name) for name in ("path", "rows", "bytes", "weight", "checksum")} | {"facts": facts}
-
-
-def output_from_json(data: Mapping[str, Any]) -> OutputRef:
-    return OutputRef(**data)
+    def of(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
+        """The outputs of a kind, which are files of one type."""
+        return files_of_type(self.outputs.get(kind, ()), file_type)

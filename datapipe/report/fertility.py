@@ -11,17 +11,17 @@ from typing import Any
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.metrics import Fertility
 from datapipe.plan.compile import Plan
+from datapipe.plan.outputs import TokenizerFile
 from datapipe.storage import Root
 from datapipe.tokens.fertility import described, merged_ids, unused_tokens
 
 
 def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
     """The `tokenizer` of a report; None before there is a tokenizer. Unused ids are told when all is tokenized."""
-    tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer")), None)
+    tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)
     if tokenizer is None:
         return None
-    facts, steps = tokenizer.facts or {}, plan.of_kind("tokenize")
-    vocab_size = int(facts["vocab_size"])
+    steps = plan.of_kind("tokenize")
     sources: dict[str, Fertility] = {}
     total = Fertility()
     for step in steps:
@@ -32,10 +32,10 @@ def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
     unused = None
     if all(step.is_committed for step in steps):
         parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
-        unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(vocab_size, parts))
+        unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(tokenizer.vocab_size, parts))
     return {
-        "vocab_size": vocab_size,
-        "eos_token": facts["eos_token"],
+        "vocab_size": tokenizer.vocab_size,
+        "eos_token": tokenizer.eos_token,
         "total": described(total),
         "sources": {name: described(found) for name, found in sources.items()},
         "unused": unused,

@@ -103,7 +103,7 @@ def _as_run(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
     for entry in report["sources"].values():
         at = 0
         for step in entry["steps"]:  # a step that earlier sources have not goes behind the one it follows here
-            stage = step.removesuffix(": verdicts")
+            stage = step.removesuffix(": apply")
             if stage not in order:
                 order.insert(at, stage)
             at = max(at, order.index(stage) + 1)

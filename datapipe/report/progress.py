@@ -119,7 +119,7 @@ class Progress:
         )
 
     def _plain(self, step: Step) -> None:
-        self.say("  ".join(part for part in (f"{step.id}:", *self._row(step)) if part))
+        self.say("  ".join(part for part in (step.title, *self._row(step)) if part))
 
     def _table(self) -> Table:
         """The steps at work, so that a display of many sources fits a small terminal, and how many are behind and ahead."""
@@ -131,7 +131,7 @@ class Progress:
         for step in steps:
             if step.tasks and not self._is_done(step):
                 bar = ProgressBar(total=len(step.tasks), completed=len(self._records.get(step.id, ())), width=20)
-                table.add_row(step.id, bar, *self._row(step))
+                table.add_row(step.title, bar, *self._row(step))
         return table
 
     def _is_done(self, step: Step) -> bool:

@@ -21,14 +21,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from datapipe.ledger.names import REPORT
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import Excess, SourceCounts, excesses, shared_work, source_counts
 from datapipe.report.mixture_shares import drawing
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
-
-REPORT = "report.json"
 
 
 def summarize(

@@ -100,7 +100,7 @@ def components_exchange(at_once_bytes: int | None) -> Exchange:
         at_once_bytes: as `Exchange` has it.
     """
     return Exchange(
-        name="components",
+        name="cluster",
         inputs=(WIDE, NARROW),
         outputs={WIDE: EDGE_SCHEMA, NARROW: EDGE_SCHEMA, OPEN: OPEN_SCHEMA},
         rounds=_MAX_ROUNDS,

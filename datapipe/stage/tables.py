@@ -78,7 +78,7 @@ class Exchange:
     types ride along, and must follow from the sorted ones, since rows that differ in them alone come in any order.
 
     Attributes:
-        name: "bands", "verify", "gather": its step in the run is STAGE/NAME.
+        name: what it does, in lower case and hyphens: "match", "compare", "cluster". Its step in the run is STAGE/NAME.
         inputs: tables that meet: emitted ones, or outputs of exchanges before.
         outputs: tables that it makes, with their schemas. Rows written to one table by several exchanges are added up.
         rounds: how often it may be repeated. In each round after the first it reads, of those inputs that are outputs of its
@@ -100,6 +100,11 @@ class Exchange:
     group: tuple[str, ...] = ("hash",)
     neighbours: bool = False
     at_once_bytes: int | None = 0
+
+    @property
+    def label(self) -> str:
+        """The name as people read it: "match bands"."""
+        return self.name.replace("-", " ")
 
 
 def drops_for_others(exchanges: Iterable[Exchange]) -> bool:

@@ -1,12 +1,15 @@
-"""Carrying out the verdicts of a global stage on a batch: documents dropped, spans cut, sizes of clusters written beside them.
+"""Applies the decisions of a global stage to a batch: drops documents, cuts spans, adds the columns about clusters.
 
     batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed, or nothing left: dropped, as STAGE:too_much_removed
-                            └─▶ the text without the spans, and where its seams are ─▶ size column
+                            └─▶ the text without the spans, and its cut points ─▶ size and cluster columns
 
-The bytes cut from documents that stay are counted by rule, as the tally STAGE:RULE_bytes; each byte once.
+The bytes cut from documents that stay are counted by rule, as STAGE:RULE_bytes; each byte once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,44 +25,62 @@ from datapipe.shards import schemas
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
-from datapipe.tasks.decisions import CutReader, Cuts, DecisionReader, SizeReader
+from datapipe.tasks.decisions import Cuts, KeyedRows, cluster_sizes, cuts_of, drops_of
 
 TOO_MUCH_REMOVED = "too_much_removed"
 
-_CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx go on with a character
+_CONTINUES, _MASK = 0x80, 0xC0  # bytes 10xxxxxx continue a character
 
 
 class DecisionApplier:
-    """The verdicts of one task's documents."""
+    """The decisions on one task's documents.
 
-    def __init__(self, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter) -> None:
-        self.decisions, self.document_counts, self.drops = decisions, document_counts, drops
-        self._drops = DecisionReader(root, decisions.tables.get("drops", ()))
-        self._sizes = SizeReader(root, decisions.tables.get("sizes", ()))
-        self._cuts = CutReader(root, decisions.tables["cuts"]) if "cuts" in decisions.tables else None
+    Args:
+        rows: by table, of those that the stage writes.
+        drops: where dropped documents are written.
+    """
+
+    def __init__(
+        self, decisions: Decisions, rows: Mapping[str, KeyedRows], document_counts: DocumentCounts, drops: TableWriter
+    ) -> None:
+        self.decisions, self.rows, self.document_counts, self.drops = decisions, rows, document_counts, drops
+
+    @classmethod
+    def open(cls, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter) -> Self:
+        """Opens the files of the decisions."""
+        rows = {name: KeyedRows.open(root, files) for name, files in decisions.tables.items()}
+        return cls(decisions, rows, document_counts, drops)
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
-        """What stays of a batch."""
-        found = self._drops.of(batch.keys)
-        if found.dropped.any():
-            rows = np.flatnonzero(found.dropped)
-            survivors = keys_from(found.survivor[rows])
-            self._drop(batch, rows, self.decisions.rule, found.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
-            batch = batch.filter(~found.dropped)
-        if self._cuts is not None and batch.num_docs:
-            batch = self._cut(batch, self._cuts.of(batch.keys))
+        """The documents of a batch that stay, without the spans that are cut."""
+        if "drops" in self.rows:
+            batch = self._without_drops(batch)
+        if "cuts" in self.rows and batch.num_docs:
+            batch = self._cut(batch, cuts_of(self.rows["cuts"], batch.keys))
         return self._with_cluster(batch)
 
+    def _without_drops(self, batch: DocumentBatch) -> DocumentBatch:
+        drops = drops_of(self.rows["drops"], batch.keys)
+        if not drops.dropped.any():
+            return batch
+        rows = np.flatnonzero(drops.dropped)
+        survivors = keys_from(drops.survivor[rows])
+        self._drop(batch, rows, self.decisions.rule, drops.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
+        return batch.filter(~drops.dropped)
+
     def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
-        """The documents that stay with what is told of their clusters."""
+        """The documents that stay, with the columns about their clusters."""
         added: dict[str, pa.Array] = {}
         if self.decisions.size_column is not None:
-            added[self.decisions.size_column] = pa.array(self._sizes.of(batch.keys))
+            sizes = cluster_sizes(self.rows["sizes"], batch.keys) if "sizes" in self.rows else np.ones(batch.num_docs, np.int64)
+            added[self.decisions.size_column] = pa.array(sizes)
         if self.decisions.cluster_column is not None:
             added[self.decisions.cluster_column] = hex_keys(batch.keys)
         again = next((name for name in added if name in batch.record.schema.names), None)
         if again is not None:
-            raise UserError(f"{self.decisions.name}: would write over column '{again}', which an earlier stage wrote")
+            raise UserError(
+                f"{self.decisions.name}: the column '{again}' exists already: an earlier stage wrote it. Name another column."
+            )
         return batch.with_columns(added) if added else batch
 
     def _drop(
@@ -76,8 +97,8 @@ class DecisionApplier:
             return batch if batch.cut_points is not None else batch.with_columns({CUT_POINTS: no_cut_points(batch.num_docs)})
         offsets, data = batch.buffers
         starts, stops = _parted(cuts, offsets, data, self.decisions.name)
-        there = starts < stops  # not taken by the cuts before
-        starts, stops, documents, rules = starts[there], stops[there], cuts.documents[there], cuts.rules[there]
+        is_left = starts < stops  # earlier cuts did not take all of it
+        starts, stops, documents, rules = starts[is_left], stops[is_left], cuts.documents[is_left], cuts.rules[is_left]
         removed = np.bincount(documents, stops - starts, batch.num_docs)  # (num_docs,) bytes; exact below 2**53
         share = np.round(removed / np.maximum(np.diff(offsets), 1), 6)
         texts = _without(offsets, data, starts, stops)
@@ -100,17 +121,17 @@ def _is_blank(texts: pa.Array) -> np.ndarray:
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where each cut begins and ends in `data`, less what cuts before it took: (num_cuts,) int64 each, ascending.
+    """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,) int64 each, ascending.
 
     Raises DatapipeError for a span outside its document, or one that would cut a character in two.
     """
     begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
     starts, stops = cuts.starts + begins, cuts.stops + begins
     inside = (starts >= begins) & (starts <= stops) & (stops <= ends)
-    for place in (starts, stops):
-        follows = place[inside & (place < ends)]
-        if not inside.all() or ((data[follows] & _MASK) == _CONTINUES).any():
-            raise DatapipeError(f"{name}: cuts a text outside of it or within a character; this is a defect of the stage")
+    for byte_offsets in (starts, stops):
+        before_end = byte_offsets[inside & (byte_offsets < ends)]
+        if not inside.all() or ((data[before_end] & _MASK) == _CONTINUES).any():
+            raise DatapipeError(f"{name}: cuts outside of a text or within a character. This is a defect of the stage.")
     taken = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]])
     return np.maximum(starts, np.minimum(taken, stops)), stops
 

@@ -1,10 +1,10 @@
-"""Running a stage on a batch so that one document that makes it raise costs that document alone.
+"""Runs a stage on a batch so that a document that makes it raise costs that document alone.
 
-    stage(batch) raises ─▶ halves ─▶ … ─▶ the culprit, alone ─▶ quarantine, with the error
-                                    └─▶ all others, as if it had not been there
+    stage(batch) raises ─▶ halves ─▶ … ─▶ the failing document, alone ─▶ quarantine, with the error
+                                    └─▶ all others, as if it were not there
 
 A stage treats each document by itself, so the results of halves joined are the result of the whole; the conformance suite
-of the stages holds every stage to it. What the infrastructure does (memory, disk) is never blamed on a document.
+checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from datapipe.stage.documents import DocumentBatch
 
 Result = TypeVar("Result")
 
+_MOST_ERROR_CHARS = 4000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Culprit:
+class FailedDocument:
     """A document that made a stage raise: its row in the batch, and the end of the traceback."""
 
     row: int
@@ -30,16 +32,16 @@ class Culprit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarded(Generic[Result]):
-    """Results over the rows that did not raise, as consecutive (start, stop, result) parts, and those that did."""
+    """Consecutive (start, stop, result) parts over the rows that did not raise, and the documents that did."""
 
     parts: tuple[tuple[int, int, Result], ...]
-    culprits: tuple[Culprit, ...]
+    failed: tuple[FailedDocument, ...]
 
 
 def guarded(process: Callable[[DocumentBatch], Result], batch: DocumentBatch) -> Guarded[Result]:
-    """Runs `process`, splitting the batch where it raises. Raises only what is not a document's fault."""
+    """Runs `process`, halving the batch where it raises. Raises only errors that are no document's fault."""
     parts: list[tuple[int, int, Result]] = []
-    culprits: list[Culprit] = []
+    failed: list[FailedDocument] = []
     pending = [(0, batch.num_docs)]
     while pending:
         start, stop = pending.pop()
@@ -50,13 +52,13 @@ def guarded(process: Callable[[DocumentBatch], Result], batch: DocumentBatch) ->
             if is_retryable(error) or isinstance(error, DatapipeError) or stop == start:
                 raise
             if stop - start == 1:
-                culprits.append(Culprit(row=start, error=_tail(error)))
+                failed.append(FailedDocument(row=start, error=_end_of_traceback(error)))
                 continue
             middle = (start + stop) // 2
             pending += [(middle, stop), (start, middle)]
-    return Guarded(parts=tuple(parts), culprits=tuple(culprits))
+    return Guarded(parts=tuple(parts), failed=tuple(failed))
 
 
-def _tail(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))[-4000:]
+def _end_of_traceback(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error))[-_MOST_ERROR_CHARS:]
     return text.encode("utf-8", "backslashreplace").decode()  # a message may quote half a surrogate pair

@@ -1,17 +1,18 @@
 """The map task: documents stream through the fused stages of a segment.
 
-    splits ─▶ reader ─┐                                         ┌─▶ documents    for the next step
-                      ├─▶ verdicts ─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted.TABLE  rows for the global stage that follows
-    documents ────────┘                                         ├─▶ drops        key, reason, measured value
-                                                                └─▶ quarantine   what could not be read or processed
+    splits ─▶ reader ──────────────────┐                             ┌─▶ documents      for the next step
+                                       ├─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted.TABLE  rows for the global stage that follows
+    documents ─▶ decisions applied ────┘                             ├─▶ drops          key, reason, measured value
+                                                                     └─▶ quarantine     unreadable input, failed documents
 
-One batch is in memory at a time, and one run of emitted rows. All bookkeeping of stages is here.
+One batch is in memory at a time, and one run of emitted rows. Stages only return columns and decisions; this module counts,
+writes and quarantines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from time import perf_counter
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +22,9 @@ from datapipe.columns import make_keys
 from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.metrics import TaskMetrics
+from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import BoundStage, MapTask, OutputRef
+from datapipe.plan.work import BoundStage, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split
@@ -30,15 +32,16 @@ from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBa
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, open_input
 from datapipe.tasks.apply import DecisionApplier
-from datapipe.tasks.guard import Culprit, guarded
+from datapipe.tasks.guard import FailedDocument, guarded
 from datapipe.tasks.results import checked_filter, checked_map
 
 MAX_BATCH_DOCS = 8192
 
 
-def run_map(task: MapTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+def run_map(task: MapTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Runs a map task, writing its outputs below `folder`."""
     mapper = _Mapper(task, root, folder)
+    mapper.open()
     for batch in mapper.batches():
         mapper.process(batch)
     return mapper.finish(), mapper.metrics
@@ -54,7 +57,7 @@ class _Mapper:
         self.documents = documents_writer(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
-        self.judge = DecisionApplier(root, task.decisions, self.document_counts, self.drops) if task.decisions else None
+        self.applier: DecisionApplier | None = None
         self.emitted: TableWriters | None = None
         if task.emit is not None:
             stage = task.emit.stage
@@ -62,10 +65,15 @@ class _Mapper:
             self.emitted = TableWriters(root, folder, stage.emits())
             self.salt = np.uint64(seed_for(0, "scope", task.source) if stage.scope == "source" else 0)
 
-    # ---------------------------------------------------------------------------------------------- where batches come from
+    def open(self) -> None:
+        """Opens the decisions on the task's documents."""
+        if self.task.decisions is not None:
+            self.applier = DecisionApplier.open(self.root, self.task.decisions, self.document_counts, self.drops)
+
+    # ---------------------------------------------------------------------------------------------- input
 
     def batches(self) -> Iterator[DocumentBatch]:
-        if not self.task.splits:
+        if not self.task.inputs:
             for batch in read_documents(self.root, self.task.documents, self.metrics):
                 self._count_read(batch)
                 yield batch
@@ -80,30 +88,31 @@ class _Mapper:
         self.document_counts.read_bytes += batch.text_bytes
 
     def _records(self) -> Iterator[pa.RecordBatch]:
-        """What the readers yield, with keys; rejected input goes to quarantine on the way, up to the limit."""
+        """The readers' batches with keys, up to the limit; rejected input goes to quarantine."""
         left = self.task.limit
-        for split, reader in zip(self.task.splits, self.task.readers):
-            reading = iter(reader.read(split, self.task.fields, open_input))
+        for source in self.task.inputs:
+            split = source.split
+            reading = iter(source.reader.read(split, self.task.fields, open_input))
             while left is None or left > 0:
-                started = perf_counter()
-                part = next(reading, None)
-                if part is None:
-                    break
-                if left is not None:
-                    part, left = _limited(part, left)
-                record = _with_keys(part, split, self.task.source)
-                self.metrics.spent("read", perf_counter() - started, part.input_bytes, len(part.places))
+                with self.metrics.timed("read") as work:
+                    part = next(reading, None)
+                    if part is None:
+                        break
+                    if left is not None:
+                        part, left = _limited(part, left)
+                    record = _with_keys(part, split, self.task.source)
+                    work.bytes, work.documents = part.input_bytes, len(part.places)
                 self._reject(split, part.rejected)
                 if record.num_rows:
                     yield record
 
     def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
-        """Quarantines what a reader rejected: it counts as read and as quarantined."""
+        """Quarantines input that a reader rejected; it counts as read and as quarantined."""
         if not rejected:
             return
         self.document_counts.read += len(rejected)
         self.document_counts.quarantined += len(rejected)
-        places = np.array([one.place for one in rejected], np.uint64)
+        places = np.array([record.place for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(
                 [
@@ -111,43 +120,40 @@ class _Mapper:
                     pa.array([split.file.path] * len(rejected)),
                     pa.array(places),
                     pa.array(["read"] * len(rejected)),
-                    pa.array([one.error for one in rejected]),
-                    pa.array([one.excerpt for one in rejected], pa.binary()),
+                    pa.array([record.error for record in rejected]),
+                    pa.array([record.excerpt for record in rejected], pa.binary()),
                 ],
                 schema=schemas.QUARANTINE,
             )
         )
 
-    # ---------------------------------------------------------------------------------------------- through the stages
+    # ---------------------------------------------------------------------------------------------- stages
 
     def process(self, batch: DocumentBatch) -> None:
-        if self.judge is not None and self.task.decisions is not None:
-            started = perf_counter()
-            given, batch = batch, self.judge.apply(batch)
-            name = f"{self.task.decisions.name}: verdicts"
-            self.metrics.spent(name, perf_counter() - started, given.text_bytes, given.num_docs)
+        if self.applier is not None and self.task.decisions is not None:
+            with self.metrics.timed(f"{self.task.decisions.name}: apply", batch.text_bytes, batch.num_docs):
+                batch = self.applier.apply(batch)
         for bound in self.task.stages:
             if batch.num_docs == 0:
                 return
-            given, started = batch, perf_counter()
-            with only_covered(bound.name, bound.segmentations):
-                batch = self._run_stage(bound, given)
-            self._charge(bound.name, given, perf_counter() - started)
+            with only_covered(bound.name, bound.segmentations), self._timed_stage(bound.name, batch):
+                batch = self._run_stage(bound, batch)
         if self.emitted is not None and self.task.emit is not None and batch.num_docs:
             batch = self._emit(self.task.emit, self.emitted, batch)
-        started = perf_counter()
-        self.documents.add(batch.record)
-        self.metrics.spent("write documents", perf_counter() - started, batch.text_bytes, batch.num_docs)
+        with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
+            self.documents.add(batch.record)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
 
-    def _charge(self, name: str, given: DocumentBatch, seconds: float) -> None:
-        """Charges a stage for its work on a batch, and apart from it what was found there for the stages behind it too."""
-        for found, found_s in given.found_s.items():
-            self.metrics.spent(found, found_s, given.text_bytes, given.num_docs)
-            seconds -= found_s
-        given.found_s.clear()
-        self.metrics.spent(name, seconds, given.text_bytes, given.num_docs)
+    @contextmanager
+    def _timed_stage(self, name: str, batch: DocumentBatch) -> Iterator[None]:
+        """Times a stage on a batch. Segmentations that it found, which later stages use too, are work of their own."""
+        with self.metrics.timed(name, batch.text_bytes, batch.num_docs) as work:
+            yield
+            for segmentation, seconds in batch.found_s.items():
+                self.metrics.spent(segmentation, seconds, batch.text_bytes, batch.num_docs)
+                work.seconds -= seconds
+            batch.found_s.clear()
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
@@ -167,9 +173,9 @@ class _Mapper:
                 continue
             self._add_counts(name, stage.counts, result.columns)
             self._drop(name, stage.rules(), part, result)
-            new = {one: array for one, array in result.columns.items() if one not in stage.counts}
+            new = {column: array for column, array in result.columns.items() if column not in stage.counts}
             kept.append((part.with_columns(new) if new else part).filter(result.keep))
-        self._isolate(name, batch, done.culprits)
+        self._isolate(name, batch, done.failed)
         return _joined(kept, batch)
 
     def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
@@ -205,26 +211,23 @@ class _Mapper:
         for start, stop, columns in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
             self._add_counts(name, stage.counts, columns)
-            parts.append(part.with_columns({one: array for one, array in columns.items() if one not in stage.counts}))
-        self._isolate(name, batch, done.culprits)
+            parts.append(part.with_columns({column: array for column, array in columns.items() if column not in stage.counts}))
+        self._isolate(name, batch, done.failed)
         return _joined(parts, batch)
 
     def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
         assert isinstance(stage, Global)
-        started = perf_counter()
-        with only_covered(bound.name, bound.segmentations):
+        with only_covered(bound.name, bound.segmentations), self._timed_stage(bound.name, batch):
             done = guarded(stage.emit, batch)
-        emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
-        self._charge(bound.name, batch, perf_counter() - started)
-        started = perf_counter()
-        written = sum(writers.add(tables, bound.name) for tables in emitted)
-        self.metrics.spent(f"{bound.name}: exchange", perf_counter() - started, written)
-        self._isolate(bound.name, batch, done.culprits)
-        return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.culprits else batch
+            emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
+        with self.metrics.timed(f"{bound.name}: exchange") as work:
+            work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
+        self._isolate(bound.name, batch, done.failed)
+        return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.failed else batch
 
     def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
-        """Rows whose hashes no other source's can equal, where the stage keeps the sources apart."""
+        """Rows whose hashes are salted by source, where `scope: source` keeps the sources apart."""
         return {
             name: rows
             if not self.salt or name in stage.by_key
@@ -232,47 +235,46 @@ class _Mapper:
             for name, rows in tables.items()
         }
 
-    def _isolate(self, name: str, batch: DocumentBatch, culprits: tuple[Culprit, ...]) -> None:
+    def _isolate(self, name: str, batch: DocumentBatch, failed: tuple[FailedDocument, ...]) -> None:
         """Quarantines documents that made a stage raise."""
-        self.document_counts.quarantined += len(culprits)
-        for culprit in culprits:
-            one = batch.slice(culprit.row, culprit.row + 1)
-            place = int.from_bytes(one.keys[0].as_py()[8:], "big")
+        self.document_counts.quarantined += len(failed)
+        for document in failed:
+            alone = batch.slice(document.row, document.row + 1)
+            key = alone.keys[0].as_py()
             row = {
-                "key": one.keys[0].as_py(),
-                "path": one.record.column("id")[0].as_py(),
-                "place": place,
+                "key": key,
+                "path": alone.record.column("id")[0].as_py(),
+                "place": int.from_bytes(key[8:], "big"),
                 "stage": name,
-                "error": culprit.error,
-                "excerpt": one.texts[0].as_py().encode()[:4096],
+                "error": document.error,
+                "excerpt": alone.texts[0].as_py().encode()[:4096],
             }
             self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
 
-    def finish(self) -> dict[str, tuple[OutputRef, ...]]:
-        started = perf_counter()
-        outputs = {"documents": (self.documents.finish(),)}
-        self.metrics.spent("write documents", perf_counter() - started)
+    def finish(self) -> Outputs:
+        with self.metrics.timed("write documents"):
+            outputs: dict[str, tuple[OutputFile, ...]] = {"documents": (self.documents.finish(),)}
         outputs |= {"drops": (self.drops.finish(),), "quarantine": (self.quarantine.finish(),)}
         if self.emitted is not None and self.task.emit is not None:
-            started = perf_counter()
-            outputs |= self.emitted.finish("emitted.")
-            self.metrics.spent(f"{self.task.emit.name}: exchange", perf_counter() - started)
+            with self.metrics.timed(f"{self.task.emit.name}: exchange"):
+                outputs |= self.emitted.finish("emitted.")
         self.document_counts.check(self.task.label)
         return outputs
 
 
 def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
-    """What a filter writes instead of dropping: the first rule failed, its value, what every rule measured, labels."""
+    """The columns of a filter in tag mode: the first failed rule, its value, the measurement of every rule, labels."""
     rules = stage.rules()
     failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
-    measured = {f"{name}.{rule.name}": pa.array(one) for rule, one in zip(rules, result.measured, strict=True)}
-    labels = {one: column for one, column in result.columns.items() if one != "text" and one not in stage.counts}
+    measured = {f"{name}.{rule.name}": pa.array(values) for rule, values in zip(rules, result.measured, strict=True)}
+    labels = {key: column for key, column in result.columns.items() if key != "text" and key not in stage.counts}
     return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
 
 
 def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
-    """The first `left` things of a batch, and how many are left. What was rejected counts, or a wrong field would read all."""
-    rejected = np.array([one.place for one in part.rejected], np.uint64)
+    """The first `left` records of a batch, and how many are left. Rejected records count too: a limited run with a
+    wrong field name would otherwise read everything."""
+    rejected = np.array([record.place for record in part.rejected], np.uint64)
     places = np.sort(np.concatenate([part.places, rejected]))
     if len(places) <= left:
         return part, left - len(places)
@@ -282,14 +284,14 @@ def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
         texts=part.texts.slice(0, num_docs),
         ids=part.ids.slice(0, num_docs),
         extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
-        rejected=tuple(one for one in part.rejected if one.place < int(places[left])),
+        rejected=tuple(record for record in part.rejected if record.place < int(places[left])),
         input_bytes=part.input_bytes,
     )
     return cut, 0
 
 
 def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
-    """A reader's batch as documents; where the input has no id, it is path:place."""
+    """A reader's batch as documents; the id is path:place where the input has none."""
     keys = make_keys(file_hash(source, split.file.path), part.places)
     ids = part.ids
     if ids.null_count:
@@ -301,7 +303,7 @@ def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
 
 
 def _coalesced(records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches (one file a document makes batches of one) up to `TARGET_BATCH_BYTES`."""
+    """Joins small batches up to `TARGET_BATCH_BYTES`: files of one document each make batches of one."""
     held: list[pa.RecordBatch] = []
     held_bytes = held_docs = 0
     for record in records:

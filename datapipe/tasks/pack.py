@@ -3,16 +3,14 @@
     rows of the range, sorted by hash ─▶ pools of documents ─▶ best fit, concat or buckets ─▶ rows of S in keyed order ─▶ shards
 
 The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
-order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go
-to shards of their own, named and marked with the length of their pieces; those of a stratum are a task of its own, and its
-shards are named and marked with its number. Memory: one range, about `target_bytes`, and a few
-MiB of rows for every shard that is open.
+order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go to
+shards of their own, named and marked with the length of their packed documents. Each stratum has tasks of its own, and its
+shards are named and marked with its number. Memory: one range, about `target_bytes`, and a few MiB for every open shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,8 @@ import pyarrow as pa
 from datapipe.columns import key_matrix
 from datapipe.exchange.files import read_range
 from datapipe.metrics import Packing, TaskMetrics
-from datapipe.plan.work import OutputRef, PackTask
+from datapipe.plan.outputs import Outputs, ShardFile
+from datapipe.plan.work import PackTask
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.writer import BATCH_BYTES, ShardWriter, WrittenShard, shard_name, shard_schema
@@ -28,25 +27,25 @@ from datapipe.storage import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
 
-def run_pack(task: PackTask, root: Root, folder: str) -> tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]:
+def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Packs one range into shards below `folder`, named as they will be published."""
-    metrics, started = TaskMetrics(), perf_counter()
-    rows = read_range(root, task.files, task.start, task.stop)
-    if rows is None or rows.num_rows == 0:
-        return {"shards": ()}, metrics
-    metrics.spent("read tokens", perf_counter() - started, rows.nbytes, rows.num_rows)
+    metrics = TaskMetrics()
+    with metrics.timed("read tokens") as work:
+        rows = read_range(root, task.files, task.start, task.stop)
+        if rows is None or rows.num_rows == 0:
+            return {"shards": ()}, metrics
+        work.bytes, work.documents = rows.nbytes, rows.num_rows
     writers = _Writers(task, root, folder)
     try:
         for number, (start, stop) in enumerate(_pools(task, rows)):
             _write_pool(task, rows.slice(start, stop - start), number, writers, metrics)
-        started = perf_counter()
-        outputs = writers.finish()
-        metrics.spent("write shards", perf_counter() - started, documents=rows.num_rows)
+        with metrics.timed("write shards", num_docs=rows.num_rows):
+            outputs = writers.finish()
     except BaseException:
         writers.abort()
         raise
-    metrics.tokens = sum(one.tokens for one in metrics.packing.values())
-    metrics.sequences = sum(one.rows for one in metrics.packing.values())
+    metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
+    metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
     return {"shards": outputs}, metrics
 
 
@@ -58,29 +57,26 @@ def _pools(task: PackTask, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 def _write_pool(task: PackTask, pool: pa.RecordBatch, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
-    started = perf_counter()
-    lists = pool.column("tokens")
-    # offsets: (num_docs + 1,) int64 into the flat ids of the pool
-    offsets, flat = lists.offsets.to_numpy(), lists.values.to_numpy()
-    lengths, keys = np.diff(offsets), key_matrix(pool.column("key"))
-    packed = pack(lengths, task.sequence_length, task.method, task.min_piece)
-    metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
-    metrics.spent("pack", perf_counter() - started, pool.nbytes, pool.num_rows)
-    at_once = max(1, BATCH_BYTES // (task.sequence_length * flat.itemsize))
+    with metrics.timed("pack", pool.nbytes, pool.num_rows):
+        lists = pool.column("tokens")
+        # offsets: (num_docs + 1,) int64 into the flat ids of the pool
+        offsets, flat = lists.offsets.to_numpy(), lists.values.to_numpy()
+        lengths, keys = np.diff(offsets), key_matrix(pool.column("key"))
+        packed = pack(lengths, task.sequence_length, task.method, task.min_piece)
+        metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
+    rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * flat.itemsize))
     for piece_length, order in _groups(task, packed, number):
         writer = writers.of(piece_length)
-        for first in range(0, len(order), at_once):
-            started = perf_counter()
-            part = order[first : first + at_once]
-            batch = assemble(packed, part, flat, offsets, keys, task.eos_id, task.sequence_length)
-            metrics.spent("pack", perf_counter() - started)
-            started = perf_counter()
-            writer.append(batch)
-            metrics.spent("write shards", perf_counter() - started, batch.nbytes)
+        for first in range(0, len(order), rows_per_batch):
+            with metrics.timed("pack"):
+                part = order[first : first + rows_per_batch]
+                batch = assemble(packed, part, flat, offsets, keys, task.eos_id, task.sequence_length)
+            with metrics.timed("write shards", batch.nbytes):
+                writer.append(batch)
 
 
 def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[int | None, np.ndarray]]:
-    """Rows that go to shards together, in their order there, with the length that all their pieces have, if they do."""
+    """Rows of the same shards in the order they are written, with the length of their packed documents where it is one."""
     rows = np.arange(packed.num_rows, dtype=np.int64)
     if task.method == "concat":
         yield None, rows
@@ -88,7 +84,7 @@ def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[i
         stratum = () if task.stratum is None else ("stratum", task.stratum)
         yield None, _keyed(rows, seed_for(task.seed, "pack", task.source, task.split, *stratum, task.start, number))
     else:
-        bucket = packed.piece_length[packed.row_offsets[:-1]]  # (num_rows,) the length of a row's pieces
+        bucket = packed.piece_length[packed.row_offsets[:-1]]  # (num_rows,) length of a row's packed documents
         for piece_length in np.unique(bucket)[::-1].tolist():
             seed = seed_for(task.seed, "pack", task.source, task.split, task.start, "pieces", piece_length)
             yield piece_length, _keyed(rows[bucket == piece_length], seed)
@@ -100,7 +96,7 @@ def _keyed(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 class _Writers:
-    """The shard writers of one task: one for each length of pieces, or the one of rows that hold any."""
+    """The shard writers of one task: one for each length of packed documents with `buckets`, else one."""
 
     def __init__(self, task: PackTask, root: Root, folder: str) -> None:
         self._task, self._root, self._folder = task, root, folder
@@ -117,8 +113,8 @@ class _Writers:
             self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
         return self._open[piece_length]
 
-    def finish(self) -> tuple[OutputRef, ...]:
-        """Every shard, in the order in which its writer was first asked for."""
+    def finish(self) -> tuple[ShardFile, ...]:
+        """Every shard, in the order in which the writers were opened."""
         return tuple(_output(shard, length) for length, writer in self._open.items() for shard in writer.finish())
 
     def abort(self) -> None:
@@ -126,15 +122,13 @@ class _Writers:
             writer.abort()
 
 
-def _output(shard: WrittenShard, piece_length: int | None) -> OutputRef:
-    facts: dict[str, int | str] = {"documents": shard.documents, "tokens": shard.tokens}
-    if piece_length is not None:
-        facts["piece_length"] = piece_length
-    return OutputRef(
+def _output(shard: WrittenShard, piece_length: int | None) -> ShardFile:
+    return ShardFile(
         path=shard.path,
         rows=shard.sequences,
         bytes=shard.bytes,
-        weight=shard.tokens,
         checksum=shard.checksum,
-        facts=facts,
+        documents=shard.documents,
+        tokens=shard.tokens,
+        piece_length=piece_length,
     )

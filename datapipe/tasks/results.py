@@ -1,6 +1,6 @@
-"""Holding what a stage returned against its contract, so that a mistake in a stage is told by its name.
+"""Checks the results of stages against their contract, and names the stage that breaks it.
 
-A result that breaks the contract is the stage's fault and no document's: it fails the task and is never quarantined.
+A broken contract is the stage's fault, not a document's: it fails the task and quarantines nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN = set(OWN_COLUMNS) - {"text"}
 
 
 def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResult:
-    """What a filter decided about a batch, if it decided about every document and names a rule for every drop."""
+    """The result of a filter, which must decide on every document and name a rule for every drop."""
     result = stage.process(batch)
     if not isinstance(result, FilterResult):
         raise _broken(name, f"expected a FilterResult, found {type(result).__name__}")
@@ -43,7 +43,7 @@ def checked_filter(name: str, stage: Filter, batch: DocumentBatch) -> FilterResu
 
 
 def checked_map(name: str, stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
-    """The columns a map returned, texts as large_string, if they are columns of the batch's length and hold what they must."""
+    """The columns that a map returned: Arrow arrays of the batch's length, texts as large_string."""
     columns = stage.process(batch)
     if not isinstance(columns, dict):
         raise _broken(name, f"expected a dict of Arrow arrays by column name, found {type(columns).__name__}")
@@ -55,16 +55,16 @@ def _checked_columns(
 ) -> dict[str, pa.Array]:
     for column, array in columns.items():
         if column in _OWN:
-            raise _broken(name, f"the column '{column}' belongs to the engine; return another name")
+            raise _broken(name, f"the column '{column}' belongs to the engine. Return another name")
         if not isinstance(array, pa.Array):
             raise _broken(name, f"column '{column}': expected an Arrow array, found {type(array).__name__}")
         if len(array) != batch.num_docs:
             raise _broken(name, f"column '{column}': expected {batch.num_docs} entries, one per document, found {len(array)}")
         if pa.types.is_null(array.type):
-            raise _broken(name, f"column '{column}' has no type, only nulls; say which: pa.nulls(n, pa.string())")
+            raise _broken(name, f"column '{column}' has only nulls and no type. Give it one: pa.nulls(n, pa.string())")
     missing = [counted for counted in counts if counted not in columns]
     if missing:
-        raise _broken(name, f"the tally '{missing[0]}' is declared and was not returned")
+        raise _broken(name, f"the count '{missing[0]}' is declared, but the stage returned no such column")
     return {**columns, "text": _texts(name, columns["text"])} if "text" in columns else dict(columns)
 
 
@@ -72,7 +72,9 @@ def _texts(name: str, texts: pa.Array) -> pa.Array:
     if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
         raise _broken(name, f"column 'text': expected strings, found {texts.type}")
     if texts.null_count:
-        raise _broken(name, "column 'text' holds nulls; an empty text is an empty string, and a filter drops documents")
+        raise _broken(
+            name, "column 'text' holds nulls. Return an empty string for an empty text, and drop documents in a filter"
+        )
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid as error:

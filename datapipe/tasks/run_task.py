@@ -1,4 +1,4 @@
-"""run_task: the one function that every worker of every engine runs."""
+"""`run_task`, the function that every worker of every engine runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from time import perf_counter
 from typing import Any
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.ledger import ATTEMPTS
+from datapipe.ledger.names import ATTEMPTS
 from datapipe.metrics import TaskMetrics
+from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import (
     BoundStage,
     GatherTask,
     MapTask,
     MergeTask,
-    OutputRef,
     PackTask,
     Record,
     ReduceTask,
@@ -36,7 +36,7 @@ from datapipe.tasks.sample import run_sample
 from datapipe.tasks.tokenize import run_tokenize
 from datapipe.tasks.train import run_train
 
-Runner = Callable[[Any, Root, str], tuple[dict[str, tuple[OutputRef, ...]], TaskMetrics]]
+Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
 
 _RUNNERS: dict[type[Task], Runner] = {
     MapTask: run_map,
@@ -50,12 +50,11 @@ _RUNNERS: dict[type[Task], Runner] = {
 }
 
 _opened: dict[tuple[str, str, int, int | None], Stage] = {}
-"""Stages opened in this process, by name, digest, seed and place of the source where it counts: a model is loaded once per
-worker."""
+"""Stages opened in this process, by name, digest, seed and position of the source, so that a worker loads a model once."""
 
 
 def run_task(task: Task, root: Root, attempt: str) -> Record:
-    """Runs one attempt of a task and says what it made. Nothing exists until the driver has committed the record.
+    """Runs one attempt of a task and returns its record. Its outputs exist only once the driver has committed the record.
 
     Args:
         attempt: unique over all attempts of all runs.
@@ -73,7 +72,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
 
 
 def _with_open_stages(task: Task) -> Task:
-    """The task with its stages replaced by those this process has opened."""
+    """The task with the stages that this process has opened in the place of its own."""
     if isinstance(task, MapTask):
         stages = tuple(_open(bound, task.seed) for bound in task.stages)
         emit = None if task.emit is None else _open(task.emit, task.seed, task.source_place)
@@ -86,7 +85,7 @@ def _with_open_stages(task: Task) -> Task:
 def _open(bound: BoundStage, seed: int, source_place: int | None = None) -> BoundStage:
     identity = (bound.name, bound.digest, seed, source_place)
     if identity not in _opened:
-        opened = bound.stage.model_copy()  # one record may be opened for several places where no pickling lies between
+        opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
         opened.open(StageContext(name=bound.name, seed=seed, source_place=source_place))
         _opened[identity] = opened
     stage = _opened[identity]
@@ -98,7 +97,7 @@ def _open(bound: BoundStage, seed: int, source_place: int | None = None) -> Boun
 def peak_bytes() -> int:
     """Peak resident memory of this process so far.
 
-    Linux keeps it as VmHWM. `ru_maxrss` there begins with the size of the process that this one was started from.
+    On Linux this is VmHWM: `ru_maxrss` starts from the size of the parent process there.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")

@@ -1,16 +1,15 @@
 """From cleaned text to token rows.
 
-    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens), training and validation in files of their own,
-                                              │   and training documents of each stratum, where the source has any
-                                              └▶ tokens and words by language, and which ids were used at all
+    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
+                                              │   each stratum of the training documents
+                                              └▶ tokens and words by language, and the ids that occur
 
-The hash of a row is a keyed hash of the document's key: its place in the global shuffle of its source. Which documents are
-held out is a threshold on a keyed hash too, so it does not depend on how the input was cut.
+The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
+another keyed hash holds documents out for validation. Neither depends on how the input was split.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ from datapipe.columns import key_halves
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.partitions import committed_bytes, read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.work import OutputRef, TokenizeTask, train_rows
+from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs
+from datapipe.plan.work import TokenizeTask, train_rows
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
@@ -33,61 +33,76 @@ from datapipe.tasks.strata import strata_of
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
-Outputs = dict[str, tuple[OutputRef, ...]]
-
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for each file."""
     metrics = TaskMetrics()
     encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos)
     id_type = schemas.token_type(encoder.vocab_size)
-    schema = schemas.tokens(id_type)
-    train = [train_rows(one) for one in ([None] if task.strata is None else range(len(task.strata[1]) + 1))]
-    writers = {part: ExchangeWriter(root, f"{folder}/{part}.exchange", schema) for part in (*train, "validation")}
-    counts = dict.fromkeys(writers, 0)
-    meter = Meter(encoder.vocab_size)
+    parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size)
+    counts = metrics.document_counts
     for batch in read_documents(root, task.documents, metrics):
-        metrics.document_counts.read += batch.num_docs
-        metrics.document_counts.read_bytes += batch.text_bytes
-        started = perf_counter()
-        ids, offsets = encoder.encode(batch.texts)
-        rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
-        metrics.spent("tokenize", perf_counter() - started, batch.text_bytes, batch.num_docs)
-        started = perf_counter()
-        meter.add(batch, ids, offsets)
-        metrics.spent("count tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
-        started = perf_counter()
-        held_out = is_validation(batch.keys, task.seed, task.validation)
-        # place: (num_docs,) which of the writers a document goes to; the last one's are held out
-        place = np.where(held_out, len(train), 0 if task.strata is None else strata_of(batch, task.source, *task.strata))
-        for number, name in enumerate(writers):
-            mask = place == number
-            part = rows if mask.all() else rows.filter(pa.array(mask))
-            counts[name] += _num_tokens(part)
-            writers[name].add(part)
-        metrics.spent("write tokens", perf_counter() - started, batch.text_bytes, batch.num_docs)
-    metrics.document_counts.kept, metrics.document_counts.kept_bytes = (
-        metrics.document_counts.read,
-        metrics.document_counts.read_bytes,
-    )
-    metrics.tokens, metrics.fertility = sum(counts.values()), meter.fertility
-    width, started = id_type.bit_width // 8, perf_counter()
-    outputs = {name: (writer.finish(weight=counts[name] * width),) for name, writer in writers.items()}
-    outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),)
-    metrics.spent("write tokens", perf_counter() - started)
+        counts.read += batch.num_docs
+        counts.read_bytes += batch.text_bytes
+        with metrics.timed("tokenize", batch.text_bytes, batch.num_docs):
+            ids, offsets = encoder.encode(batch.texts)
+            rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
+        with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
+            meter.add(batch, ids, offsets)
+        with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
+            parts.add(batch, rows)
+    counts.kept, counts.kept_bytes = counts.read, counts.read_bytes
+    metrics.tokens, metrics.fertility = parts.num_tokens, meter.fertility
+    with metrics.timed("write tokens"):
+        outputs: dict[str, tuple[OutputFile, ...]] = {name: (file,) for name, file in parts.finish().items()}
+        outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),)
     return outputs, metrics
 
 
-def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputRef:
+class _Parts:
+    """The exchange files of a task: training rows, of every stratum where the source has any, and validation rows."""
+
+    def __init__(self, task: TokenizeTask, root: Root, folder: str, id_type: pa.DataType) -> None:
+        self._task, self._id_bytes = task, id_type.bit_width // 8
+        strata = [None] if task.strata is None else range(len(task.strata[1]) + 1)
+        names = [*(train_rows(stratum) for stratum in strata), "validation"]
+        schema = schemas.tokens(id_type)
+        self._writers = {name: ExchangeWriter(root, f"{folder}/{name}.exchange", schema) for name in names}
+        self._num_tokens = dict.fromkeys(names, 0)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self._num_tokens.values())
+
+    def add(self, batch: DocumentBatch, rows: pa.RecordBatch) -> None:
+        """Takes the token rows of a batch, one for each document."""
+        task = self._task
+        held_out = is_validation(batch.keys, task.seed, task.validation)
+        strata = 0 if task.strata is None else strata_of(batch, task.source, *task.strata)
+        # part: (num_docs,) number of the writer that a document goes to; the last one's are held out
+        part = np.where(held_out, len(self._writers) - 1, strata)
+        for number, (name, writer) in enumerate(self._writers.items()):
+            mask = part == number
+            own = rows if mask.all() else rows.filter(pa.array(mask))
+            self._num_tokens[name] += _count_tokens(own)
+            writer.add(own)
+
+    def finish(self) -> dict[str, ExchangeFile]:
+        return {
+            name: writer.finish(row_bytes=self._num_tokens[name] * self._id_bytes) for name, writer in self._writers.items()
+        }
+
+
+def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
     with root.open_output(path) as stream:
         stream.write(meter.used_ids)
     checksum, size = file_checksum(root, path)
-    return OutputRef(path=path, rows=int(meter.used.sum()), bytes=size, weight=size, checksum=checksum)
+    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=size, checksum=checksum)
 
 
 def _token_rows(batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], eos_id: int, seed: int) -> pa.RecordBatch:
     """Rows of `schemas.tokens`: every document's ids with the end-of-text id behind them."""
-    # offsets: (num_docs + 1,); each document moves right by one place per document before it
+    # offsets: (num_docs + 1,); each document moves right by one id for every document before it
     shifted = offsets + np.arange(len(offsets), dtype=np.int64)
     flat, id_type = np.empty(int(shifted[-1]), ids.dtype), pa.from_numpy_dtype(ids.dtype)
     ends = shifted[1:] - 1
@@ -103,5 +118,5 @@ def _token_rows(batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int
     )
 
 
-def _num_tokens(rows: pa.RecordBatch) -> int:
+def _count_tokens(rows: pa.RecordBatch) -> int:
     return int(pc.sum(pc.list_value_length(rows.column("tokens"))).as_py() or 0)

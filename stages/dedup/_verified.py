@@ -83,26 +83,26 @@ class VerifiedPairs:
     def exchanges(self, with_sizes: bool) -> Sequence[Exchange]:
         edges = {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": LIKENESS}
         found = [
-            Exchange(name="bands", inputs=("bands",), outputs={"pairs": PAIRS}, neighbours=True),
-            Exchange(name="first", inputs=("pairs", "signatures"), outputs={"halves": self.halves}),
-            Exchange(name="second", inputs=("halves", "signatures"), outputs=edges),
+            Exchange(name="match-bands", inputs=("bands",), outputs={"pairs": PAIRS}, neighbours=True),
+            Exchange(name="fetch-signatures", inputs=("pairs", "signatures"), outputs={"halves": self.halves}),
+            Exchange(name="compare", inputs=("halves", "signatures"), outputs=edges),
             clusters.components_exchange(self.at_once_bytes),
-            Exchange(name="gather", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
+            Exchange(name="decide", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
         ]
-        sizes = Exchange(name="count", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
+        sizes = Exchange(name="count-sizes", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
         return [*found, sizes] if with_sizes else found
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         match exchange:
-            case "bands":
+            case "match-bands":
                 return {"pairs": _pairs(bucket["bands"])}
-            case "first":
+            case "fetch-signatures":
                 return {"halves": self._first(bucket["pairs"], bucket["signatures"])}
-            case "second":
+            case "compare":
                 return self._second(bucket["halves"], bucket["signatures"])
-            case "components":
+            case "cluster":
                 return clusters.reduce_components(bucket)
-            case "gather":
+            case "decide":
                 return {"drops": self._gather(_judged(bucket[clusters.NARROW]), bucket["likeness"])}
             case _:
                 return {"sizes": clusters.size_rows(_judged(bucket[clusters.NARROW]).column("other"))}

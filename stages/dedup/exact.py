@@ -123,7 +123,7 @@ class Exact(Global):
 
     def exchanges(self) -> Sequence[Exchange]:
         outputs = {"drops": DROP_SCHEMA, "sizes": SIZE_SCHEMA}
-        return [Exchange(name="meet", inputs=("texts",), outputs=outputs, group=("hash", "digest"))]
+        return [Exchange(name="match", inputs=("texts",), outputs=outputs, group=("hash", "digest"))]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]

@@ -79,7 +79,7 @@ class Lines(Cutting):
         return {"units": pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=_UNITS)}
 
     def exchanges(self) -> Sequence[Exchange]:
-        return [Exchange(name="meet", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
+        return [Exchange(name="match", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["units"]

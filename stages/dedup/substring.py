@@ -87,20 +87,20 @@ class Substring(Cutting):
     def exchanges(self) -> Sequence[Exchange]:
         cuts = {"cuts": CUT_SCHEMA}
         if self.method == "suffix_array":
-            return [Exchange(name="sort", inputs=("texts",), outputs=cuts, at_once_bytes=self.memory_bytes)]
+            return [Exchange(name="suffix-array", inputs=("texts",), outputs=cuts, at_once_bytes=self.memory_bytes)]
         return [
-            Exchange(name="meet", inputs=("anchors",), outputs={**cuts, "candidates": CANDIDATES}),
-            Exchange(name="look", inputs=("candidates", "passages"), outputs={"windows": WINDOWS}),
+            Exchange(name="match", inputs=("anchors",), outputs={**cuts, "candidates": CANDIDATES}),
+            Exchange(name="extend", inputs=("candidates", "passages"), outputs={"windows": WINDOWS}),
             Exchange(name="verify", inputs=("windows",), outputs=cuts, group=("hash", "check")),
         ]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        if exchange == "sort":
+        if exchange == "suffix-array":
             raise UserError(
                 f"dedup.substring: the texts are more than memory_bytes, {self.memory_bytes}. Give it more, or "
                 "method: exchange, which finds the same spans."
             )
-        if exchange == "look":
+        if exchange == "extend":
             return {"windows": windows_of(bucket["candidates"], bucket["passages"], self._grams)}
         if exchange == "verify":
             return {"cuts": cut_repeated(bucket["windows"], "check", self.keep)}

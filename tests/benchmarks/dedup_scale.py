@@ -35,7 +35,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
 from datapipe.plan import runs
 from datapipe.plan.expand import Expander
-from datapipe.plan.work import OutputRef
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
 from stages.dedup._verified import BANDS
@@ -73,16 +73,16 @@ class Grown:
     def add(self, one: Measured) -> None:
         self.seconds[one.kind] += one.record.metrics.seconds
         self.num_tasks[one.kind] += 1
-        if one.kind == "clean-0":
+        if one.kind == "read":
             self.seconds["signatures"] += one.record.metrics.work["dedup.minhash"].seconds
         exchanged = [file for kind, files in one.record.outputs.items() if _is_exchanged(one, kind) for file in files]
-        self.rows_bytes[one.kind] += sum(file.weight for file in exchanged)
+        self.rows_bytes[one.kind] += sum(file.row_bytes for file in exchanged)
         self.stored_bytes[one.kind] += sum(file.bytes for file in exchanged)
         self.dropped += sum(one.record.metrics.document_counts.dropped.values())
 
 
 def _is_exchanged(one: Measured, kind: str) -> bool:
-    return kind.startswith("emitted.") or not one.kind.startswith("clean")
+    return kind.startswith("emitted.") or not one.kind.startswith(("read", "apply"))
 
 
 def near_duplicates(folder: Path, num_docs: int) -> Grown:
@@ -94,7 +94,7 @@ def near_duplicates(folder: Path, num_docs: int) -> Grown:
         measured = run_to_decisions(mixture, tasks)
     for one in measured:
         grown.add(one)
-    grown.rounds = len({one.task.step for one in measured if one.kind == "components"})
+    grown.rounds = len({one.task.step for one in measured if one.kind == "cluster"})
     shutil.rmtree(folder)
     return grown
 
@@ -111,7 +111,7 @@ def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
         for start in range(0, num_docs, _DOCS_PER_TASK)
     ]
     grown.seconds["emit"] = time.perf_counter() - started
-    grown.rows_bytes["emit"] = sum(file.weight for file in files)
+    grown.rows_bytes["emit"] = sum(file.row_bytes for file in files)
     grown.stored_bytes["emit"] = sum(file.bytes for file in files)
     corpus = scale_corpus.write(folder / "corpus", 1)
     mixture = load_mixture(scale_corpus.write_mixture(folder, corpus, "dedup.minhash", {}, _EXECUTION))
@@ -123,20 +123,20 @@ def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
         for task in expander.reduce_tasks("bands", stage, exchange, {"bands": tuple(files)}):
             grown.add(tasks.run(task, mixture.output))
         if runs.fan_in(files) > runs.MOST_RUNS:
-            groups, left = runs.merge_groups(runs.placed(files))
+            groups, left = runs.merge_groups(runs.with_group_keys(files))
             merging = [task for one in groups for task in expander.merge_tasks("merge", stage, "bands", one.files)]
             merged = [one.file for one in left]
             for task in merging:
                 measured = tasks.run(task, mixture.output)
                 grown.add(measured)
-                merged += measured.record.of("bands")
+                merged += measured.record.of("bands", ExchangeFile)
             for task in expander.reduce_tasks("bands-of-merged", stage, exchange, {"bands": tuple(merged)}):
                 grown.add(tasks.run(task, mixture.output))
     shutil.rmtree(folder)
     return grown
 
 
-def _written(root: Root, start: int, stop: int, num_docs: int, run_bytes: int) -> OutputRef:
+def _written(root: Root, start: int, stop: int, num_docs: int, run_bytes: int) -> ExchangeFile:
     """The band rows of the documents at places [start, stop): a family has every second band in common."""
     writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS, run_bytes)
     multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -189,7 +189,9 @@ def _table(grown: Sequence[Grown], steps: Sequence[str]) -> None:
         print("| dropped | " + " | ".join(f"{one.dropped / one.num_docs:.4f}" for one in grown) + " |")
 
 
-_STEPS = ("clean-0", "signatures", "bands", "first", "second", "components", "gather", "decisions", "clean-1")
+_STEPS = (
+    "read", "signatures", "match-bands", "fetch-signatures", "compare", "cluster", "decide", "decisions", "apply-dedup.minhash",
+)  # fmt: skip
 
 
 def _tell_memory(folder: Path) -> None:

@@ -98,7 +98,7 @@ class Watched(InProcess):
 def _of_stages(task: Task) -> list[Reached]:
     if isinstance(task, MapTask):
         bound = [*task.stages, *([task.emit] if task.emit else [])]
-        return [*(catalogue.reached_by(one.stage) for one in bound), *map(catalogue.reached_by, task.readers)]
+        return [*(catalogue.reached_by(one.stage) for one in bound), *(catalogue.reached_by(one.reader) for one in task.inputs)]
     # a merge asks the stage for the schema of its rows, which the files it names by their content have too
     return [catalogue.reached_by(task.stage.stage)] if isinstance(task, ReduceTask | MergeTask) else []
 

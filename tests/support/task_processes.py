@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ class Measured:
         if isinstance(self.task, MergeTask):
             return "merge"
         name = self.task.step.rpartition("/")[2]
-        return "components" if name.startswith("components-") else name
+        return re.sub(r"-\d+$", "", name)
 
 
 class FreshTasks:

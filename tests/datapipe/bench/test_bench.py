@@ -53,7 +53,7 @@ def test_bench_of_a_whole_source_sees_the_documents_that_a_run_sees(measured):
     assert found["sources"]["web"]["documents"] == documents["read"] == rows["read"]["documents_in"]
     assert found["sources"]["web"]["tokens"] == report["sources"]["web"]["tokens"]
     for name in ("normalize.unicode", "filter.gopher_quality", "dedup.exact", "dedup.minhash", "redact.pii"):
-        judged = f"{name}: verdicts" if name.startswith("dedup") else name
+        judged = f"{name}: apply" if name.startswith("dedup") else name
         dropped = sum(count for reason, count in documents["dropped"].items() if reason.startswith(f"{name}:"))
         assert rows[name]["documents_in"] == report["sources"]["web"]["steps"][name]["documents"]
         assert rows[judged]["documents_in"] - rows[judged]["documents_out"] == dropped, name
@@ -65,8 +65,8 @@ def test_bench_rows_are_the_pieces_of_a_run_and_come_in_the_order_of_the_data(me
     found, report = measured
     rows = _rows(found)
     assert set(report["total"]["steps"]) == set(rows) - {"other"}
-    expected = ["read", "words", "filter.gopher_quality", "dedup.exact", "dedup.exact: exchange", "dedup.exact: meet"]
-    expected += ["dedup.exact: verdicts", "train tokenizer", "tokenize", "pack", "write shards"]
+    expected = ["read", "words", "filter.gopher_quality", "dedup.exact", "dedup.exact: exchange", "dedup.exact: match"]
+    expected += ["dedup.exact: apply", "train tokenizer", "tokenize", "pack", "write shards"]
     assert [name for name in rows if name in expected] == expected
     kinds = {"words": "segmentation", "lines": "segmentation", "dedup.minhash": "emit", "redact.pii": "stage"}
     assert {name: rows[name]["kind"] for name in kinds} == kinds

@@ -45,7 +45,7 @@ def test_dedup_reference_has_work_for_every_stage(reference: runs.Finished, expe
     assert all(by_rule.count(name) >= count for name, count in least.items())
     assert max(size for _, size in expected.kept.values()) > 8
     num_cuts = {step.id: sum(output.rows for output in step.outputs("cuts")) for step in reference.plan.of_kind("reduce")}
-    assert all(num_cuts[name] > 3 for name in ("dedup.lines/meet", "dedup.substring/meet", "dedup.substring/verify"))
+    assert all(num_cuts[name] > 3 for name in ("dedup.lines/match", "dedup.substring/match", "dedup.substring/verify"))
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_dedup_outcome_does_not_depend_on_how_it_ran(
     done = runs.run_mixture(mixture, overrides=overrides, **options)
     assert outcome(done) == expected
     steps = done.watcher.steps
-    num_rounds = len({step for step in steps if "/components-" in step})
+    num_rounds = len({step for step in steps if "/cluster-" in step})
     assert num_rounds > 4 if stages == IN_ROUNDS else num_rounds == 1
-    exchanged = ["dedup.minhash/bands", "dedup.lines/meet", "dedup.substring/look"]
-    exchanged += ["dedup.minhash/components-1"] if overrides == SMALL else []
+    exchanged = ["dedup.minhash/match-bands", "dedup.lines/match", "dedup.substring/extend"]
+    exchanged += ["dedup.minhash/cluster-1"] if overrides == SMALL else []
     assert overrides == LARGE or all(steps.count(name) > 1 for name in exchanged)
 
 
@@ -88,9 +88,16 @@ def test_dedup_outcome_is_that_of_files_merged_before_they_meet(
     done = runs.run_mixture(dedup_runs.write_mixture(tmp_path, corpus), overrides=(*SMALL, _TINY_BUCKETS), **options)
     assert outcome(done) == expected
     merged = {step.id for step in done.plan.of_kind("merge")}
-    steps = {"exact/meet", "minhash/bands", "minhash/first", "minhash/components-1", "lines/meet", "lines/verdicts"}
+    steps = {
+        "exact/match",
+        "minhash/match-bands",
+        "minhash/fetch-signatures",
+        "minhash/cluster-1",
+        "lines/match",
+        "lines/decisions",
+    }
     assert {f"dedup.{step}.merge-1" for step in steps} <= merged
-    assert "dedup.lines/meet.merge-2" in merged
+    assert "dedup.lines/match.merge-2" in merged
     exchanged = [step.tasks for kind in ("reduce", "gather") for step in done.plan.of_kind(kind) if step.tasks]
     read = [task.tables for tasks in exchanged if len(tasks) > 1 for task in tasks if isinstance(task, ReduceTask | GatherTask)]
     assert len(read) > 30

@@ -113,11 +113,11 @@ def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, f
     pytest.fail("never finished")
 
 
-def test_global_stages_give_a_map_task_the_verdicts_on_its_own_files(tmp_path, folder):
+def test_global_stages_give_a_map_task_the_decisions_on_its_own_files(tmp_path, folder):
     done = _run(folder, tmp_path / "run", "execution.bucket_bytes=1KiB")
     root = Root(done.mixture.output)
-    step = next(one for one in done.plan.steps if one.id == "web/clean-2")
-    decisions = next(one for one in done.plan.steps if one.id == "dedup.minhash/verdicts").outputs("drops")
+    step = next(one for one in done.plan.steps if one.id == "web/apply-dedup.minhash")
+    decisions = next(one for one in done.plan.steps if one.id == "dedup.minhash/decisions").outputs("drops")
     given = set()
     for task in step.tasks or ():
         assert isinstance(task, MapTask)
@@ -125,8 +125,7 @@ def test_global_stages_give_a_map_task_the_verdicts_on_its_own_files(tmp_path, f
         batches = [batch for output in task.documents for batch in read_table(root, output)]
         own = {one for batch in batches for one in key_halves(batch.column("key"))[0].tolist()}
         for output in task.decisions.tables["drops"]:
-            assert output.facts is not None
-            assert any(int(output.facts["first"]) <= one <= int(output.facts["last"]) for one in own)
+            assert any(output.first <= one <= output.last for one in own)
             given.add(output.path)
     assert given == {output.path for output in decisions}
     assert len(decisions) > 1
@@ -149,8 +148,8 @@ def test_global_stages_report_rows_bytes_and_seconds_of_each_round(tmp_path, fol
     rounds = [name for name in tasks if name.startswith("dedup.minhash/components-")]
     assert rounds == [f"dedup.minhash/components-{number}" for number in range(1, len(rounds) + 1)]
     assert all({"rows", "bytes", "seconds"} <= set(tasks[name]) for name in rounds)
-    assert tasks["dedup.minhash/verdicts"]["rows"] >= dropped["dedup.minhash:duplicate"]
-    assert "rows" not in tasks["web/clean-0"]
+    assert tasks["dedup.minhash/decisions"]["rows"] >= dropped["dedup.minhash:duplicate"]
+    assert "rows" not in tasks["web/read"]
 
 
 ENDLESS = """

@@ -165,7 +165,7 @@ def test_discover_content_fingerprint_follows_the_bytes_and_not_the_time(tree: P
         ("web/a.json", ["matches no file", "Did you mean 'a.jsonl'?"]),
         ("web", ["is a folder", "web/**"]),
         ("web/2024/01/", ["is a folder", "web/2024/01/**"]),
-        ("web/[z-a].jsonl", ["is no glob"]),
+        ("web/[z-a].jsonl", ["is not a glob"]),
     ],
 )
 def test_discover_nothing_found_says_what_is_there(tree: Path, pattern: str, said: list[str]) -> None:
@@ -193,7 +193,7 @@ def test_discover_broken_link_and_pipe_by_name_are_told_from_what_is_missing(tre
     (tree / "gone.jsonl").symlink_to(tree / "nowhere")
     os.mkfifo(tree / "pipe.jsonl")
     for name in ("gone", "pipe"):
-        with pytest.raises(UserError, match="It is there, but it is a broken link, or neither file nor folder"):
+        with pytest.raises(UserError, match="The path exists, but it is a broken link, or neither file nor folder"):
             _files(f"{tree}/{name}.jsonl")
 
 
@@ -232,7 +232,7 @@ def test_discover_folder_that_may_not_be_entered_is_an_error_where_the_pattern_e
     done = subprocess.run([sys.executable, "-c", _CLOSED_FOLDER], capture_output=True, text=True, check=True, timeout=60)
     found, error = done.stdout.splitlines()
     assert found == "['a.txt']"
-    assert error.startswith("here: cannot look into /")
+    assert error.startswith("here: cannot list /")
     assert error.endswith("/web/closed: Permission denied")
 
 

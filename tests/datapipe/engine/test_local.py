@@ -23,7 +23,9 @@ pytestmark = pytest.mark.medium
 
 def _task(number: int) -> SampleTask:
     """A task that ends at once: a sample of no documents."""
-    return SampleTask(step="s/sample", fingerprint=f"{number:064x}", seed=0, documents=(), fraction=1.0, validation=0.0)
+    return SampleTask(
+        step="s/sample", fingerprint=f"{number:064x}", seed=0, before="", documents=(), fraction=1.0, validation=0.0
+    )
 
 
 def _next(engine: LocalEngine) -> Attempt:
@@ -97,7 +99,7 @@ def test_local_engine_workers_go_when_their_driver_is_killed(tmp_path):
         from datapipe.plan.work import SampleTask
         engine = LocalEngine({str(tmp_path)!r}, 2)
         for number in range(2):
-            engine.submit(SampleTask(step="s/sample", fingerprint=str(number), seed=0, documents=(), fraction=1.0,
+            engine.submit(SampleTask(step="s/sample", fingerprint=str(number), seed=0, before="", documents=(), fraction=1.0,
                                      validation=0.0), str(number))
         engine.next_attempt(60); engine.next_attempt(60)
         print(*engine.worker_ids, flush=True)

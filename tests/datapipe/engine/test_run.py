@@ -68,8 +68,8 @@ def test_run_with_one_more_file_reads_that_file_alone(tmp_path):
     first = runs.run_mixture(mixture)
     corpora.write_jsonl(tmp_path / "web/new.jsonl", corpora.documents(9, 400))
     second = runs.run_mixture(mixture)
-    before = first.watcher.steps.count("web/clean-0")
-    added = second.watcher.steps.count("web/clean-0")
+    before = first.watcher.steps.count("web/read")
+    added = second.watcher.steps.count("web/read")
     assert 0 < added < before
     assert second.report["sources"]["web"]["documents"]["read"] == 1600
 
@@ -150,12 +150,12 @@ def test_run_resolved_mixture_gives_the_same_plan(finished):
 def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_path, corpus):
     mixture = runs.write_mixture(tmp_path, corpus)
     first = runs.run_mixture(mixture)
-    documents = next(step for step in first.plan.steps if step.id == "web/clean-2").outputs("documents")[0]
+    documents = next(step for step in first.plan.steps if step.id == "web/apply-dedup.minhash").outputs("documents")[0]
     damaged = tmp_path / "out" / documents.path
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(DatapipeError, match=f"{damaged.name}: not what was committed"):
+    with pytest.raises(DatapipeError, match=f"{damaged.name}: its checksum is not the committed one"):
         runs.run_mixture(mixture, overrides=["validation=20%"])
     damaged.unlink()
     again = runs.run_mixture(mixture, overrides=["validation=20%"])
@@ -198,7 +198,7 @@ def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(mi
     with open(shard, "r+b") as file:  # in place, as a failing disk would
         file.write(content)
     shard.unlink()
-    with pytest.raises(DatapipeError, match="not what was committed") as failure:
+    with pytest.raises(DatapipeError, match="its checksum is not the committed one") as failure:
         runs.run_mixture(mixture)
     (Path(first.mixture.output) / str(failure.value).partition(":")[0]).unlink()
     again = runs.run_mixture(mixture)

@@ -1,4 +1,4 @@
-"""Buckets of bounded size: every row once, whole hashes together, giant groups in pieces that begin with their first row."""
+"""Buckets of bounded size: every row once, whole hashes together, chunks of hot keys that begin with the first row."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import KEY_TYPE, make_keys, numbers
-from datapipe.exchange import chunks as pieces
-from datapipe.exchange import files
-from datapipe.exchange.chunks import read_pieces
+from datapipe.exchange import chunks, files
+from datapipe.exchange.chunks import read_chunks
 from datapipe.exchange.files import ExchangeWriter, read_portion, read_range
-from datapipe.plan.work import HASH_SPACE, OutputRef
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.plan.work import HASH_SPACE
 from datapipe.stage.tables import Exchange
 from datapipe.storage import Root
 
@@ -32,7 +32,7 @@ LIMIT = 8_000
 def _small(monkeypatch):
     monkeypatch.setattr(files, "RUN_BYTES", 30_000)
     monkeypatch.setattr(files, "BLOCK_BYTES", 1_500)
-    monkeypatch.setattr(pieces, "LEAST_BYTES", 0)
+    monkeypatch.setattr(chunks, "LEAST_BYTES", 0)
 
 
 def _rows(hashes: Sequence[int], start: int = 0, digests: Sequence[int] | None = None) -> pa.RecordBatch:
@@ -43,17 +43,17 @@ def _rows(hashes: Sequence[int], start: int = 0, digests: Sequence[int] | None =
     return pa.record_batch([pa.array(np.array(hashes, np.uint64)), pa.array(array), keys, texts], schema=SCHEMA)
 
 
-def _write(root: Root, path: str, rows: pa.RecordBatch) -> OutputRef:
+def _write(root: Root, path: str, rows: pa.RecordBatch) -> ExchangeFile:
     writer = ExchangeWriter(root, path, SCHEMA)
     for at in range(0, rows.num_rows, 100):
         writer.add(rows.slice(at, 100))
     return writer.finish()
 
 
-def _read(root: Root, tables: dict[str, tuple[OutputRef, ...]], **options) -> list[dict[str, pa.RecordBatch]]:
+def _read(root: Root, tables: dict[str, tuple[ExchangeFile, ...]], **options) -> list[dict[str, pa.RecordBatch]]:
     exchange = Exchange(name="reduce", inputs=tuple(tables), outputs={}, **options)
     schemas = dict.fromkeys(tables, SCHEMA)
-    return [dict(one) for one in read_pieces(root, tables, schemas, exchange, 0, HASH_SPACE, LIMIT)]
+    return [dict(one) for one in read_chunks(root, tables, schemas, exchange, 0, HASH_SPACE, LIMIT)]
 
 
 def _uneven(seed: int) -> list[int]:
@@ -65,7 +65,7 @@ def _uneven(seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pieces_without_their_repeated_heads_are_all_rows_in_order(tmp_path, seed):
+def test_chunks_without_their_repeated_heads_are_all_rows_in_order(tmp_path, seed):
     root = Root(str(tmp_path))
     hashes = _uneven(seed)
     parts = [_rows(hashes[::2]), _rows(hashes[1::2], start=100_000)]
@@ -78,7 +78,7 @@ def test_pieces_without_their_repeated_heads_are_all_rows_in_order(tmp_path, see
     assert list(once.values()) == expected.to_pylist()
 
 
-def test_pieces_of_a_giant_group_begin_with_its_first_row_and_the_last_before(tmp_path):
+def test_chunks_of_a_hot_key_begin_with_its_first_row_and_the_last_before(tmp_path):
     root = Root(str(tmp_path))
     output = _write(root, "a", _rows([5] * 700 + [9] * 3))
     first = read_range(root, [output], 5, 6).slice(0, 1).to_pylist()[0]
@@ -92,8 +92,8 @@ def test_pieces_of_a_giant_group_begin_with_its_first_row_and_the_last_before(tm
         assert [row["hash"] for row in found[-1]] == [9, 9, 9]
 
 
-def test_pieces_groups_within_a_hash_have_heads_of_their_own(tmp_path):
-    """Two texts of one hash: the second group's pieces begin with its own first row."""
+def test_chunks_of_groups_within_a_hash_have_heads_of_their_own(tmp_path):
+    """Two texts of one hash: the second group's chunks begin with its own first row."""
     root = Root(str(tmp_path))
     output = _write(root, "a", _rows([5] * 900, digests=[1] * 400 + [2] * 500))
     found = [bucket["rows"] for bucket in _read(root, {"rows": (output,)}, group=("hash", "digest"))]
@@ -107,7 +107,7 @@ def test_pieces_groups_within_a_hash_have_heads_of_their_own(tmp_path):
                 assert row["key"] == firsts[row["digest"]]
 
 
-def test_pieces_of_a_giant_hash_have_all_rows_of_the_smaller_table(tmp_path):
+def test_chunks_of_a_hot_key_have_all_rows_of_the_smaller_table(tmp_path):
     root = Root(str(tmp_path))
     large, small = _write(root, "a", _rows([3] + [5] * 600 + [8])), _write(root, "b", _rows([5, 5, 8], start=5000))
     found = _read(root, {"small": (small,), "large": (large,)})

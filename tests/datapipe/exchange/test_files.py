@@ -11,7 +11,8 @@ from datapipe.errors import CorruptionError
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter, read_blocks, read_range
 from datapipe.plan.expand import hash_ranges
-from datapipe.plan.work import HASH_SPACE, OutputRef
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.plan.work import HASH_SPACE
 from datapipe.storage import Root
 
 SCHEMA = pa.schema(
@@ -30,7 +31,7 @@ def _rows(rng: np.random.Generator, start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(hashes), keys, pa.array(np.arange(start, start + count))], schema=SCHEMA)
 
 
-def _write(root: Root, path: str, batches: list[pa.RecordBatch]) -> OutputRef:
+def _write(root: Root, path: str, batches: list[pa.RecordBatch]) -> ExchangeFile:
     writer = ExchangeWriter(root, path, SCHEMA)
     for batch in batches:
         writer.add(batch)

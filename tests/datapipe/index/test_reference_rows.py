@@ -198,7 +198,7 @@ def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path, old: 
     """Neither `against` nor what is found there is part of what the map tasks of the first stage are."""
     alone = _run(folder, "later", "new")
     held = _run(folder, "later", "new", against=f"{folder}/of-old/out")
-    assert "new/clean-0" not in held.watcher.steps and "dedup.exact/meet" in held.watcher.steps
+    assert "new/read" not in held.watcher.steps and "dedup.exact/match" in held.watcher.steps
     assert len(_drops(held, "new")) > len(_drops(alone, "new"))
     back = _run(folder, "later", "new")
     assert not [step for step in back.watcher.steps if "clean" in step or "dedup" in step]
@@ -215,7 +215,7 @@ def test_a_file_that_is_added_is_the_only_one_that_is_signed(folder: Path) -> No
     corpora.write_jsonl(source / "4.jsonl", [{"text": corpora.prose(rng, 150)} for _ in range(25)])
     grown = _run(folder, "of-growing", "growing", named={**STAGES, **CUTTING})
     ran = {record.fingerprint for record in grown.watcher.records}
-    first = next(step for step in grown.plan.steps if step.id == "growing/clean-0")
+    first = next(step for step in grown.plan.steps if step.id == "growing/read")
     tasks = [task for task in first.tasks or () if isinstance(task, MapTask)]
     read = {split.file.path for task in tasks if task.fingerprint in ran for split in task.splits}
     assert read == {"4.jsonl"} and len(tasks) > 4
@@ -276,7 +276,7 @@ def test_against_an_index_that_is_damaged_says_what_to_do(folder: Path, old: run
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    with pytest.raises(CorruptionError, match="make that anew with `datapipe index`"):
+    with pytest.raises(CorruptionError, match="make the index again with `datapipe index`"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
     victim.unlink()
     with pytest.raises(UserError, match="is gone, or not what it was"):
@@ -420,8 +420,8 @@ def _hash(source: str, path: str) -> bytes:
 def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
     loose = _run(folder, "limits", "new")
     strict = _run(folder, "limits", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})
-    assert "new/clean-0" not in strict.watcher.steps and "dedup.minhash/second" in strict.watcher.steps
-    assert "new/clean-1" not in strict.watcher.steps and "dedup.minhash/bands" in strict.watcher.steps
+    assert "new/read" not in strict.watcher.steps and "dedup.minhash/compare" in strict.watcher.steps
+    assert "new/apply-dedup.exact" not in strict.watcher.steps and "dedup.minhash/match-bands" in strict.watcher.steps
     assert len(_drops(strict, "new")) < len(_drops(loose, "new"))
 
 

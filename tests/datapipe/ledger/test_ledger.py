@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import xxhash
 
-from datapipe.ledger.ledger import ATTEMPTS, FOLDER, Ledger, record_from_bytes, record_to_bytes
+from datapipe.ledger.ledger import Ledger, RecordVersionError, record_from_bytes, record_to_bytes
+from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.work import OutputRef, Record
+from datapipe.plan.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
+from datapipe.plan.work import Record
 from datapipe.storage import Root
 
 FINGERPRINT = "ab" * 32
@@ -18,10 +22,10 @@ FINGERPRINT = "ab" * 32
 def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> Record:
     path = f"{ATTEMPTS}/step/{name}/out.bin"
     root.write_atomic(path, name.encode())
-    output = OutputRef(path=path, rows=1, bytes=len(name), weight=3, checksum="x", facts={"eos_id": 0, "eos_token": "é"})
+    output = TableFile(path=path, rows=1, bytes=len(name), checksum="x", row_bytes=3)
     metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a:b": 2})), tokens=9)
     metrics.spent("read", 1.5, 100, 3)
-    return Record(step="web/clean-0", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
+    return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
 
 
 def _opened(root: Root) -> Ledger:
@@ -72,7 +76,7 @@ def test_ledger_record_under_another_name_is_no_record(tmp_path):
     root = Root(str(tmp_path))
     _opened(root).commit(_record(root))
     other = "cd" * 32
-    Path(root.path(f"{FOLDER}/{FINGERPRINT}.json")).rename(root.path(f"{FOLDER}/{other}.json"))
+    Path(root.path(f"{LEDGER}/{FINGERPRINT}.json")).rename(root.path(f"{LEDGER}/{other}.json"))
     assert _opened(root).look_up(other) is None
 
 
@@ -85,3 +89,47 @@ def test_ledger_sweep_deletes_what_no_record_names_and_nothing_else(tmp_path):
     assert ledger.sweep() == 1
     left = [path for path, _ in root.list_files(ATTEMPTS)]
     assert left == sorted([record.of("documents")[0].path, f"{ATTEMPTS}/notes/of-a-user.txt"])
+
+
+FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checksum": "x"}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        OutputFile(**FILE),
+        TableFile(**FILE, row_bytes=9),
+        ExchangeFile(**FILE, row_bytes=9, first=0, last=2**64 - 1, runs=3),
+        ExchangeFile(**FILE, row_bytes=0),
+        TokenizerFile(**FILE, vocab_size=300, eos_id=0, eos_token="é", fingerprint="xxh3:1", unusual=""),
+        ShardFile(**FILE, documents=2, tokens=64, piece_length=32),
+        ShardFile(**FILE, documents=2, tokens=64),
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_record_keeps_every_type_of_output(output):
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=1, kept=1))
+    record = Record(step="web/read", fingerprint=FINGERPRINT, outputs={"some": (output,)}, metrics=metrics)
+    assert record_from_bytes(record_to_bytes(record)) == record
+
+
+def _as_version(content: bytes, version: int) -> bytes:
+    """The record with another version and a checksum that is right for it."""
+    body = json.loads(content.partition(b"\n")[2]) | {"version": version}
+    written = json.dumps(body, ensure_ascii=False).encode()
+    return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(written)}"}}\n'.encode() + written + b"\n"
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_ledger_record_of_another_version_is_refused_and_swept(tmp_path, version):
+    root = Root(str(tmp_path))
+    record = _record(root)
+    content = _as_version(record_to_bytes(record), version)
+    root.write_atomic(f"{LEDGER}/{FINGERPRINT}.json", content)
+    path = record.of("documents")[0].path
+    root.publish(path, f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", "work/publish/0")
+    with pytest.raises(RecordVersionError, match=f"version {version}, expected 2"):
+        record_from_bytes(content)
+    ledger = _opened(root)
+    assert ledger.look_up(FINGERPRINT) is None
+    assert (ledger.sweep(), ledger.num_refused) == (1, 1)

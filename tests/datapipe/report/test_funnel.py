@@ -26,7 +26,7 @@ def _entry(steps: list[str]) -> dict[str, Any]:
 
 
 def _report(num_sources: int) -> dict[str, Any]:
-    ran = ["read", "filter.length", "dedup.exact: exchange", "dedup.exact@0123abcd: verdicts"]
+    ran = ["read", "filter.length", "dedup.exact: exchange", "dedup.exact@0123abcd: apply"]
     sources = {f"source-{number}": _entry(ran) for number in range(num_sources)}
     sources |= {"with-more": _entry([*ran[:2], "my.own:Filter", *ran[2:]])}
     told = {"name": "test", "total": _entry(ran), "mixture": None, "tokenizer": None}

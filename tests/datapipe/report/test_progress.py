@@ -15,12 +15,12 @@ from datapipe.report.progress import Progress
 
 def _record(number: int) -> Record:
     metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
-    return Record(step="web/clean-0", fingerprint=str(number), outputs={}, metrics=metrics)
+    return Record(step="web/read", fingerprint=str(number), outputs={}, metrics=metrics)
 
 
 def _plan(num_tasks: int, *records: Record) -> Plan:
-    tasks = tuple(MapTask(step="web/clean-0", fingerprint=str(number), seed=0) for number in range(num_tasks))
-    first = Step(id="web/clean-0", kind="map", label="read", source="web", tasks=tasks, records=records)
+    tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(num_tasks))
+    first = Step(id="web/read", kind="map", label="read", source="web", tasks=tasks, records=records)
     return Plan(pipeline=lay_out({"web": []}), steps=[first, Step(id="web/pack", kind="pack", label="pack", source="web")])
 
 
@@ -47,7 +47,7 @@ def test_progress_on_a_terminal_shows_tasks_documents_and_time_left():
 def test_progress_in_a_log_is_a_plain_line_when_a_step_ends():
     lines = _watched(terminal=False).splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("web/clean-0:  2/2")
+    assert lines[0].startswith("web: read  2/2")
     assert lines[0].endswith("14 kept")
 
 

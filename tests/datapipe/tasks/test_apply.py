@@ -1,4 +1,4 @@
-"""Verdicts carried out: drops, cuts, sizes; each document finds its own rows, however many files and blocks they lie in."""
+"""Decisions applied: drops, cuts, sizes; each document gets its own rows, however many files and blocks hold them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.metrics import DocumentCounts
-from datapipe.plan.work import Decisions, OutputRef
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.plan.work import Decisions
 from datapipe.shards import schemas
 from datapipe.stage.cut_points import CUT_POINTS
 from datapipe.stage.documents import DocumentBatch
@@ -28,7 +29,7 @@ def _key(source: int, place: int) -> bytes:
     return source.to_bytes(8, "big") + place.to_bytes(8, "big")
 
 
-def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str = "") -> OutputRef:
+def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str = "") -> ExchangeFile:
     schema = FINAL_SCHEMAS[name]
     writer = ExchangeWriter(root, path or name, schema)
     dicts = [dict(zip(schema.names, (int.from_bytes(row[0][:8], "big"), *row))) for row in rows]  # type: ignore[index]
@@ -36,18 +37,18 @@ def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str =
     return writer.finish()
 
 
-class _Judging:
-    def __init__(self, folder, tables: dict[str, tuple[OutputRef, ...]], **options: object) -> None:
+class _Applying:
+    def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
         self.drops = TableWriter(self.root, "dropped", schemas.DROPS)
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
-        self.judge = DecisionApplier(self.root, decisions, self.document_counts, self.drops)
+        self.applier = DecisionApplier.open(self.root, decisions, self.document_counts, self.drops)
 
     def dropped(self) -> list[dict]:
         return [row for batch in read_table(self.root, self.drops.finish()) for row in batch.to_pylist()]
 
 
-def test_judge_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, monkeypatch):
+def test_apply_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "BLOCK_BYTES", 300)
     root, generator = Root(str(tmp_path)), np.random.default_rng(1)
     gone = {(source, int(place)) for source in (2, 5, 9) for place in generator.choice(500, 200, replace=False)}
@@ -58,42 +59,42 @@ def test_judge_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, m
     )
     kept = [(5, place) for place in range(500) if (5, place) not in gone]
     sizes = (_file(root, "sizes", [(_key(*one), 3) for one in kept[::2]]),)
-    found = _Judging(tmp_path, {"drops": drops, "sizes": sizes}, size_column="copies", cluster_column="cluster")
+    found = _Applying(tmp_path, {"drops": drops, "sizes": sizes}, size_column="copies", cluster_column="cluster")
     for at in range(0, 500, 90):
         batch = batch_of(["text"] * min(90, 500 - at), source=5, first=at)
-        stays = found.judge.apply(batch)
+        stays = found.applier.apply(batch)
         expected = [one for one in kept if at <= one[1] < at + 90]
         assert stays.keys.to_pylist() == [_key(*one) for one in expected]
         assert stays.record.column("cluster").to_pylist() == [_key(*one).hex() for one in expected]
         assert stays.record.column("copies").to_pylist() == [4 if one in kept[::2] else 1 for one in expected]
-    assert found.judge.apply(batch_of(["other"], source=6)).num_docs == 1
+    assert found.applier.apply(batch_of(["other"], source=6)).num_docs == 1
     assert found.document_counts.dropped == {"dedup:duplicate": 500 - len(kept)}
     assert {row["survivor"] for row in found.dropped()} == {_key(1, 7)}
 
 
-def test_judge_cuts_spans_once_and_counts_their_bytes_by_rule(tmp_path):
+def test_apply_cuts_spans_once_and_counts_their_bytes_by_rule(tmp_path):
     texts = ["0123456789", "ééé and more", "untouched", "abcdef"]
     rows = [(0, 2, 5, "a"), (0, 4, 7, "b"), (0, 4, 6, "a"), (0, 9, 10, "a"), (1, 0, 6, "b"), (3, 0, 3, "a"), (3, 3, 6, "b")]
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, place), *rest) for place, *rest in rows]),)
-    found = _Judging(tmp_path, {"cuts": cuts})
-    assert found.judge.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched"]
+    found = _Applying(tmp_path, {"cuts": cuts})
+    assert found.applier.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched"]
     assert found.document_counts.counts == {"dedup:a_bytes": 3 + 1, "dedup:b_bytes": 2 + 6}
     assert [(row["key"], row["rule"], row["value"]) for row in found.dropped()] == [(_key(1, 3), "too_much_removed", 1.0)]
 
 
 @pytest.mark.parametrize("rest", [" ", "\n\u3000\t", ""])
-def test_judge_leaves_no_document_of_white_space_alone(tmp_path, rest):
+def test_apply_leaves_no_document_of_white_space_alone(tmp_path, rest):
     """Whatever share may be cut out. One that was blank before is no business of the stage."""
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 5, "a")]),)
-    found = _Judging(tmp_path, {"cuts": cuts}, removed_share=1.0)
-    assert found.judge.apply(batch_of(["words" + rest, " ", ""])).texts.to_pylist() == [" ", ""]
+    found = _Applying(tmp_path, {"cuts": cuts}, removed_share=1.0)
+    assert found.applier.apply(batch_of(["words" + rest, " ", ""])).texts.to_pylist() == [" ", ""]
     assert found.document_counts.dropped == {"dedup:too_much_removed": 1} and not sum(found.document_counts.counts.values())
 
 
-def test_judge_drops_a_document_of_which_too_much_is_cut(tmp_path):
+def test_apply_drops_a_document_of_which_too_much_is_cut(tmp_path):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 6, "span"), (_key(1, 1), 0, 5, "span")]),)
-    found = _Judging(tmp_path, {"cuts": cuts}, removed_share=0.5)
-    assert found.judge.apply(batch_of(["0123456789", "0123456789"])).texts.to_pylist() == ["56789"]
+    found = _Applying(tmp_path, {"cuts": cuts}, removed_share=0.5)
+    assert found.applier.apply(batch_of(["0123456789", "0123456789"])).texts.to_pylist() == ["56789"]
     assert found.document_counts.dropped == {"dedup:too_much_removed": 1}
     assert found.document_counts.counts == {"dedup:span_bytes": 5}
     (row,) = found.dropped()
@@ -106,42 +107,42 @@ def test_judge_drops_a_document_of_which_too_much_is_cut(tmp_path):
     )
 
 
-def test_judge_cuts_in_a_slice_of_a_longer_batch_are_at_their_place(tmp_path):
+def test_apply_cuts_in_a_slice_of_a_longer_batch_are_at_their_place(tmp_path):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 3), 1, 3, "span")]),)
     batch = batch_of(["abcd"] * 6).slice(2, 5)
-    assert _Judging(tmp_path, {"cuts": cuts}).judge.apply(batch).texts.to_pylist() == ["abcd", "ad", "abcd"]
+    assert _Applying(tmp_path, {"cuts": cuts}).applier.apply(batch).texts.to_pylist() == ["abcd", "ad", "abcd"]
 
 
 @pytest.mark.parametrize("span", [(0, 11), (-1, 3), (5, 4), (1, 3)])
-def test_judge_cuts_outside_a_text_or_within_a_character_are_refused(tmp_path, span):
+def test_apply_cuts_outside_a_text_or_within_a_character_are_refused(tmp_path, span):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), *span, "span")]),)
     assert CUT_SCHEMA.names == ["hash", "key", "start", "stop", "rule"]
-    with pytest.raises(DatapipeError, match="outside of it or within a character"):
-        _Judging(tmp_path, {"cuts": cuts}).judge.apply(batch_of(["éé567890"]))
+    with pytest.raises(DatapipeError, match="outside of a text or within a character"):
+        _Applying(tmp_path, {"cuts": cuts}).applier.apply(batch_of(["éé567890"]))
 
 
-def test_judge_moves_the_seams_that_earlier_cuts_left_and_adds_its_own(tmp_path):
+def test_apply_moves_the_seams_that_earlier_cuts_left_and_adds_its_own(tmp_path):
     first = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 2), 0, 3, "a")], "first"),)
     later = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 1, "a"), (_key(1, 0), 4, 5, "a")], "later"),)
-    batch = _Judging(tmp_path, {"cuts": first}).judge.apply(batch_of(["01234567", "same", "01234567"]))
+    batch = _Applying(tmp_path, {"cuts": first}).applier.apply(batch_of(["01234567", "same", "01234567"]))
     assert batch.record.column(CUT_POINTS).to_pylist() == [[2], [], []]
-    batch = _Judging(tmp_path, {"cuts": later}).judge.apply(batch)
+    batch = _Applying(tmp_path, {"cuts": later}).applier.apply(batch)
     assert batch.texts.to_pylist() == ["1457", "same", "34567"]
     assert batch.record.column(CUT_POINTS).to_pylist() == [[1, 3], [], []]
 
 
-def test_judge_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tmp_path):
+def test_apply_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tmp_path):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 1), 0, 4, "a")]),)
-    judge = _Judging(tmp_path, {"cuts": cuts}, removed_share=0.5).judge
+    applier = _Applying(tmp_path, {"cuts": cuts}, removed_share=0.5).applier
     batches = batch_of(["01234567", "gone"]), batch_of(["other"], first=7)
     some, other = (DocumentBatch(batch.record.cast(schemas.DOCUMENTS_BASE)) for batch in batches)
-    cut, untouched = judge.apply(some), judge.apply(other)
-    without_files = _Judging(tmp_path, {"cuts": ()}).judge.apply(other)
+    cut, untouched = applier.apply(some), applier.apply(other)
+    without_files = _Applying(tmp_path, {"cuts": ()}).applier.apply(other)
     assert cut.record.schema == untouched.record.schema == without_files.record.schema
     assert [batch.record.column(CUT_POINTS).to_pylist() for batch in (cut, untouched)] == [[[2]], [[]]]
 
 
-def test_judge_documents_without_verdicts_are_left_alone(tmp_path):
+def test_apply_leaves_documents_without_decisions_alone(tmp_path):
     batch = batch_of(["a", "b"])
-    assert _Judging(tmp_path, {}).judge.apply(batch).record.equals(batch.record)
+    assert _Applying(tmp_path, {}).applier.apply(batch).record.equals(batch.record)
     assert columns.key_halves(batch.keys)[0].tolist() == [1, 1]

@@ -47,7 +47,7 @@ def _left(
     left: list[str] = []
     for one in run_to_decisions(mixture, tasks):
         peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
-        if one.kind == "clean-1":
+        if one.kind == f"apply-{stage}":
             for batch in read_documents(Root(str(folder / "out")), one.record.of("documents"), TaskMetrics()):
                 left += batch.texts.to_pylist()
     return left, peaks

@@ -30,8 +30,8 @@ def _lengths(batch: DocumentBatch) -> list[int]:
 @given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40))
 def test_guarded_result_is_that_of_the_good_documents_alone(texts):
     done = guarded(_lengths, _batch(texts))
-    assert [culprit.row for culprit in done.culprits] == [row for row, text in enumerate(texts) if text == "bad"]
-    assert all("a bad document" in culprit.error for culprit in done.culprits)
+    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+    assert all("a bad document" in document.error for document in done.failed)
     assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
 
 

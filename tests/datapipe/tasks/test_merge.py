@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +16,9 @@ from datapipe.exchange import files as exchange
 from datapipe.exchange import tables
 from datapipe.exchange.files import ExchangeWriter, read_index, read_range, sorted_rows
 from datapipe.plan.expand import Expander
+from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in
-from datapipe.plan.work import HASH_SPACE, BoundStage, MergeTask, OutputRef
+from datapipe.plan.work import HASH_SPACE, BoundStage
 from datapipe.stage.tables import RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
@@ -57,21 +57,19 @@ def _rows(seed: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values.get(name, numbers) for name in schema.names], schema=schema)
 
 
-def _write(root: Root, path: str, rows: pa.RecordBatch, url: str = "") -> OutputRef:
+def _write(root: Root, path: str, rows: pa.RecordBatch, url: str = "") -> ExchangeFile:
     writer = ExchangeWriter(root, path, rows.schema, 8_000)
     for start in range(0, rows.num_rows, 50):
         writer.add(rows.slice(start, 50))
-    output = writer.finish()
-    known = {name: getattr(output, name) for name in ("path", "rows", "bytes", "weight", "checksum", "facts")}
-    return OutputRef(**known, url=url)
+    return dataclasses.replace(writer.finish(), url=url)
 
 
-def _merged(root: Root, expander: Expander, files: list[OutputRef]) -> list[OutputRef]:
+def _merged(root: Root, expander: Expander, files: list[ExchangeFile]) -> list[ExchangeFile]:
     (table,) = _STAGE.stage.emits()
     tasks = expander.merge_tasks("merge", _STAGE, table, files)
     assert len(tasks) > 2
     records = [run_task(task, root, "1") for task in tasks]
-    return [output for record in records for output in record.of(table)]
+    return [output for record in records for output in record.of(table, ExchangeFile)]
 
 
 def test_merge_keeps_every_row_in_one_sorted_run_a_range(tmp_path: Path, expander: Expander):
@@ -80,7 +78,7 @@ def test_merge_keeps_every_row_in_one_sorted_run_a_range(tmp_path: Path, expande
     assert fan_in(files) > 3
     found = _merged(root, expander, files)
     assert fan_in(found) == 1
-    assert sum(one.weight for one in found) == sum(one.weight for one in files)
+    assert sum(one.row_bytes for one in found) == sum(one.row_bytes for one in files)
     for one in found:
         with root.open_input(one.path) as stream:
             blocks, _ = read_index(stream, one)
@@ -117,17 +115,17 @@ def test_merge_holds_no_more_than_its_limit_however_many_rows_its_range_has(tmp_
     files = [_write(root, f"{number}.exchange", _rows(number, 2_500)) for number in range(4)]
     (table,) = _STAGE.stage.emits()
     (task,) = expander.merge_tasks("merge", _STAGE, table, files)[:1]
-    task = dataclasses.replace(cast(MergeTask, task), start=0, stop=HASH_SPACE, files=tuple(files))
+    task = dataclasses.replace(task, start=0, stop=HASH_SPACE, files=tuple(files))
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
         record = run_task(task, root, "1")
     finally:
         pa.set_memory_pool(before)
-    (merged,) = record.of(table)
+    (merged,) = record.of(table, ExchangeFile)
     assert merged.rows == 10_000
     assert fan_in([merged]) == 1
-    assert merged.weight > 18 * task.limit_bytes
+    assert merged.row_bytes > 18 * task.limit_bytes
     assert pool.max_memory() < 8 * task.limit_bytes
 
 

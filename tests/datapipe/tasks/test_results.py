@@ -62,7 +62,7 @@ def _invalid_utf8() -> pa.Array:
         (None, "expected a dict of Arrow arrays"),
         ({"x": [1, 2]}, "column 'x': expected an Arrow array, found list"),
         ({"x": pa.array([1])}, "column 'x': expected 2 entries, one per document, found 1"),
-        ({"x": pa.nulls(2)}, "column 'x' has no type"),
+        ({"x": pa.nulls(2)}, "column 'x' has only nulls and no type"),
         ({"key": make_keys(1, np.arange(2, dtype=np.uint64))}, "the column 'key' belongs to the engine"),
         ({"id": pa.array(["a", None])}, "the column 'id' belongs to the engine"),
         ({"cut_points": pa.array([[1], []])}, "the column 'cut_points' belongs to the engine"),
@@ -81,7 +81,7 @@ def test_map_result_that_breaks_the_contract_is_told_by_the_stages_name(columns,
 def test_map_result_without_a_declared_tally_is_told():
     stage = Counts()
     stage._columns = {}
-    with pytest.raises(DatapipeError, match="the tally 'found' is declared and was not returned"):
+    with pytest.raises(DatapipeError, match="the count 'found' is declared, but the stage returned no such column"):
         checked_map("mine", stage, _batch())
 
 

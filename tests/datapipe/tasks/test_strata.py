@@ -209,7 +209,7 @@ def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_ofte
     assert [(one["documents"], one["repeat"]) for one in web["strata"]] == [(2, 1), (3, 2), (1, 3)]
     without = run(tmp_path / "mixture.yaml", "sources.web.stages=[dedup.exact]", "sources.web.strata=null")
     assert {entry.stratum for entry in without.snapshot.shards} == {None}
-    (step,) = [step for step in without.plan.of_kind("map", "web") if step.id == "web/clean-1"]
+    (step,) = [step for step in without.plan.of_kind("map", "web") if step.id == "web/apply-dedup.exact"]
     batches = read_documents(Root(without.mixture.output), step.outputs("documents"), TaskMetrics())
     assert {name for batch in batches for name in batch.record.schema.names} == {"key", "id", "text"}
 
@@ -249,7 +249,7 @@ def test_stratum_is_the_number_of_bounds_that_are_reached(type_):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (pa.array(["1", "many"]), "column 'n' holds text that is no number: .*'many'.* such as 3"),
+        (pa.array(["1", "many"]), "column 'n' holds text that is not a number: .*'many'.* such as 3"),
         (pa.array([True, False]), "column 'n' holds bool, expected numbers"),
         (pa.array([1, None]), "document d1 has no number in column 'n'"),
         (pa.array([1.0, float("nan")]), "document d1 has no number in column 'n'"),

@@ -102,7 +102,7 @@ def test_ranks_of_tiktoken_are_taken_as_the_tokenizer(tmp_path, sources):
 
 def test_pattern_beside_a_tokenizer_json_is_refused(tmp_path, sources, reference):
     tail = f"tokenizer: {{path: {reference.mixture.output}/tokenizer.json, pattern: cl100k}}"
-    with pytest.raises(UserError, match="`pattern` goes with ranks of tiktoken"):
+    with pytest.raises(UserError, match="`pattern` is an option for ranks of tiktoken"):
         prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail)))
 
 

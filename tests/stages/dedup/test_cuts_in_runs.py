@@ -91,9 +91,9 @@ def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts
     finished = runs.run_mixture(_mixture(tmp_path, stages), make_engine=runs.InProcess)
     texts = _texts()
     expected = _expected(texts, name, 0.4)
-    assert _documents(finished, "clean-1") == expected
+    assert _documents(finished, f"apply-{name}") == expected
     assert 30 < len(expected) < len(texts)
-    assert _documents(finished, "clean-2") == expected
+    assert _documents(finished, "apply-again") == expected
     document_counts = [record.metrics.document_counts for record in finished.watcher.records]
     assert any(one.dropped[f"{name}:too_much_removed"] for one in document_counts)
     assert not any(counted.startswith("again:") and count for one in document_counts for counted, count in one.counts.items())

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe.engine.train_files import LowestHashes, Trained, train_from_files
+from datapipe.engine.train_tokenizer import LowestHashes, Trained, train_tokenizer_from_files
 from datapipe.errors import UserError
 from datapipe.tokens import Encoder
 from tests.support import corpora
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **options) -> Trained:
-    return train_from_files(
+    return train_tokenizer_from_files(
         inputs,
         **{"vocab_size": 400, "pattern": "cl100k", "eos": "<|endoftext|>"} | options,
         sample_bytes=sample_bytes,
@@ -32,7 +32,7 @@ def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **
     )
 
 
-def test_train_from_files_of_several_formats_measures_each_folder(folder):
+def test_train_tokenizer_from_files_of_several_formats_measures_each_folder(folder):
     trained = train(f"{folder}/web/*", f"{folder}/books/c.parquet")
     assert Encoder(trained.content).vocab_size == 400
     assert 40_000 < trained.sample_bytes <= 50_000 < trained.read_bytes
@@ -41,7 +41,7 @@ def test_train_from_files_of_several_formats_measures_each_folder(folder):
     assert all(1 < one["bytes_per_token"] < 10 for one in trained.tokenizer["sources"].values())
 
 
-def test_train_from_files_does_not_depend_on_the_order_of_inputs(folder):
+def test_train_tokenizer_from_files_does_not_depend_on_the_order_of_inputs(folder):
     inputs = [f"{folder}/web/a.jsonl.gz", f"{folder}/web/b.jsonl.zst", f"{folder}/books/*"]
     one, other = train(*inputs), train(*reversed(inputs))
     assert one.content == other.content
@@ -64,7 +64,7 @@ def test_train_from_one_document_measures_nothing(tmp_path):
         ("web/a.jsonl.gz", {"pattern": "gpt3"}, "Did you mean 'gpt2'"),
     ],
 )
-def test_train_from_files_refuses_in_words(folder, name, options, message):
+def test_train_tokenizer_from_files_refuses_in_words(folder, name, options, message):
     with pytest.raises(UserError, match=message):
         train(f"{folder}/{name}", **options)
 

@@ -1,11 +1,11 @@
-"""Training a tokenizer from files, without a mixture: `datapipe tokenizer train`.
+"""Trains a tokenizer from files, without a mixture: `datapipe tokenizer train`.
 
     files ─▶ documents ─┬▶ one in twenty, by keyed hash ─▶ held out: lowest hashes of each source ─▶ table of fertility
                         └▶ the others: lowest hashes, until `sample_bytes` are full ─▶ train ─▶ tokenizer.json
 
 Inputs of one folder are one source. Every document has the same chance, so sources are sampled in proportion to their text;
-weights are a matter of mixtures. All files are read, once, by this process. Which documents are taken is a question of their
-hashes alone, so the order of the inputs does not show. Memory: twice the sample, and what training takes.
+only mixtures have weights. This process reads all files, once. The hashes of documents alone decide which are taken, so the
+order of the inputs does not matter. Memory: twice the sample, and the memory of training.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """A tokenizer and how it came about.
+    """A tokenizer, and the numbers of its training.
 
     Attributes:
         content: the tokenizer.json.
         read_bytes, read_s: text of all documents, and the time that reading them took.
         sample_bytes, train_s: text trained on, and the time that took.
         rejected: documents that could not be read.
-        tokenizer: what it makes of the held-out documents, in the form of a report's `tokenizer`; None where there are none.
+        tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
     """
 
     content: bytes
@@ -64,10 +64,10 @@ class Trained:
     tokenizer: dict[str, Any] | None
 
 
-def train_from_files(
+def train_tokenizer_from_files(
     inputs: Sequence[str], *, vocab_size: int, pattern: str, eos: str, sample_bytes: int, text_field: str, say: Say
 ) -> Trained:
-    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `say` hears how far it is."""
+    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `say` gets lines about the progress."""
     check_training(vocab_size, eos, pattern)
     reading = _Reading(_sources(inputs), text_field, sample_bytes, say)
     reading.read()
@@ -93,15 +93,15 @@ def train_from_files(
 
 def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]:
     """The files of every folder that an input names, with their readers."""
-    mixtures = [one for one in inputs if one.endswith((".yaml", ".yml"))]
+    mixtures = [path for path in inputs if path.endswith((".yaml", ".yml"))]
     if mixtures:
         raise UserError(
-            f"{mixtures[0]}: a mixture, not text. `datapipe run` trains its tokenizer, on what its stages keep and by its "
-            f"weights: write `tokenizer: {{train: {{vocab_size: …}}}}` there"
+            f"{mixtures[0]}: a mixture, not text. `datapipe run` trains its tokenizer on the documents that its stages keep, "
+            f"by its weights: write `tokenizer: {{train: {{vocab_size: …}}}}` there"
         )
     patterns: dict[str, list[str]] = {}
-    for one in inputs:
-        patterns.setdefault(str(Path(re.split(r"[*?\[]", one)[0] + "x").parent), []).append(one)
+    for pattern in inputs:
+        patterns.setdefault(str(Path(re.split(r"[*?\[]", pattern)[0] + "x").parent), []).append(pattern)
     return {
         name: discover(name, listed, lambda path: catalogue.reader_for(path, "INPUT"), "stat", "INPUT")
         for name, listed in patterns.items()
@@ -109,10 +109,10 @@ def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]
 
 
 class LowestHashes:
-    """The documents of lowest hash whose texts fit into `limit_bytes` together, and one where none does.
+    """The documents of lowest hash whose texts together fit into `limit_bytes`; at least one.
 
-    A document that is dropped has others before it that fill the limit, and more documents only add to those. So what is left
-    does not depend on the order in which documents come. Memory: twice the limit.
+    The documents before a dropped one fill the limit, and further documents only add to them. So the result does not depend on
+    the order in which documents come. Memory: twice the limit.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -152,7 +152,7 @@ class LowestHashes:
 
 
 class _Reading:
-    """Reads all files once, and keeps what is trained on and what is held out."""
+    """Reads all files once; keeps the sample to train on and the held-out documents."""
 
     def __init__(
         self, sources: dict[str, list[tuple[InputFile, Reader]]], text_field: str, sample_bytes: int, say: Say
@@ -186,7 +186,7 @@ class _Reading:
 
 
 def _watched(texts: pa.Array, size: int, say: Say) -> Iterator[pa.Array]:
-    """The texts in slices, telling how far training is with them."""
+    """The texts in slices, with a line about the progress after each."""
     started, done = perf_counter(), 0
     for part in slices_of(texts, _SLICE_BYTES):
         yield part

@@ -1,0 +1,39 @@
+"""The names of everything in OUTPUT.
+
+snapshot.json                     `shards.manifest.SNAPSHOT`: the published snapshot
+shards/SOURCE/part-….arrow        its shards
+tokenizer.json   files.parquet    its tokenizer, and the input file behind each document key
+length-N/                         the same for every further sequence length
+mixture.yaml                      the mixture as resolved by the last run
+report.json                       the numbers of the last run
+work/                             what runs need to resume, and `inspect` to look at documents
+  ledger/FINGERPRINT.json         one record per committed task
+  attempts/STEP/TASK-ATTEMPT/     files of tasks; files that no record names are deleted when a run starts
+  index.json   index/             rows of the run's global stages, for later runs
+  run.json   inputs.parquet       the last run and its inputs
+  publish/                        shards on their way to shards/
+  lock   lock.json                held by the run at work: locally, on an object store
+  failure.txt                     the traceback of the task that failed the last run
+"""
+
+from __future__ import annotations
+
+TOKENIZER = "tokenizer.json"
+FILES = "files.parquet"
+MIXTURE = "mixture.yaml"
+REPORT = "report.json"
+
+WORK = "work"
+LEDGER = f"{WORK}/ledger"
+ATTEMPTS = f"{WORK}/attempts"
+RUN = f"{WORK}/run.json"
+INPUTS = f"{WORK}/inputs.parquet"
+PUBLISH = f"{WORK}/publish"
+LOCK = f"{WORK}/lock"
+LEASE = f"{WORK}/lock.json"
+FAILURE = f"{WORK}/failure.txt"
+
+
+def probe(name: str) -> str:
+    """The file by which a cluster's nodes are asked whether they see OUTPUT; deleted once they answered."""
+    return f"{WORK}/probe-{name}"

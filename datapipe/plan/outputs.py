@@ -1,0 +1,130 @@
+"""The files that tasks write, by what the next step must know of each, and their form in the ledger.
+
+OutputFile       any file: path, rows, bytes, checksum
+├─ TableFile       documents, drops, quarantine, sample: a stream of record batches
+├─ ExchangeFile    rows sorted by hash: emitted tables, outputs of exchanges, token rows
+├─ TokenizerFile   tokenizer.json
+└─ ShardFile       token sequences
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFile:
+    """A committed file.
+
+    Attributes:
+        path: relative to OUTPUT.
+        rows: documents, rows to exchange, sequences or token ids, as the kind of file has it.
+        bytes: as stored.
+        checksum: of all stored bytes.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableFile(OutputFile):
+    """Record batches of one schema.
+
+    Attributes:
+        row_bytes: bytes of the batches in memory.
+    """
+
+    row_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeFile(OutputFile):
+    """Rows sorted by hash, in one or more runs.
+
+    Attributes:
+        row_bytes: bytes of the rows in memory; of token rows the bytes of their ids alone. Hash ranges are sized by it.
+        first, last: the least and the greatest hash; 0 and -1 in a file without rows.
+        runs: sorted runs in the file.
+        url: where the file is, if it belongs to an earlier run or an index. Empty for files of this run.
+    """
+
+    row_bytes: int
+    first: int = 0
+    last: int = -1
+    runs: int = 0
+    url: str = ""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the rows are about documents of an earlier run."""
+        return bool(self.url)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerFile(OutputFile):
+    """The tokenizer of a run; `rows` is the size of its vocabulary.
+
+    Attributes:
+        fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
+        eos_id, eos_token: what ends a document.
+        unusual: why the kernels do not know this tokenizer, so that the library `tokenizers` encodes; empty where they do.
+    """
+
+    vocab_size: int
+    eos_id: int
+    eos_token: str
+    fingerprint: str
+    unusual: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardFile(OutputFile):
+    """A shard; `rows` counts its sequences.
+
+    Attributes:
+        documents: of which at least one token is in the shard.
+        tokens: without padding.
+        piece_length: tokens of every packed document, where `pack.method` is `buckets`; None elsewhere.
+    """
+
+    documents: int
+    tokens: int
+    piece_length: int | None = None
+
+
+Outputs = Mapping[str, tuple[OutputFile, ...]]
+"""Files of a task by kind: "documents", "emitted.bands", "train", "shards", …"""
+
+F = TypeVar("F", bound=OutputFile)
+
+_TYPES: Mapping[str, type[OutputFile]] = {
+    "file": OutputFile,
+    "table": TableFile,
+    "exchange": ExchangeFile,
+    "tokenizer": TokenizerFile,
+    "shard": ShardFile,
+}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+
+def files_of_type(files: tuple[OutputFile, ...], kind: type[F]) -> tuple[F, ...]:
+    """The same files, typed."""
+    typed = tuple(file for file in files if isinstance(file, kind))
+    assert len(typed) == len(files), f"expected {kind.__name__} only, found {files}"
+    return typed
+
+
+def output_to_json(output: OutputFile) -> dict[str, Any]:
+    """The fields of a file of this run, with its type. A `url` is never committed."""
+    fields = {name: value for name, value in asdict(output).items() if name != "url"}
+    return {"type": _NAMES[type(output)], **fields}
+
+
+def output_from_json(data: Mapping[str, Any]) -> OutputFile:
+    fields = dict(data)
+    return _TYPES[fields.pop("type")](**fields)

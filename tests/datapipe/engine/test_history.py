@@ -1,0 +1,72 @@
+"""The history of an output: its last run, as `inspect` reads it, and runs of an earlier version of datapipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from datapipe.engine.history import last_limit, read_history
+from datapipe.errors import UserError
+from datapipe.ledger.names import LEDGER, RUN
+from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.verify import verify_snapshot
+from datapipe.storage import Root
+from tests.support import corpora, runs
+
+_TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}"
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 30))
+    return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", "stages: [filter.length]", _TAIL)
+
+
+def _as_version_1(root: Root) -> None:
+    """work/ as the first version left it: no version in run.json, records of version 1."""
+    run = json.loads(root.read_bytes(RUN))
+    del run["version"]
+    root.write_atomic(RUN, json.dumps(run).encode())
+    for path, _ in root.list_files(LEDGER):
+        content = root.read_bytes(path)
+        body = content.partition(b"\n")[2].replace(b'"version": 2', b'"version": 1', 1).removesuffix(b"\n")
+        root.write_atomic(path, _checksum_line(body) + body + b"\n")
+
+
+def _checksum_line(body: bytes) -> bytes:
+    return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(body)}"}}\n'.encode()
+
+
+def test_history_has_the_steps_records_and_files_of_the_last_run(mixture: Path):
+    finished = runs.run_mixture(mixture, limit=20, make_engine=runs.InProcess)
+    root = Root(finished.mixture.output)
+    history = read_history(root)
+    assert [(step.id, step.records) for step in history.steps] == [(step.id, step.records) for step in finished.plan.steps]
+    assert [(source, file.path) for source, file, _ in history.files.values()] == [("web", "web.jsonl")]
+    assert last_limit(root) == 20
+
+
+def test_history_where_no_run_was_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="no run has left anything here"):
+        read_history(Root(str(tmp_path)))
+
+
+def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mixture: Path):
+    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    root = Root(finished.mixture.output)
+    _as_version_1(root)
+    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 2.*run its mixture again"):
+        read_history(root)
+    assert verify_snapshot(root, read_snapshot(root)) == []
+
+
+def test_run_over_an_output_of_the_version_before_runs_every_task_again_and_says_so(mixture: Path):
+    before = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    _as_version_1(Root(before.mixture.output))
+    again = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert again.watcher.steps == before.watcher.steps
+    assert any("committed by another version of datapipe" in line for line in again.watcher.lines)
+    assert again.checksums == before.checksums

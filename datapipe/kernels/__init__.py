@@ -1,16 +1,17 @@
-"""Compiled loops over raw buffers: the only place that knows numba.
+"""Compiled loops over raw buffers. Numba is used in this package and nowhere else.
 
-    @kernel     a loop nest that stages and engine call, compiled once per machine for the types it is annotated with
+    @kernel     a loop nest that stages and the engine call, compiled once per machine for its annotated types
     @inline     a function that kernels call, compiled into each of them
 
-A kernel takes NumPy arrays, writes to its last arguments, returns nothing (or one number), allocates nothing large, and
-releases the GIL. It is single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs it as Python.
+A kernel takes NumPy arrays, writes to its last arguments, returns nothing or one number, allocates nothing large, and releases
+the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
 
-    types.py      what kernels are annotated with; signatures.py makes numba's types of it
-    keys.py       what a kernel is compiled from, as a digest
-    cache.py      compiled kernels on disk, one file for each
-    compiled.py   loading and compiling by numba, which is imported with the first kernel that is called
-    compiling.py  many kernels at once, by processes of their own
+    types.py      annotations of kernels; signatures.py turns them into numba's types
+    keys.py       the digest of the code that a kernel is compiled from
+    cache.py      compiled kernels on disk, one file each
+    compiled.py   loads and compiles one kernel; importing it imports numba
+    compiling.py  compiles many kernels at once, in processes of their own
+    hashing.py    hashes and hash tables that kernels share
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
 IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
-"""Whether kernels run compiled, and not as Python."""
+"""Whether kernels run compiled. False where `NUMBA_DISABLE_JIT` is set: kernels then run as Python."""
 
 _REGISTRY: dict[str, Kernel[..., Any]] = {}
 
 
 class Kernel(Generic[Arguments, Returned]):
-    """One loop nest, compiled (or loaded from the cache) at the first call. It is called as the function it is made of."""
+    """A loop nest, compiled or loaded from the cache at its first call. It is called like the function it wraps."""
 
     def __init__(self, function: Callable[Arguments, Returned]) -> None:
         self.function = function
@@ -49,17 +50,17 @@ class Kernel(Generic[Arguments, Returned]):
 
     @cached_property
     def code(self) -> CodeReached:
-        """What it is compiled from."""
+        """The code that the kernel is compiled from."""
         return code_reached(self.function, signature_text(self.function), FLAGS, FORMAT)
 
     @property
     def entry(self) -> Entry:
-        """Where its compiled code is kept."""
+        """The file that keeps the compiled code."""
         return Entry(self.name, self.code.key)
 
     @cached_property
     def signature(self) -> Any:
-        """The types of arguments and result, as numba takes them."""
+        """Types of the arguments and of the result, as numba takes them."""
         from datapipe.kernels.signatures import signature_of
 
         return signature_of(self.function)
@@ -77,7 +78,7 @@ class Kernel(Generic[Arguments, Returned]):
 
 
 class Inline:
-    """A function that kernels call. Called from Python, it runs as Python."""
+    """A function that kernels call. A call from Python runs it as Python."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -99,19 +100,19 @@ class Inline:
 
 
 def kernel(function: Callable[Arguments, Returned]) -> Kernel[Arguments, Returned]:
-    """Declares a kernel, whose annotations are those of `datapipe.kernels.types`."""
+    """Declares a kernel. Its annotations are those of `datapipe.kernels.types`."""
     declared = Kernel(function)
     _REGISTRY[declared.name] = declared
     return declared
 
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declares a helper that only kernels call; it is compiled into each of them."""
+    """Declares a function that only kernels call; numba compiles it into each of them."""
     return Inline(function) if IS_COMPILED else function
 
 
 def import_runtime() -> None:
-    """Imports numba with all that it leaves to the first call of a kernel: 1 s. For whoever must start at once then."""
+    """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits."""
     if IS_COMPILED:
         from datapipe.kernels.compiled import refresh
 
@@ -119,7 +120,7 @@ def import_runtime() -> None:
 
 
 def all_kernels() -> dict[str, Kernel[..., Any]]:
-    """Every kernel by name ("words.find_words"), after importing every module of this folder."""
+    """Every kernel by name ("words.find_words"). Imports every module of this package."""
     for folder in pkgutil.iter_modules(__path__):
         if folder.ispkg:
             package = importlib.import_module(f"{__name__}.{folder.name}")
@@ -129,7 +130,7 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
 
 
 def kernel_named(qualified_name: str) -> Kernel[..., Any] | None:
-    """The kernel "datapipe.kernels.text.words:split_words"; None where that name stands for something else."""
+    """The kernel "datapipe.kernels.text.words:split_words"; None where the name is not that of a kernel."""
     module, _, name = qualified_name.partition(":")
     declared = getattr(importlib.import_module(module), name, None)
     return declared if isinstance(declared, Kernel) else None

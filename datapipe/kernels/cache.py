@@ -1,14 +1,14 @@
-"""Compiled kernels on disk: one file for each, named by what it was compiled from.
+"""Compiled kernels on disk: one file each, named by the code that the kernel is compiled from.
 
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
-                                                              <module>.<kernel>-<key>.lock    while somebody compiles it
+                                                              <module>.<kernel>-<key>.lock    while a process compiles it
 
-A file appears whole (written beside, then renamed), and a damaged one counts as absent. Of processes that need one kernel at
-the same time the first compiles it and the others wait for its lock, then load; the system frees the lock of a process that
-dies. A file system without locks costs a second compilation and nothing else.
+A file appears whole: it is written beside its place and renamed. A damaged file counts as absent. Where several processes need
+one kernel at the same time, the first compiles it and the others wait for its lock and load the result. The system frees the
+lock of a process that dies. On a file system without locks a kernel may be compiled twice.
 
-A file that is loaded is marked as used, once a day. `remove_unused` deletes what nobody has used for `UNUSED_S`: older forms of
-a kernel, other versions of Python. A process that still runs keeps what it has loaded, and compiles anew what it has not.
+Loading a file marks it as used, once a day. `remove_unused` deletes files that were not used for `UNUSED_S`: earlier forms of a
+kernel and files of other versions of Python. A running process keeps the kernels it has loaded.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from datapipe.kernels.keys import version_key
 UNUSED_S = 14 * 86_400.0
 _MARKED_EVERY_S = 86_400.0
 _LEFT_OVER_S = 3_600.0
-"""Age of a file that a killed process left half-written; writing one takes milliseconds."""
+"""Age from which an unfinished file is that of a killed process; writing one takes milliseconds."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC}
-"""A file system without locks, or a cache that cannot be written: each process compiles for itself."""
+"""Errors of a file system without locks, or of a cache that cannot be written: each process then compiles for itself."""
 
 
 def cache_home() -> Path:
-    """What datapipe keeps on this machine for all runs."""
+    """The folder of this machine that all runs share."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "datapipe"
 
 
 def kernels_folder() -> Path:
-    """Where compiled kernels of all versions are."""
+    """The folder of the compiled kernels of all versions."""
     return cache_home() / "kernels"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one compiled kernel is, or will be.
+    """The file of one compiled kernel, whether it exists or not.
 
     Attributes:
-        name: of the kernel, for people: "words.split_words".
-        key: digest of what it is compiled from.
+        name: of the kernel, for display: "words.split_words".
+        key: digest of the code that it is compiled from.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Entry:
         return self.path.exists()
 
     def read(self) -> bytes | None:
-        """What was written, or None where there is nothing whole."""
+        """The stored code, or None where the file is absent or damaged."""
         try:
             content = self.path.read_bytes()
             if time.time() - self.path.stat().st_mtime > _MARKED_EVERY_S:
@@ -78,7 +78,7 @@ class Entry:
         return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
 
     def write(self, data: bytes) -> None:
-        """Keeps compiled code, whole or not at all."""
+        """Stores compiled code, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         try:
@@ -92,7 +92,7 @@ class Entry:
         """Holds the right to compile this kernel, among all processes and threads of the machine.
 
         Args:
-            wait: until whoever has it has finished; else the value is False where somebody has it.
+            wait: wait until the holder has finished; otherwise the value is False where another process holds the lock.
         """
         try:
             descriptor = self._locked(wait)
@@ -107,7 +107,9 @@ class Entry:
         try:
             yield True
         finally:
-            self._lock_path.unlink(missing_ok=True)  # under the lock: whoever waits for this file sees that it is gone
+            self._lock_path.unlink(
+                missing_ok=True
+            )  # while it is locked: a process that waits for this file sees that it is gone
             os.close(descriptor)
 
     @property
@@ -115,7 +117,7 @@ class Entry:
         return self.path.with_suffix(".lock")
 
     def _locked(self, wait: bool) -> int | None:
-        """A descriptor that holds the lock, or None where another one does and `wait` is false."""
+        """A descriptor that holds the lock, or None where another process holds it and `wait` is false."""
         import fcntl
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ class Entry:
                 raise
             if _is_same_file(descriptor, self._lock_path):
                 return descriptor
-            os.close(descriptor)  # its holder has removed the file, and somebody may have made another
+            os.close(descriptor)  # its holder has removed the file, and another process may have created a new one
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
@@ -141,25 +143,25 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------ what nobody uses
+# ------------------------------------------------------------------------------------------------ unused files
 
 
 def remove_unused(now: float) -> None:
-    """Deletes what has not been used for `UNUSED_S`, and the folders of earlier releases, which had one for every edit.
+    """Deletes files that were not used for `UNUSED_S`, and the folders of earlier releases, which had one per edit.
 
     Args:
         now: seconds since the epoch.
     """
     for folder in cache_home().glob("kernels-*"):
-        shutil.rmtree(folder, ignore_errors=True)  # other processes may remove it at the same time, or write into it
+        shutil.rmtree(folder, ignore_errors=True)  # another process may remove it or write to it at the same time
     for folder in kernels_folder().glob("*"):
         for path in folder.glob("*"):
             _remove_if_older(path, now - (UNUSED_S if path.suffix == ".bin" else _LEFT_OVER_S))
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):  # the folder is not empty
             folder.rmdir()
 
 
 def _remove_if_older(path: Path, limit: float) -> None:
-    with suppress(OSError):  # another process has removed it, or it is another user's
+    with suppress(OSError):  # another process has removed the file, or another user owns it
         if path.stat().st_mtime < limit and path.suffix != ".lock":
             path.unlink()

@@ -1,7 +1,7 @@
-"""From a declared kernel to machine code: loaded from the cache, or compiled and put there. Imports numba.
+"""Turns a declared kernel into machine code: loads it from the cache, or compiles and stores it. Imports numba.
 
-Functions that kernels call are compiled without the wrappers by which Python and C would call them: of 52 CPU seconds for the
-kernels of the quickstart they took 10.
+Functions that kernels call are compiled without the wrappers for calls from Python and C. The wrappers took 10 of the 52 CPU
+seconds that the kernels of the quickstart compiled for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INLINE_FLAGS = {**FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, 
 
 
 class _KernelCache(caching._Cache):
-    """Numba's view of one entry: a dispatcher asks it before it compiles, and tells it what it has compiled."""
+    """The cache of one kernel as numba sees it: numba loads from it before it compiles and saves to it afterwards."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -41,13 +41,15 @@ class _KernelCache(caching._Cache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if data.library.has_dynamic_globals:
-            raise DatapipeError(f"{self._entry.name}: numba cannot keep its code, because a table in it is too large.")
+            raise DatapipeError(
+                f"{self._entry.name}: numba cannot store its code, because a global table is too large. Pass it as an argument."
+            )
         try:
             self._entry.write(serialize.dumps(data._reduce()))
         except OSError as error:
             warnings.warn(
-                f"compiled kernels cannot be kept in {self.cache_path}: {error.strerror}. Each process compiles them anew. "
-                "Set XDG_CACHE_HOME to a folder that can be written.",
+                f"compiled kernels cannot be stored in {self.cache_path}: {error.strerror}. Each process compiles its own. "
+                "Set XDG_CACHE_HOME to a writable folder.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -60,7 +62,7 @@ class _KernelCache(caching._Cache):
 
 
 def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
-    """The machine code of a kernel: from its entry, or compiled now unless another process is about to finish it."""
+    """The machine code of a kernel. Waits where another process is compiling the same kernel."""
     if entry.exists():
         return compile_into(function, signature, entry)
     with entry.lock():
@@ -68,7 +70,9 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
 
 
 def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
-    """The machine code of a kernel, from its entry where there is one, else kept there. The caller holds the entry's lock."""
+    """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The caller holds the entry's
+    lock.
+    """
     dispatcher: Any = numba.njit(**_KERNEL_FLAGS)(function)
     dispatcher._cache = _KernelCache(entry)
     dispatcher.compile(signature)
@@ -77,12 +81,12 @@ def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> 
 
 
 def inline_dispatcher(function: Callable[..., Any]) -> Any:
-    """What stands for a function that kernels call while one of them is compiled."""
+    """The numba function that kernels call in place of `function`."""
     return numba.njit(**_INLINE_FLAGS)(function)
 
 
 def refresh() -> None:
-    """Imports what numba leaves to the first call of a kernel: 0.4 s, half of it SciPy."""
+    """Imports the parts of numba that the first call of a kernel needs: 0.4 s, half of it SciPy."""
     target: Any = registry.cpu_target
     target.typing_context.refresh()
     target.target_context.refresh()

@@ -1,14 +1,14 @@
-"""Many kernels compiled at once, in the background, by processes of their own.
+"""Compiles many kernels at once, in the background, in processes of their own.
 
-    caller ── names, longest first ──▶ compiler ──fork──▶ compilers, one a core     each: the next kernel that is neither kept
-           ◀── a line for each that is done ──────────────────────────────────┘            nor being compiled: compile, keep
+    caller ── names, longest first ──▶ compiler ──fork──▶ compilers, one per core    each takes the next kernel that is neither
+           ◀── a line per finished kernel ──────────────────────────────────┘        stored nor being compiled
 
-The compilers agree by the locks of the cache alone, so whoever needs a kernel at once may compile it too: workers of an engine
-take part, and no kernel is compiled twice. Numba is imported once and the others are forked from that process, which saves a
-second of each. How long a kernel takes is not known beforehand; the size of the bytecode that it reaches puts the ten longest
-of the quickstart's 36 first.
+The locks of the cache are the only coordination, so a process that needs a kernel at once may compile it too. Workers of an
+engine do so, and no kernel is compiled twice. Numba is imported once and the other compilers are forked from that process,
+which saves one second for each. How long a kernel compiles is not known in advance; the size of the bytecode it reaches ranks
+the ten longest of the quickstart's 36 kernels first.
 
-A compiler ends when the caller closes its end of the pipe or is gone, however suddenly. What it had in hand is not kept.
+A compiler ends when the caller closes its end of the pipe or dies. A kernel that is not finished then is not stored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from datapipe.kernels import IS_COMPILED, Kernel, import_runtime, kernel_named
 from datapipe.kernels.cache import remove_unused
 
 Progress = Callable[[str, int, int], None]
-"""Called after each kernel with its name, its number from 1, and how many there are."""
+"""Called after each kernel with its name, its number from 1, and the number of kernels."""
 
 
 _FEW = 4
-"""Processes for what somebody waits for: a loader's kernels take 3 CPU seconds, and every rank of a machine may ask at once."""
+"""Number of processes where a caller waits. The kernels of a loader take 3 CPU seconds, and every rank of a machine may start
+at once.
+"""
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Those of the kernels ("datapipe.kernels.text.words:split_words") that the cache does not have, longest first."""
+    """The kernels ("datapipe.kernels.text.words:split_words") that the cache does not hold, longest first."""
     if not IS_COMPILED:
         return []
     declared = [kernel for name in dict.fromkeys(names) if (kernel := kernel_named(name)) is not None]
@@ -44,15 +46,15 @@ def missing(names: Iterable[str]) -> list[str]:
 
 
 def compile_kernels(names: Iterable[str], workers: int, progress: Progress) -> None:
-    """Compiles those of the kernels that the cache does not have, and waits. Raises DatapipeError where one cannot be."""
+    """Compiles the kernels that the cache does not hold, and waits. Raises DatapipeError where a kernel does not compile."""
     with Compilation(names, workers, progress) as compilation:
         compilation.wait()
 
 
 def compile_at_once(names: Iterable[str]) -> None:
-    """Compiles those of the kernels that the cache does not have, and imports numba, before the first of them is called.
+    """Compiles the kernels that the cache does not hold and imports numba, ahead of the first call.
 
-    A note goes to standard error where it takes long: the first time on a machine.
+    Prints one line to standard error where kernels are compiled, which happens the first time on a machine.
     """
     names = missing(names)
     import_runtime()
@@ -62,11 +64,11 @@ def compile_at_once(names: Iterable[str]) -> None:
 
 
 class Compilation:
-    """Kernels being compiled in the background, from `start` to `close`.
+    """Kernels being compiled in the background, inside a `with` block.
 
     Args:
         names: as `missing` takes them.
-        workers: processes at most.
+        workers: maximum number of processes.
         progress: called in a thread of this object.
     """
 
@@ -80,12 +82,12 @@ class Compilation:
 
     @property
     def num_kernels(self) -> int:
-        """How many are compiled."""
+        """Number of kernels to compile."""
         return len(self._names)
 
     def __enter__(self) -> Compilation:
         if self._names:
-            # -P: the working directory may hold another datapipe, a checkout say
+            # -P: the working directory may contain another datapipe, for example a checkout
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from datapipe.kernels.compiling import main; main()"],
                 stdin=subprocess.PIPE,
@@ -100,17 +102,17 @@ class Compilation:
         self.close()
 
     def wait(self) -> None:
-        """Until all are compiled. Raises DatapipeError where one cannot be, or where the compiler has died."""
+        """Waits for all kernels. Raises DatapipeError where a kernel does not compile or the compiler dies."""
         if self._process is None:
             return
         self._reader.join()
         status = self._process.wait()
         if self._failures or status:
             reason = "; ".join(self._failures) or f"the compiler exited with status {status}"
-            raise DatapipeError(f"kernels cannot be compiled: {reason}")
+            raise DatapipeError(f"kernels do not compile: {reason}")
 
     def close(self) -> None:
-        """Ends what is not finished; kernels that are missing then are compiled by whoever calls them."""
+        """Ends the compilers. The first caller of an unfinished kernel compiles it."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -128,7 +130,7 @@ class Compilation:
         self._process.stdin.flush()
 
     def _read(self) -> None:
-        """Passes on what the compilers tell, until the last of them has gone."""
+        """Reports each finished kernel, until the last compiler ends."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -142,14 +144,14 @@ class Compilation:
                 self._progress(name, number, len(self._names))
 
 
-# ------------------------------------------------------------------------------------------------ in the compilers
+# ------------------------------------------------------------------------------------------------ inside the compilers
 
 
 def main() -> None:
-    """A compiler: reads its order from standard input and tells of each kernel on standard output."""
+    """A compiler: reads its order from standard input and reports each kernel on standard output."""
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the caller decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the caller decides
     order = json.loads(_read_line())
     sys.path[:] = order["path"]
     remove_unused(time.time())
@@ -165,7 +167,7 @@ def main() -> None:
 
 
 def _read_line() -> bytes:
-    """One line, not a byte more: what follows is left for those who are forked."""
+    """One line and not a byte more: the rest of the pipe belongs to the forked processes."""
     line = bytearray()
     while not line.endswith(b"\n"):
         if not (byte := os.read(0, 1)):
@@ -175,7 +177,7 @@ def _read_line() -> bytes:
 
 
 def _fork(count: int) -> list[int]:
-    """Process ids of the children, in the parent; none in a child."""
+    """Process ids of the children in the parent; an empty list in a child."""
     children: list[int] = []
     for _ in range(count):
         child = os.fork()
@@ -186,7 +188,7 @@ def _fork(count: int) -> list[int]:
 
 
 def _end_with_caller() -> None:
-    os.read(0, 1)  # nothing more is written, so this returns when the pipe is closed
+    os.read(0, 1)  # the caller writes nothing more, so the read returns when the pipe closes
     os._exit(0)
 
 
@@ -201,7 +203,7 @@ def _compile(kernels: Sequence[Kernel]) -> None:
 
 
 def _error_of(kernel: Kernel) -> str:
-    """What is wrong with a kernel that cannot be compiled; empty where it can."""
+    """The error of a kernel that does not compile; empty where it compiles."""
     from datapipe.kernels.compiled import compile_into
 
     try:

@@ -1,7 +1,7 @@
-"""How every kernel is compiled."""
+"""Compiler options of every kernel."""
 
 FLAGS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
-"""Numba's options of every kernel and of the functions that kernels call."""
+"""Numba's options for kernels and for the functions that kernels call."""
 
 FORMAT = 1
-"""Raised when `compiled.py` makes other code of the same function."""
+"""Raise it when `compiled.py` generates different code for the same function: all kernels then compile anew."""

@@ -1,10 +1,11 @@
-"""What the hashing kernels share: FNV-1a, the finaliser of splitmix64, and open-addressing tables of 64-bit keys.
+"""Hashing for all kernels: FNV-1a, the finaliser of splitmix64, and open-addressing tables of 64-bit keys.
 
-    bytes  --fnv-->  64 bits  --mix64-->  each depends on every byte  --find_slot-->  a slot of a table
+    bytes  --fnv-->  64 bits  --mix64-->  every bit depends on every byte  --find_slot-->  a slot of a table
 
-`mix64` after FNV-1a is the hash of `Words.hashes` and `Lines.hashes`; `hash_bytes` gives it inside a kernel, `hash_of` in
-Python. A table is (num_slots,) uint64: more slots than keys, a power of two, and 0 in those that are free, so no key is 0. A
-key lies in the first free slot from `key & (num_slots - 1)` on (linear probing).
+`Words.hashes` and `Lines.hashes` hold `mix64(fnv(bytes))`; `hash_bytes` computes it inside a kernel, `hash_of` in Python.
+
+A table is an array (num_slots,) uint64, with a power of two of slots and more slots than keys. 0 marks a free slot, so no key
+is 0. A key lies in the first free slot from `key & (num_slots - 1)` on (linear probing).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datapipe.kernels import inline
 from datapipe.rng import MIX_1, MIX_2
 
 FNV_BASIS = np.uint64(0xCBF29CE484222325)
-"""Where FNV-1a of 64 bits begins (Fowler, Noll and Vo)."""
+"""The initial value of 64-bit FNV-1a (Fowler, Noll and Vo)."""
 
 _FNV_PRIME = np.uint64(0x100000001B3)
 _ALL_BITS = (1 << 64) - 1
@@ -30,14 +31,17 @@ _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 @inline
 def fnv_step(hashed, byte) -> Any:
-    """FNV-1a after one more byte."""
+    """Extends an FNV-1a hash by one byte."""
     return (hashed ^ np.uint64(byte)) * _FNV_PRIME
 
 
 @inline
 def fnv(data, start, stop) -> Any:
-    """FNV-1a of the bytes [start, stop) of `data`. For runs: character by character the loop costs half of the speed of
-    `split_lines`, since it is made for long ones before it reaches its caller; call `fnv_step` there."""
+    """FNV-1a of the bytes [start, stop) of `data`.
+
+    For runs of bytes only. In a loop over characters call `fnv_step`: this loop is optimised for long runs before it is
+    inlined, and halves the speed of `split_lines`.
+    """
     hashed = FNV_BASIS
     for j in range(start, stop):
         hashed = fnv_step(hashed, data[j])
@@ -46,7 +50,7 @@ def fnv(data, start, stop) -> Any:
 
 @inline
 def mix64(value) -> Any:
-    """The splitmix64 finaliser of a uint64, as `rng.mix64` of an array."""
+    """The splitmix64 finaliser of one uint64; `rng.mix64` is the same for arrays."""
     value = (value ^ (value >> _30)) * MIX_1
     value = (value ^ (value >> _27)) * MIX_2
     return value ^ (value >> _31)
@@ -54,12 +58,12 @@ def mix64(value) -> Any:
 
 @inline
 def hash_bytes(data, start, stop) -> Any:
-    """The hash of the bytes [start, stop) of `data`, as `Words.hashes` has it."""
+    """The hash of the bytes [start, stop) of `data`, equal to that in `Words.hashes`."""
     return mix64(fnv(data, start, stop))
 
 
 def hash_of(word: bytes) -> int:
-    """The hash that `Words.hashes` has for these bytes."""
+    """The hash of these bytes, equal to that in `Words.hashes`."""
     hashed = int(FNV_BASIS)
     for byte in word:
         hashed = (hashed ^ byte) * int(_FNV_PRIME) & _ALL_BITS
@@ -68,32 +72,34 @@ def hash_of(word: bytes) -> int:
 
 @inline
 def eight_bytes(data, j) -> Any:
-    """Bytes j to j + 8 as one little-endian uint64, j uint64. LLVM makes one load of it."""
+    """Bytes j to j + 8 as one little-endian uint64; j is uint64. LLVM emits a single load."""
     eight = np.uint64(data[j]) | np.uint64(data[j + _1]) << _8 | np.uint64(data[j + _2]) << _16 | np.uint64(data[j + _3]) << _24
     eight |= np.uint64(data[j + _4]) << _32 | np.uint64(data[j + _5]) << _40
     return eight | np.uint64(data[j + _6]) << _48 | np.uint64(data[j + _7]) << _56
 
 
 def num_slots_for(num_keys: int, max_slots: int = 1 << 62) -> int:
-    """Slots of a table that is at most half full, a power of two; fewer where `max_slots`, a power of two too, are allowed."""
+    """Number of slots of a table at most half full: a power of two, capped at `max_slots` (a power of two)."""
     return min(max_slots, 1 << max(1, (2 * num_keys).bit_length()))
 
 
 def table_of(keys: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """A table of different keys, at most a quarter full: (num_slots,) uint64, and the slot of each key, (num_keys,) int64."""
+    """A table of distinct keys, at most a quarter full: (num_slots,) uint64, and the slot of each key, (num_keys,) int64."""
     num_slots = num_slots_for(2 * len(keys))
     table, slots = np.zeros(num_slots, np.uint64), np.empty(len(keys), np.int64)
-    for number, key in enumerate(keys):
+    for index, key in enumerate(keys):
         slot = key & (num_slots - 1)
         while table[slot]:
             slot = (slot + 1) & (num_slots - 1)
-        table[slot], slots[number] = key, slot
+        table[slot], slots[index] = key, slot
     return table, slots
 
 
 @inline
 def table_size(num_keys, max_slots) -> Any:
-    """The smallest power of two with twice as many slots as keys, at most `max_slots`: less to clear than a whole table."""
+    """The smallest power of two of at least `2 * num_keys` slots, capped at `max_slots`: clearing it costs less than a whole
+    table.
+    """
     size = np.int64(2)
     while size < max_slots and size < 2 * num_keys:
         size *= 2
@@ -102,8 +108,10 @@ def table_size(num_keys, max_slots) -> Any:
 
 @inline
 def find_slot(keys, num_slots, key) -> Any:
-    """The slot of `key` in `keys[:num_slots]`, or the free slot where it belongs: a uint64, since an index without a sign
-    costs no comparison with 0."""
+    """The slot of `key` in `keys[:num_slots]`, or the free slot where the key belongs.
+
+    The result is uint64: an unsigned index needs no check for negative values.
+    """
     mask = np.uint64(num_slots - 1)
     slot = key & mask
     while keys[slot] != _0 and keys[slot] != key:

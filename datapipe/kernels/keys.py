@@ -1,14 +1,15 @@
-"""What a compiled kernel depends on, as a digest: the key under which it is kept.
+"""Digests of the code that a kernel is compiled from: the keys of the cache.
 
-    function ──▶ its bytecode and constants ──▶ each global it reads ──┬── number, text, table: its value
+    function ──▶ its bytecode and constants ──▶ each global it reads ──┬── number, text, table: the value
                                                                        ├── NamedTuple: its name and fields
-                                                                       └── @inline helper: the same again, at any depth
+                                                                       └── @inline function: the same again, at any depth
 
-The walk goes over function objects, not over files, so the key depends on no path, time stamp, line number, comment or
-docstring, and a helper counts in whichever file it is. Bytecode differs between versions of Python, which are part of
-`version_key`. A global that the walk cannot follow is an error: a kernel never depends on something its key does not cover.
+The walk follows function objects, not files. The key therefore depends on no path, time stamp, line number, comment or
+docstring, and an inline function counts in whichever file it is. Bytecode differs between versions of Python, which
+`version_key` covers. A global that the walk cannot follow is an error: a kernel never depends on code that its key does not
+cover.
 
-An object that stands for compiled code says what that code is made of in the attribute `__kernel_code__`.
+An object that stands for compiled code declares what that code is made of in the attribute `__kernel_code__`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 from datapipe.errors import DatapipeError
 
 _VERSIONED_MODULES = ("builtins", "math", "numba", "numpy")
-"""Modules whose content is told by `version_key`, so that their names are enough."""
+"""Modules whose contents `version_key` covers: their names suffice."""
 
 _LIBRARIES = ("numpy", "numba", "llvmlite")
 
@@ -45,15 +46,15 @@ _CODEGEN_SETTINGS = (
     "NUMBA_BOUNDSCHECK",
     "NUMBA_DEBUGINFO",
 )
-"""Environment variables by which numba emits other machine code."""
+"""Environment variables that change the machine code numba emits."""
 
 
 @lru_cache(maxsize=1)
 def version_key() -> str:
     """What compiled code depends on beside the kernel, as the name of a folder: "python3.11.7-numpy2.4.6-…-<digest>".
 
-    The digest covers the processor and its features, as numba's own cache does, and the settings of code generation. It is
-    taken without importing numba, which takes 0.6 s.
+    The digest covers the processor and its features, like numba's own cache, and the settings of code generation. Computing it
+    does not import numba, which takes 0.6 s.
     """
     import llvmlite.binding as llvm  # pyright: ignore[reportMissingImports]
 
@@ -67,11 +68,11 @@ def version_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeReached:
-    """All that a kernel is compiled from.
+    """All code and data that a kernel is compiled from.
 
     Attributes:
-        key: its digest, 32 hex digits.
-        bytecode_bytes: size of the bytecode of the kernel and of each helper, which tells about how long it compiles.
+        key: the digest, 32 hex digits.
+        bytecode_bytes: size of the bytecode of the kernel and its inline functions: an estimate of the compile time.
     """
 
     key: str
@@ -79,7 +80,7 @@ class CodeReached:
 
 
 def code_reached(function: Callable[..., Any], *more: Any) -> CodeReached:
-    """Follows a function to all code and data that it reaches.
+    """Follows a function to all code and data it reaches.
 
     Args:
         more: what else decides the compiled code, as text, numbers, tuples and dicts: the signature and the flags.
@@ -91,7 +92,7 @@ def code_reached(function: Callable[..., Any], *more: Any) -> CodeReached:
 
 
 class _Walk:
-    """Feeds values to a hasher, each function once."""
+    """Feeds values to a hasher; each function once."""
 
     def __init__(self) -> None:
         self.hasher = hashlib.sha256()
@@ -100,7 +101,7 @@ class _Walk:
         self._where = "a kernel"
 
     def add(self, value: Any) -> None:
-        """Adds a value and all that it reaches. Raises DatapipeError for a value that it cannot follow."""
+        """Adds a value and everything it reaches. Raises DatapipeError for a value that the walk cannot follow."""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
             self._write(type(value).__qualname__, repr(value))
         elif isinstance(value, np.ndarray):
@@ -149,7 +150,7 @@ class _Walk:
             self.add(constant)
 
     def _add_named(self, value: Any) -> None:
-        """A module, class or built-in that its name tells, since versions are keyed; or a NamedTuple, which its fields tell."""
+        """Adds a module, class or built-in by its name, since versions are part of the key; a NamedTuple by its fields."""
         fields = getattr(value, "_fields", None)
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "builtins"
         if fields is not None:
@@ -168,7 +169,7 @@ class _Walk:
 
     def _refuse(self, value: Any) -> None:
         raise DatapipeError(
-            f"{self._where}: it uses {value!r}, which the key of compiled code cannot cover. A kernel may use numbers, text, "
+            f"{self._where} uses {value!r}, which the key of its compiled code cannot cover. Kernels may use numbers, text, "
             f"arrays, tuples, NamedTuples, @inline functions, and names of {', '.join(_VERSIONED_MODULES)}."
         )
 
@@ -179,7 +180,7 @@ class _Walk:
 
 
 def _constants(code: CodeType) -> tuple[Any, ...]:
-    """A function's constants without its docstring, which is the first of them."""
+    """The constants of a function without its docstring, which is the first constant."""
     if sys.version_info >= (3, 13):
         has_slot = bool(code.co_flags & _HAS_DOCSTRING)
     else:  # every function has the slot, None where there is no docstring
@@ -192,11 +193,11 @@ _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The globals that a function reads, those of functions inside it too. `dis` would take ten times as long."""
+    """The globals that a function and the functions inside it read. Using `dis` takes ten times as long."""
     high = 0
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2]):
         if operation == _LOAD_GLOBAL:
-            yield code.co_names[(high | argument) >> 1]  # the lowest bit says whether it is called
+            yield code.co_names[(high | argument) >> 1]  # the lowest bit tells a call
         high = (high | argument) << 8 if operation == _EXTENDED_ARG else 0
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,6 @@
-"""Annotations of kernels as numba's types. Imported with the first kernel that is called: numba imports slowly."""
+"""Converts the annotations of kernels to numba's types. Imported with the first kernel that is called: importing numba is
+slow.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ def signature_of(function: Callable[..., Any]) -> Any:
     """The numba signature that the annotations of a function declare.
 
     Raises:
-        TypeError: A parameter or the result has no annotation, or one that no kernel can take.
+        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
     """
     parameters, result = annotations_of(function)
     return numba_type(result)(*map(numba_type, parameters.values()))
 
 
 def numba_type(annotation: Any) -> Any:
-    """What numba makes of an annotation of `types.py`.
+    """The numba type of an annotation of `types.py`.
 
     Raises:
-        TypeError: The annotation is none of those that the table of `types.py` lists.
+        TypeError: The table of `types.py` does not list the annotation.
     """
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
@@ -43,4 +45,4 @@ def numba_type(annotation: Any) -> Any:
         return types.Array(kind, form.num_axes, "C", readonly=not form.writable, aligned=form.aligned)
     if is_record(annotation):
         return types.BaseTuple.from_types([numba_type(field) for field in fields_of(annotation)], annotation)
-    raise TypeError(f"no kernel takes {annotation!r}; see datapipe/kernels/types.py")
+    raise TypeError(f"no kernel takes {annotation!r}; the annotations are listed in datapipe/kernels/types.py")

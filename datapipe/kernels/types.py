@@ -1,21 +1,21 @@
-"""The types that kernels are annotated with: what numba compiles them for, and what pyright checks their calls against.
+"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls against them.
 
     @kernel
     def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:
 
 | annotation | argument |
 |---|---|
-| `Int64s`, `UInt8s`, … | an input: a contiguous array of one axis, which the kernel does not write; `Matrix`: of two axes |
+| `Int64s`, `UInt8s`, … | an input: a contiguous array of one axis that the kernel does not write; `Matrix`: of two axes |
 | `Int64sOut`, `UInt8MatrixOut`, … | an output or scratch: the same, writable |
 | `int`, `bool`, `float`, `np.uint64` | a number: int64, boolean, float64, uint64 |
 | a NamedTuple of these | arguments that belong together |
 
-An input array may be writable or not. Inside a tuple numba converts nothing, so a NamedTuple is either an input, whose arrays
-are read-only views that `input_record` makes where the tuple is made (pickling makes arrays writable again), or an output,
-whose arrays are writable. A tuple of six arrays costs a call 2.4 µs more than the six arrays do.
+An input array may be read-only or writable. Numba converts nothing inside a tuple, so a NamedTuple is either an input or an
+output. The arrays of an input are read-only views, made by `input_record` where the tuple is made (pickling makes arrays
+writable again). The arrays of an output are writable. A tuple of six arrays costs 2.4 µs more per call than six arrays.
 
-A kernel unpacks its records once, before its loops: each read of a field counts a reference, and English words were cut in
-11.6 ms instead of 6.5 where a record was handed on for every word.
+A kernel unpacks its records once, before its loops. Each read of a field counts a reference: cutting English words took 11.6 ms
+instead of 6.5 ms with a record that was passed on for every word.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array beyond its items.
+    """What numba must know of an array beside its item type.
 
     Attributes:
         num_axes: of a C-contiguous array.
         writable: whether the kernel writes to it.
-        aligned: whether items lie at multiples of their size; False takes both kinds.
+        aligned: whether items lie at multiples of their size; False accepts both.
     """
 
     num_axes: int = 1
@@ -85,26 +85,26 @@ Float32MatrixOut: TypeAlias = Annotated[NDArray[np.float32], _MATRIX_OUT]
 Float64MatrixOut: TypeAlias = Annotated[NDArray[np.float64], _MATRIX_OUT]
 
 NUMBERS = (int, bool, float, np.uint64, type(None))
-"""Annotations of numbers, and of a result that is none."""
+"""Annotations of numbers, and of an absent result."""
 
 Array = TypeVar("Array", bound=np.ndarray)
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def read_only(array: Array) -> Array:
-    """A view of an array that cannot be written through: what the fields of an input NamedTuple must be."""
+    """A read-only view of an array, as the fields of an input NamedTuple must be."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def input_record(kind: type[Record], fields: Iterable[Any]) -> Record:
-    """A NamedTuple of inputs from the values of its fields in order, with a read-only view of every array."""
+    """An input NamedTuple from the values of its fields in order, with a read-only view of every array."""
     return kind(*(read_only(field) if isinstance(field, np.ndarray) else field for field in fields))
 
 
 def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
-    """The annotation of every parameter of a kernel by its name, and that of its result.
+    """The annotation of every parameter of a kernel by name, and that of its result.
 
     Raises:
         TypeError: A parameter or the result has no annotation.
@@ -118,13 +118,13 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
 
 
 def fields_of(record: Any) -> list[Any]:
-    """The annotations of the fields of a NamedTuple, in their order."""
+    """Annotations of the fields of a NamedTuple, in order."""
     hints = typing.get_type_hints(record, include_extras=True)
     return [hints[name] for name in record._fields]
 
 
 def array_of(annotation: Any) -> tuple[type[np.generic], ArrayForm]:
-    """The type of the items of an annotated array, and its form."""
+    """Item type and form of an annotated array."""
     array, form = typing.get_args(annotation)
     return typing.get_args(typing.get_args(array)[1])[0], form
 
@@ -138,10 +138,10 @@ def is_record(annotation: Any) -> bool:
 
 
 def signature_text(function: Callable[..., Any]) -> str:
-    """What a kernel is compiled for, in words that change whenever its compiled code must.
+    """The types that a kernel is compiled for, as text that changes whenever the compiled code must change.
 
     Raises:
-        TypeError: A parameter or the result has no annotation, or one that no kernel can take.
+        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
     """
     parameters, result = annotations_of(function)
     return f"({', '.join(map(_text_of, parameters.values()))}) -> {_text_of(result)}"
@@ -155,4 +155,4 @@ def _text_of(annotation: Any) -> str:
         return f"{'' if form.aligned else 'unaligned '}{item.__name__}[{form.num_axes}]{' out' if form.writable else ''}"
     if is_record(annotation):
         return f"{annotation.__module__}.{annotation.__qualname__}({', '.join(map(_text_of, fields_of(annotation)))})"
-    raise TypeError(f"no kernel takes {annotation!r}; see datapipe/kernels/types.py")
+    raise TypeError(f"no kernel takes {annotation!r}; the annotations are listed in datapipe/kernels/types.py")

@@ -43,7 +43,7 @@ LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 KERNELS = (
     "datapipe.kernels.loader.batch:shifted_labels_64",
     "datapipe.kernels.loader.gather:copy_16_to_int64",
-    "datapipe.kernels.loader.gather:count_pieces",
+    "datapipe.kernels.loader.gather:count_chunks",
     "datapipe.kernels.loader.gather:find_rows",
     "datapipe.kernels.loader.gather:gather_lengths",
     "datapipe.kernels.loader.permute:shuffle_table",

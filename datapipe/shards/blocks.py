@@ -100,7 +100,7 @@ def block_of_rows(rows: SequenceRows) -> Block:
     offsets = rows.piece_offsets.astype(np.int32)
     columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
     entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths)], np.int64)
-    entry[kernels.NUM_PIECES] = rows.piece_offsets[-1] if len(rows.piece_offsets) else 0
+    entry[kernels.NUM_CHUNKS] = rows.piece_offsets[-1] if len(rows.piece_offsets) else 0
     return Block(entry, kept=(rows, offsets), num_bytes=sum(column.nbytes for column in columns))
 
 
@@ -132,7 +132,7 @@ def gather(
     if not wanted - {TOKENS}:
         return _rows_of(tokens, np.zeros(0, np.int64), None, None, None)
     firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-    _check(kernels.count_pieces(blocks, rows, firsts, offsets), name)
+    _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
     num_pieces = int(offsets[-1])
     lengths = keys = starts = None
     if LENGTHS in wanted:

@@ -102,9 +102,9 @@ class CompiledEncoder:
         if num_bytes > len(self._ends):
             self._ends = np.empty(num_bytes, np.int64)
         ends = self._ends[: self._recognised.cut(parts, data, self._ends)]
-        self._make_room(bpe.longest_piece(int(parts[0]), ends))
+        self._make_room(bpe.longest_pretoken(int(parts[0]), ends))
         part_offsets, out = np.empty(len(parts), np.int64), np.empty(num_bytes + len(parts), np.int32)
-        num_ids = bpe.encode_pieces(parts, data, fixed, ends, self._tokens, self._workspace, part_offsets, out)
+        num_ids = bpe.encode_pretokens(parts, data, fixed, ends, self._tokens, self._workspace, part_offsets, out)
         return out[:num_ids], part_offsets[text_offsets]
 
     def _parts(self, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

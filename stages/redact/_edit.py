@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.kernels.redact.pii import Found
+from datapipe.kernels.redact.pii import FoundSpans
 from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES, write_stand_ins
 from datapipe.kernels.text.replace import replace_spans
 from datapipe.stage import FilterResult, Rule
@@ -41,7 +41,7 @@ class Editor:
         count_columns: by kind, which column of the counts it is counted in.
     """
 
-    find: Callable[[np.ndarray, np.ndarray], Found]
+    find: Callable[[np.ndarray, np.ndarray], FoundSpans]
     replace: Literal["tag", "fake", "delete"]
     seed: int
     tags: tuple[bytes, ...]
@@ -79,7 +79,7 @@ class Editor:
             rows, part = rows[changed], part.take(pa.array(changed))
         return edited, counts
 
-    def _replaced(self, offsets: np.ndarray, data: np.ndarray, found: Found) -> pa.Array:
+    def _replaced(self, offsets: np.ndarray, data: np.ndarray, found: FoundSpans) -> pa.Array:
         rows = np.zeros((len(found.starts), REPLACEMENT_BYTES), np.uint8)
         lengths = np.zeros(len(found.starts), np.int64)
         if self.replace == "tag":

@@ -14,7 +14,7 @@ import numpy as np
 import phonenumbers
 
 from datapipe.kernels.redact.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
-from datapipe.kernels.redact.pii import PHONE, Found
+from datapipe.kernels.redact.pii import PHONE, FoundSpans
 
 phonenumbers.enable_pattern_cache()  # else numbers of many countries cost 740 µs each: their patterns push out each other
 _MAX_READINGS = 4
@@ -28,14 +28,14 @@ def shapes_of(regions: tuple[str, ...]) -> int:
     return (AMERICAN_SHAPES if 1 in codes else 0) | (TRUNK_SHAPES if codes - {1} else 0)
 
 
-def judged(data: np.ndarray, found: Found, regions: tuple[str, ...]) -> Found:
+def judged(data: np.ndarray, found: FoundSpans, regions: tuple[str, ...]) -> FoundSpans:
     """`found` with the candidates that are phone numbers cut to what is the number, and without those that are none."""
     stops, kinds, keep = found.stops.copy(), found.kinds.copy(), np.ones(len(found.kinds), np.bool_)
     for row in np.flatnonzero((kinds == PHONE) | (kinds == NATIONAL)).tolist():
         written = data[found.starts[row] : stops[row]].tobytes().decode("ascii")
         length = _valid_length(written, () if kinds[row] == PHONE else regions)
         stops[row], kinds[row], keep[row] = found.starts[row] + length, PHONE, length > 0
-    return Found(starts=found.starts[keep], stops=stops[keep], kinds=kinds[keep])
+    return FoundSpans(starts=found.starts[keep], stops=stops[keep], kinds=kinds[keep])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -39,7 +39,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from datapipe import rng
 from datapipe.kernels.redact import identifiers, pii
-from datapipe.kernels.redact.pii import Found
+from datapipe.kernels.redact.pii import FoundSpans
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact import _phones
@@ -105,7 +105,7 @@ class Pii(Filter):
         )
         return editor.judged(batch, self.counts, self.rules())
 
-    def find(self, offsets: np.ndarray, data: np.ndarray) -> Found:
+    def find(self, offsets: np.ndarray, data: np.ndarray) -> FoundSpans:
         """All spans of the wanted kinds, in the order of the text."""
         wanted = sum(bit for kind, bit in _WANTS.items() if kind in self.kinds)
         if "phone" in self.kinds:

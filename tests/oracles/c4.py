@@ -25,7 +25,7 @@ def without_citations(line: bytes) -> bytes:
 
 
 def reason(line: bytes, clean: bytes, limits: list[int]) -> int:
-    """Why a line goes, 0 where it stays; limits in the order of `Limits`."""
+    """The reason to drop a line, 0 to keep it; limits in the order of `Limits`."""
     min_words, max_word_chars, words_before, need_end_mark, apostrophe, *checks = limits
     if any(len(word) > max_word_chars for word in text_of(line).split()):
         return LONG_WORD

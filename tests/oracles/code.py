@@ -30,8 +30,8 @@ def measures(text: bytes) -> list[float]:
 
 
 def encoded(text: bytes) -> list[int]:
-    spans = [found.span() for pattern in PATTERNS for found in re.finditer(pattern, text)]
-    covered = {place for start, stop in spans for place in range(start, stop)}
+    spans = [match.span() for pattern in PATTERNS for match in re.finditer(pattern, text)]
+    covered = {index for start, stop in spans for index in range(start, stop)}
     return [max((stop - start for start, stop in spans), default=0), len(covered)]
 
 

@@ -1,4 +1,4 @@
-"""English words as spaCy cuts them, by regular expressions over what each character may do."""
+"""English words as spaCy cuts them, by regular expressions over the roles of characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 from datapipe.kernels.text.contractions import cuts
-from tests.oracles.words import Found, characters, hashed
+from tests.oracles.words import Span, characters, hashed
 
 _EDGES = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧—–"
 _QUOTES = "'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧"
@@ -25,7 +25,7 @@ def is_icon(character: str) -> bool:
 
 
 def letter(character: str) -> str:
-    """l, u or b for a letter that is lower, upper or both; else nothing."""
+    """l, u or b for a letter that is lower, upper or both; empty for other characters."""
     if unicodedata.category(character)[0] != "L":
         return ""
     return "u" if character.isupper() else "l" if character.islower() else "b"
@@ -40,16 +40,16 @@ def prefix(chunk: str) -> int:
         or (first == "+" and chunk[1:2] not in tuple("0123456789"))
     ):
         return 1
-    found = re.match(r"\.\.+|(?:US|C|A)\$", chunk)
-    return len(found[0]) if found else 0
+    match = re.match(r"\.\.+|(?:US|C|A)\$", chunk)
+    return len(match[0]) if match else 0
 
 
 def suffix(chunk: str) -> int:
     if not chunk:
         return 0
-    found = re.search(rf"(?:['’][sS]|\.\.+|(?<=[0-9])(?:{_UNITS}|\+|[{re.escape(_CURRENCY)}]))\Z", chunk)
-    if found:
-        return len(found[0])
+    match = re.search(rf"(?:['’][sS]|\.\.+|(?<=[0-9])(?:{_UNITS}|\+|[{re.escape(_CURRENCY)}]))\Z", chunk)
+    if match:
+        return len(match[0])
     if chunk[-1] in _EDGES or is_icon(chunk[-1]):
         return 1
     before = chunk[-2:-1]
@@ -60,39 +60,41 @@ def suffix(chunk: str) -> int:
 
 
 def is_address(chunk: str) -> bool:
-    """A host at the front, behind `scheme://` or behind any `@`."""
+    """Whether a host is at the front, after `scheme://` or after an `@`."""
     scheme, slashes, rest = chunk.partition("://")
     has_scheme = (
-        slashes and len(scheme.encode()) >= 2 and all(ord(one) >= 0x80 or one.isalnum() or one in "_+-." for one in scheme)
+        slashes
+        and len(scheme.encode()) >= 2
+        and all(ord(character) >= 0x80 or character.isalnum() or character in "_+-." for character in scheme)
     )
-    behind = [chunk[at + 1 :] for at, one in enumerate(chunk) if one == "@" and at > 0]
+    behind = [chunk[index + 1 :] for index, character in enumerate(chunk) if character == "@" and index > 0]
     return any(map(is_host, [chunk, *([rest] if has_scheme else []), *behind]))
 
 
 def is_host(text: str) -> bool:
-    """Labels, the last of small letters, then at most a port and a path."""
+    """Whether a text is labels, the last of small letters, and an optional port and path."""
     size = 0
     while size < len(text) and (text[size] in ".-_0123456789" or letter(text[size]) or ord(text[size]) >= 0xA1):
         size += 1
     *labels, top = text[:size].split(".")
     if not labels or not all(label and label[0] not in "-_" and label[-1] not in "-_" for label in labels):
         return False
-    if len(top.encode()) < 2 or not all(ord(one) >= 0x80 or "a" <= one <= "z" for one in top):
+    if len(top.encode()) < 2 or not all(ord(character) >= 0x80 or "a" <= character <= "z" for character in top):
         return False
-    found = re.fullmatch(r"(?::[0-9]{2,5})?(?:[/?#].*)?", text[size:], re.S)
-    return found is not None
+    match = re.fullmatch(r"(?::[0-9]{2,5})?(?:[/?#].*)?", text[size:], re.S)
+    return match is not None
 
 
 def infixes(chunk: str) -> list[tuple[int, int]]:
-    """Where signs cut what is left of a chunk; found on a string of what each character may do."""
+    """Spans of the signs that split a chunk without its prefixes and suffixes."""
     roles = "".join(map(_role, chunk))
     letters, either = "[lub]", "[lubd]"
-    found = re.finditer(
+    matches = re.finditer(
         rf"\.\.+|i|(?<=d)[+*^-](?=[d-])|(?<=[lbq])\.(?=[ubq])|(?<={letters}),(?={letters})"
         rf"|(?<={either})(?:-{{1,3}}|n|m{{1,2}}|~)(?={letters})|(?<={either})[:](?={letters})",
         roles,
     )
-    return [one.span() for one in found]
+    return [match.span() for match in matches]
 
 
 def _role(character: str) -> str:
@@ -112,7 +114,7 @@ def _role(character: str) -> str:
 
 
 def cut(chunk: str) -> list[str]:
-    """The words of what stands between white space."""
+    """The words of a chunk between white space."""
     front: list[str] = []
     back: list[str] = []
     while chunk and chunk not in WHOLES:
@@ -137,30 +139,30 @@ def cut(chunk: str) -> list[str]:
 
 
 def flag_of(character: str) -> int:
-    """Letter, mark, number, white space as ever; punctuation where datatrove lists the sign, else other."""
+    """The class of a character, where punctuation is what datatrove lists and other signs are OTHER."""
     if character in _LISTED or (unicodedata.category(character) == "Cc" and not character.isspace()):
         return 8
     bit = {"L": 1, "M": 2, "N": 4}.get(unicodedata.category(character)[0], 64)
     return 32 if character.isspace() else bit
 
 
-def words(text: bytes) -> list[Found]:
-    """The words of a text; a byte that begins no character is cut as U+FFFD, which comes off like any symbol."""
-    found = []
+def words(text: bytes) -> list[Span]:
+    """The words of a text; a byte that begins no character is U+FFFD, which is cut off like a symbol."""
+    spans = []
     read = list(characters(text))
-    at = 0
-    while at < len(read):
-        stop = at
+    chunk_start = 0
+    while chunk_start < len(read):
+        stop = chunk_start
         while stop < len(read) and not read[stop][1].isspace():
             stop += 1
-        place = at
-        for word in cut("".join(character for _, character, _ in read[at:stop])):
-            inner = read[place : place + len(word)]
+        index = chunk_start
+        for word in cut("".join(character for _, character, _ in read[chunk_start:stop])):
+            inner = read[index : index + len(word)]
             start, end = inner[0][0], inner[-1][0] + inner[-1][2]
             flag = 0
             for character in word:
                 flag |= flag_of(character)
-            found.append(Found(start, end - start, hashed(text[start:end]), len(word), flag))
-            place += len(word)
-        at = stop + 1
-    return found
+            spans.append(Span(start, end - start, hashed(text[start:end]), len(word), flag))
+            index += len(word)
+        chunk_start = stop + 1
+    return spans

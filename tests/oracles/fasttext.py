@@ -1,4 +1,4 @@
-"""What fastText makes of one text, written to be read: words, n-grams, runs of words, rows, sums one by one in float32."""
+"""fastText's computation for one text, written plainly: words, n-grams, runs of words, rows, sums one by one in float32."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def words(text: bytes) -> list[bytes]:
 
 @lru_cache(maxsize=10_000)
 def gram_buckets(word: bytes, least: int, most: int, num_buckets: int) -> list[int]:
-    """Of all n-grams of `<word>`, but for the signs around it standing alone."""
+    """Buckets of all n-grams of `<word>`, except `<` and `>` alone."""
     characters = re.findall(rb"(?s).[\x80-\xbf]*", b"<" + word + b">")
-    found = []
+    buckets = []
     for first in range(len(characters)):
         for stop in range(first + 1, min(first + most, len(characters)) + 1):
             alone = stop == first + 1 and (first == 0 or stop == len(characters))
             if stop - first >= least and not alone:
-                found.append(fnv(b"".join(characters[first:stop])) % num_buckets)
-    return found
+                buckets.append(fnv(b"".join(characters[first:stop])) % num_buckets)
+    return buckets
 
 
 def run_buckets(run: Sequence[bytes], longest: int, num_buckets: int) -> list[int]:
     signed = [fnv(word) - (fnv(word) >> 31) * 2**32 for word in run]
-    found = []
+    buckets = []
     for first in range(len(run)):
         code = signed[first] % 2**64
         for last in range(first + 1, min(first + longest, len(run))):
             code = (code * 116049371 + signed[last]) % 2**64
-            found.append(code % num_buckets)
-    return found
+            buckets.append(code % num_buckets)
+    return buckets
 
 
 def rows_of(
@@ -58,7 +58,7 @@ def rows_of(
     longest_run: int,
     num_buckets: int,
 ) -> list[int]:
-    """The rows of the matrix that stand for a text, in fastText's order; none for a text without words.
+    """The rows of a text's features, in fastText's order; none for a text without words.
 
     Args:
         bucket_rows: the row of each bucket that has one; None: each has one, behind the words.
@@ -93,9 +93,9 @@ def mean(rows: np.ndarray) -> np.ndarray:
     return total * np.float32(1.0 / max(len(rows), 1))
 
 
-def dot(one: np.ndarray, other: np.ndarray) -> np.float32:
+def dot(left_values: np.ndarray, right_values: np.ndarray) -> np.float32:
     total = np.float32(0)
-    for left, right in zip(one, other, strict=True):
+    for left, right in zip(left_values, right_values, strict=True):
         total = np.float32(total + left * right)
     return total
 
@@ -123,9 +123,9 @@ def leaves(
 def softmax(products: np.ndarray) -> list[np.float32]:
     raised = [np.float32(math.exp(np.float32(product - products.max()))) for product in products]
     total = np.float32(0)
-    for one in raised:
-        total = np.float32(total + one)
-    return [np.float32(one / total) for one in raised]
+    for value in raised:
+        total = np.float32(total + value)
+    return [np.float32(value / total) for value in raised]
 
 
 def sigmoid(product: np.float32, table: np.ndarray) -> np.float32:
@@ -135,8 +135,8 @@ def sigmoid(product: np.float32, table: np.ndarray) -> np.float32:
 
 
 def best(scored: Sequence[tuple[np.float32, int]], k: int) -> tuple[list[int], list[float]]:
-    """The k best labels with their rounded scores, of equal ones the later first; filled up with -1 and 0."""
-    order = sorted(range(len(scored)), key=lambda place: (-scored[place][0], -place))[:k]
+    """The k best labels with their rounded scores, the later of equal ones first; padded with -1 and 0."""
+    order = sorted(range(len(scored)), key=lambda index: (-scored[index][0], -index))[:k]
     missing = k - len(order)
-    labels = [scored[place][1] for place in order] + [-1] * missing
-    return labels, [min(round(math.exp(scored[place][0]), 4), 1.0) for place in order] + [0.0] * missing
+    labels = [scored[index][1] for index in order] + [-1] * missing
+    return labels, [min(round(math.exp(scored[index][0]), 4), 1.0) for index in order] + [0.0] * missing

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ListBlock:
-    """A record batch: ids of each row, lengths of all pieces, where those of each row begin, and keys and starts of each."""
+    """A record batch: ids of each row, lengths of all chunks, the first chunk of each row, keys and starts of all chunks."""
 
     tokens: list[list[int]]
     offsets: list[int]
@@ -16,19 +16,19 @@ class ListBlock:
     keys: list[tuple[int, int]]
     starts: list[int]
 
-    def pieces(self, row: int) -> range:
+    def chunks(self, row: int) -> range:
         return range(self.offsets[row], self.offsets[row + 1])
 
     def is_sound(self, row: int) -> bool:
         return 0 <= self.offsets[row] <= self.offsets[row + 1] <= len(self.lengths)
 
     def fits(self, row: int) -> bool:
-        lengths = [self.lengths[piece] for piece in self.pieces(row)]
+        lengths = [self.lengths[chunk] for chunk in self.chunks(row)]
         return min(lengths, default=1) >= 1 and sum(lengths) <= len(self.tokens[row])
 
 
 def find(address: int, counts: Sequence[int]) -> tuple[int, int]:
-    """Shard and row of an address, over shards of so many rows."""
+    """Shard and row of an address, over shards with these numbers of rows."""
     for shard, count in enumerate(counts):
         if address < count:
             return shard, address

@@ -52,26 +52,26 @@ _SURE_ISSUERS = [
     (38, 39, {14}),
     *((first, last, {16, 17, 18, 19}) for first, last in [(3528, 3589), (6011, 6011), (644, 649), (62, 62), (65, 65)]),
     (2200, 2204, {16, 17, 18, 19}),
-    *((one, one, {16, 17, 18, 19}) for one in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+    *((word, word, {16, 17, 18, 19}) for word in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
 ]
 _RARE_ISSUERS = [
     (4, 4, {13}),
     (35, 35, {16}),
     (56, 58, set(range(12, 20))),
-    *((one, one, set(range(12, 20))) for one in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+    *((word, word, set(range(12, 20))) for word in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
 ]
 
 
 def _is_clear(text: bytes, floor: int, start: int) -> bool:
-    """Whether nothing before `start` but what is done with belongs to it."""
+    """Whether the number at `start` is not part of a longer token that begins before it."""
     return start >= floor and bool(re.compile(_BEFORE).match(text[floor:], start - floor))
 
 
 def _follows(text: bytes, start: int, words: bytes) -> bool:
-    """Whether one of the last three words is among `words`, behind fillers alone."""
+    """Whether one of the last three words is among `words`, with only fillers after it."""
     before = re.split(rb"[0-9<>\xa7]", text[max(0, start - 40) : start])[-1]
     for word in re.findall(rb"[A-Za-z]+", before)[:-4:-1]:
-        if word.lower()[:8] in {one[:8] for one in words.split()}:
+        if word.lower()[:8] in {listed[:8] for listed in words.split()}:
             return True
         if word.lower() not in _FILLERS.split():
             return False
@@ -84,14 +84,14 @@ def _is_issued(digits: str, issuers: list[tuple[int, int, set[int]]]) -> bool:
 
 def _is_card(text: bytes, start: int, written: bytes) -> bool:
     digits = re.sub(r"\D", "", written.decode())
-    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    doubled = [int(digit) * (1 + index % 2) for index, digit in enumerate(reversed(digits))]
     if sum(number // 10 + number % 10 for number in doubled) % 10:
         return False
     return _is_issued(digits, _SURE_ISSUERS) or (_is_issued(digits, _RARE_ISSUERS) and _follows(text, start, _CARD_WORDS))
 
 
 def _card(text: bytes, floor: int, start: int) -> int:
-    """Where the card at `start` stops, or 0."""
+    """The stop of the card at `start`, or 0."""
     if start - 2 >= floor and re.match(rb"[0-9]{4} ", text[start:]) and re.match(rb"[0-9] ", text[start - 2 :]):
         return 0
     table = re.compile(rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{4}")
@@ -103,45 +103,45 @@ def _card(text: bytes, floor: int, start: int) -> int:
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{1,3}",
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{1,4}",
     ):
-        found = re.compile(form + _AFTER).match(text, start)
-        if found and _is_card(text, start, found[0]):
-            return found.end()
+        match = re.compile(form + _AFTER).match(text, start)
+        if match and _is_card(text, start, match[0]):
+            return match.end()
     return 0
 
 
 def _iban(text: bytes, start: int) -> int:
-    """Where the IBAN at `start` stops, or 0."""
+    """The stop of the IBAN at `start`, or 0."""
     length = _LENGTH_OF.get(text[start : start + 2].decode("latin-1").upper(), 0)
     sign = re.escape(text[start + 4 : start + 5]) if text[start + 4 : start + 5] in (b" ", b"-") else b""
     groups = [b"[0-9A-Za-z]{4}"] * (length // 4) + ([b"[0-9A-Za-z]{%d}" % (length % 4)] if length % 4 else [])
-    found = re.compile(rb"(?=[A-Za-z]{2}[0-9]{2})" + sign.join(groups) + _AFTER).match(text, start)
-    if not length or not found:
+    match = re.compile(rb"(?=[A-Za-z]{2}[0-9]{2})" + sign.join(groups) + _AFTER).match(text, start)
+    if not length or not match:
         return 0
-    written = re.sub(rb"[ -]", b"", found[0]).decode()
+    written = re.sub(rb"[ -]", b"", match[0]).decode()
     if written not in (written.upper(), written.lower()):
         return 0
     number = "".join(str(int(character, 36)) for character in written[4:] + written[:4])
-    return found.end() if int(number) % 97 == 1 else 0
+    return match.end() if int(number) % 97 == 1 else 0
 
 
 def _ssn(text: bytes, start: int) -> tuple[int, bool]:
-    """Where what is written as an SSN stops, or 0, and whether it may be one."""
-    found = re.compile(rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
-    if not found and _follows(text, start, _SSN_WORDS):
-        found = re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
-    if not found:
+    """The stop of digits written like an SSN, or 0, and whether the SSN is valid."""
+    match = re.compile(rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
+    if not match and _follows(text, start, _SSN_WORDS):
+        match = re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
+    if not match:
         return 0, False
-    digits = re.sub(rb"\D", b"", found[0])
+    digits = re.sub(rb"\D", b"", match[0])
     area, group, serial = digits[:3], digits[3:5], digits[5:]
     is_valid = area not in (b"000", b"666") and area < b"900" and group != b"00" and serial != b"0000"
-    return (found.end(), is_valid) if is_valid or b"-" in found[0] else (0, False)
+    return (match.end(), is_valid) if is_valid or b"-" in match[0] else (0, False)
 
 
 def _body(text: bytes, start: int) -> bytes:
     """The digits and separators of a phone number."""
-    found = re.match(rb"[0-9](?:[ \-./()]{0,2}[0-9]){0,14}", text[start:])
-    assert found is not None
-    written = found[0]
+    match = re.match(rb"[0-9](?:[ \-./()]{0,2}[0-9]){0,14}", text[start:])
+    assert match is not None
+    written = match[0]
     for another in re.finditer(rb"[ \-./()]+(?=0)", written):  # behind ten digits with a trunk prefix begins another number
         with_trunk = written.startswith(b"0") and re.match(rb"0[1-9]", text[start + another.end() :])
         if with_trunk and len(re.sub(rb"\D", b"", written[: another.start()])) >= 10:
@@ -160,9 +160,9 @@ def _is_trunk(written: bytes) -> bool:
 
 
 def _extended(text: bytes, stop: int) -> int:
-    """Where the number and its extension stop, 0 where it is not free-standing."""
-    found = re.compile(rb" ?(?:ext\.?|x) ?[0-9]{1,6}(?![0-9])").match(text, stop)
-    stop = found.end() if found else stop
+    """The stop of the number and its extension, 0 where it is not free-standing."""
+    match = re.compile(rb" ?(?:ext\.?|x) ?[0-9]{1,6}(?![0-9])").match(text, stop)
+    stop = match.end() if match else stop
     return stop if re.compile(_AFTER).match(text, stop) else 0
 
 
@@ -183,22 +183,22 @@ def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
 
 
 def find(text: bytes, wanted: int) -> list[Span]:
-    """(start, stop, kind), as the kernel has them."""
+    """(start, stop, kind) of every number, as the kernel writes them."""
     spans: list[Span] = []
     floor = 0
     for group in re.finditer(rb"[0-9]+", text):
         first = group.start()
         if first < floor:
             continue
-        found, stop = _at(text, floor, first, wanted)
-        if found:
-            spans.append(found)
+        span, stop = _at(text, floor, first, wanted)
+        if span:
+            spans.append(span)
         floor = max(floor, stop)
     return spans
 
 
 def _at(text: bytes, floor: int, first: int, wanted: int) -> tuple[Span | None, int]:
-    """What the group of digits at `first` belongs to, and what is done with."""
+    """The number with the group of digits at `first`, and the offset where the scan continues."""
     if (
         wanted & WANTS_IBAN
         and first - 2 >= floor

@@ -13,26 +13,26 @@ def line_kind(line: bytes) -> int:
     return 0 if not line else 1 if line[:1] == b"{" and line[-1:] == b"}" else 2
 
 
-def find_member(line: bytes, at: int, name: bytes) -> tuple[int, int]:
-    """Start and stop of the value under the first key `name` of the object at `at`, by Python's JSON decoder."""
+def find_member(line: bytes, offset: int, name: bytes) -> tuple[int, int]:
+    """Start and stop of the value of the first key `name` of the object at `offset`, by Python's JSON decoder."""
     text = line.decode("latin-1")  # a character a byte, so that positions are bytes
-    if text[at] != "{":
+    if text[offset] != "{":
         return -1, -1
-    at = _past_space(text, at + 1)
-    while text[at : at + 1] == '"':
-        _, key_stop = json.JSONDecoder().raw_decode(text, at)
+    offset = _past_space(text, offset + 1)
+    while text[offset : offset + 1] == '"':
+        _, key_stop = json.JSONDecoder().raw_decode(text, offset)
         value = _past_space(text, _past_space(text, key_stop) + 1)
         _, stop = json.JSONDecoder().raw_decode(text, value)
-        if json.loads(line[at:key_stop]).encode() == name:
+        if json.loads(line[offset:key_stop]).encode() == name:
             return value, stop
-        at = _past_space(text, _past_space(text, stop) + 1)
+        offset = _past_space(text, _past_space(text, stop) + 1)
     return -1, -1
 
 
-def _past_space(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
+def _past_space(text: str, offset: int) -> int:
+    while offset < len(text) and text[offset] in " \t\r\n":
+        offset += 1
+    return offset
 
 
 def find_value(line: bytes, path: list[bytes]) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def find_value(line: bytes, path: list[bytes]) -> tuple[int, int]:
 
 
 def as_text(value: bytes | None) -> bytes | None:
-    """A value as a column holds it; None for null and for none at all."""
+    """A value in the form of a column; None for null and for an absent value."""
     if value is None or value == b"null":
         return None
     return json.loads(value).encode() if value.startswith(b'"') else value

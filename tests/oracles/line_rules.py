@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from datapipe.kernels.filters.line_rules import COUNTED, Limits
+from datapipe.kernels.filters.counters import COUNTED
+from datapipe.kernels.filters.line_rules import Limits
 
 KEPT, SYMBOLS, UPPERCASE, NUMERIC, COUNTER, FEW_WORDS, EMPTIED, EDITED = range(8)
 COUNTER_PATTERN = re.compile(rf"\W*[0-9][0-9,.]*[kmb]?\s+(?:{'|'.join(COUNTED)})\W*")
@@ -20,7 +21,7 @@ def decoded(line: bytes) -> str:
 
 
 def ascii_lower(text: str) -> str:
-    return re.sub("[A-Z]", lambda found: found.group().lower(), text)
+    return re.sub("[A-Z]", lambda match: match.group().lower(), text)
 
 
 def counted(text: str) -> int:
@@ -29,7 +30,7 @@ def counted(text: str) -> int:
 
 
 def edited(text: str, loose_dots: bool) -> str:
-    """The line without the phrases, in turn; blank where one of them was all there was."""
+    """The line without the phrases, in turn; blank where the line is one phrase."""
     dots = "(?s:.{3})" if loose_dots else r"\.\.\."
     for pattern in (
         rf"\s?{in_any_case('items in cart')}",
@@ -41,7 +42,7 @@ def edited(text: str, loose_dots: bool) -> str:
 
 
 def judged(line: bytes, limits: Limits, symbols: str) -> tuple[int, int, int, bytes]:
-    """(reason, words before, words after, the rest where it was edited)."""
+    """(reason, words before, words after, the rest of an edited line)."""
     text = decoded(line)
     before, words = counted(text), len(text.split())
     reason = KEPT
@@ -63,19 +64,19 @@ def judged(line: bytes, limits: Limits, symbols: str) -> tuple[int, int, int, by
 
 
 def written(text: bytes, lines: list[tuple[int, int, int, bytes]]) -> bytes:
-    """A text without what is removed; lines are those that are not blank, as (start, stop, reason, rest)."""
+    """A text without its removed lines; `lines` are those that are not blank, as (start, stop, reason, rest)."""
     if all(reason == KEPT for _, _, reason, _ in lines):
         return text
-    found = iter(lines)
-    pieces, start = [], 0
+    remaining = iter(lines)
+    parts, start = [], 0
     for raw in text.split(b"\n"):
         if raw.decode(errors="surrogateescape").strip():
-            first, last, reason, rest = next(found)
+            first, last, reason, rest = next(remaining)
             if reason == EDITED:
-                pieces.append(raw[: first - start] + rest + raw[last - start :])
+                parts.append(raw[: first - start] + rest + raw[last - start :])
             elif reason == KEPT:
-                pieces.append(raw)
+                parts.append(raw)
         else:
-            pieces.append(raw)
+            parts.append(raw)
         start += len(raw) + 1
-    return b"\n".join(pieces).decode(errors="surrogateescape").strip().encode(errors="surrogateescape")
+    return b"\n".join(parts).decode(errors="surrogateescape").strip().encode(errors="surrogateescape")

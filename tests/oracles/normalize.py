@@ -16,7 +16,7 @@ def is_control(character: str) -> bool:
 def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
     out = b""
     seen = list(characters(text))
-    for number, (place, character, size) in enumerate(seen):
+    for number, (index, character, size) in enumerate(seen):
         is_line_end = character in LINE_ENDS + "\u2028\u2029"
         before_newline = character == "\r" and number + 1 < len(seen) and seen[number + 1][1] == "\n"
         if before_newline and (fix_newlines or strip_control):
@@ -26,12 +26,12 @@ def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
         elif strip_control and character in LINE_ENDS + SEPARATORS:
             out += b" "
         elif not (strip_control and (is_control(character) or (character == "\ufeff" and not out))):
-            out += text[place : place + size]
+            out += text[index : index + size]
     return out
 
 
 def is_touched(text: bytes, fix_newlines: bool, strip_control: bool) -> bool:
-    """Whether it has a character that may have to go."""
+    """Whether a text has a character that may change."""
     touched: set[str] = set()
     if fix_newlines:
         touched |= set(LINE_ENDS + "\u2028\u2029")

@@ -34,7 +34,7 @@ def feistel(index: int, size: int, keys: list[int]) -> int:
 
 
 def shuffled(key: int, size: int) -> list[int]:
-    """Fisher and Yates, from the last entry down, each draw uniform: 32-bit words, and the unfair ones drawn again."""
+    """Fisher-Yates from the last entry down; each draw is uniform: biased 32-bit words are drawn again."""
     table, counter = list(range(size)), finalise(key)
     for last in range(size - 1, 0, -1):
         choices = last + 1

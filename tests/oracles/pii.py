@@ -31,8 +31,8 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def _credentials(text: str) -> tuple[list[Span], list[Span]]:
-    """What is to be replaced, and all that is done with: it, templates and stand-ins."""
-    found, done = [], []
+    """Credentials to replace, and all spans that are skipped: these, templates and stand-ins."""
+    spans, done = [], []
     for scheme in re.finditer(r"(?<=[0-9A-Za-z])://", text):
         run = re.match(r"[0-9A-Za-z\-._~%!$*+=:@]{0,256}", text[scheme.end() :])
         assert run is not None
@@ -41,26 +41,26 @@ def _credentials(text: str) -> tuple[list[Span], list[Span]]:
             continue
         done.append((scheme.end(), scheme.end() + parts.end(), 3))
         if not re.match(r"[$*]|%s", parts[2]) and not re.fullmatch(r"user-[0-9A-Fa-f]{8}:password@", parts[0]):
-            found.append(done[-1])
-    return found, done
+            spans.append(done[-1])
+    return spans, done
 
 
 def _emails(text: str, taken: list[Span]) -> list[Span]:
     """E-mail addresses; a local part starts after the address or the credentials before it."""
-    found, floor = [], 0
-    for at in re.finditer("@", text):
-        if any(start <= at.start() < stop for start, stop, _ in taken):
+    spans, floor = [], 0
+    for match in re.finditer("@", text):
+        if any(start <= match.start() < stop for start, stop, _ in taken):
             continue
-        floor = max([floor] + [stop for _, stop, _ in taken if stop <= at.start()])
-        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[max(floor, at.start() - 66) : at.start()])  # 64 is the most
+        floor = max([floor] + [stop for _, stop, _ in taken if stop <= match.start()])
+        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[max(floor, match.start() - 66) : match.start()])  # 64 is the most
         assert run is not None
         local = re.sub(r"^[^0-9A-Za-z_]+", "", run[0].rsplit("..", 1)[-1])
-        domain = _domain(text[at.end() : at.end() + 253])
-        if local and len(run[0]) <= 64 and not run[0].endswith(".") and domain and at.start() >= floor:
-            floor = at.end() + len(domain)
-            if not re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[at.start() - len(local) : floor]):
-                found.append((at.start() - len(local), floor, 0))
-    return found
+        domain = _domain(text[match.end() : match.end() + 253])
+        if local and len(run[0]) <= 64 and not run[0].endswith(".") and domain and match.start() >= floor:
+            floor = match.end() + len(domain)
+            if not re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[match.start() - len(local) : floor]):
+                spans.append((match.start() - len(local), floor, 0))
+    return spans
 
 
 def _domain(ahead: str) -> str:
@@ -97,14 +97,14 @@ def _names_a_number(before: str) -> bool:
 
 
 def _ipv4s(text: str) -> list[Span]:
-    found = []
+    spans = []
     for run in re.finditer(r"[0-9.]+", text):
         start, stop = run.start(), run.start() + len(run[0].rstrip("."))
         group = "(?:0|[1-9][0-9]{0,2})"
         if not re.fullmatch(rf"{group}(?:\.{group}){{3}}", text[start:stop]):
             continue
         before, after = text[:start], text[stop:]
-        is_next = bool(found) and found[-1][1] == start - 1 and before.endswith("/")  # 8.8.8.8/8.8.4.4
+        is_next = bool(spans) and spans[-1][1] == start - 1 and before.endswith("/")  # 8.8.8.8/8.8.4.4
         if (re.search(r"([0-9A-Za-z_.]|[A-Za-z]-|[0-9A-Za-z]/)\Z", before) and not is_next) or re.match(
             r"[0-9A-Za-z_@]|[-.][A-Za-z]", after
         ):
@@ -112,13 +112,13 @@ def _ipv4s(text: str) -> list[Span]:
         if max(map(int, text[start:stop].split("."))) > 255 or _names_a_number(before):
             continue
         if _is_public(ipaddress.IPv4Address(text[start:stop])):
-            found.append((start, stop, 1))
-    return found
+            spans.append((start, stop, 1))
+    return spans
 
 
 def _ipv6s(text: str) -> list[Span]:
-    """Of plain cases only: an address with white space or the border of the text on both sides, or a sentence end behind."""
-    found = []
+    """Plain cases only: an address between white space or borders of the text, or before the end of a sentence."""
+    spans = []
     for run in re.finditer(r"(?<!\S)([0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*)(?=[\s,]|\.(?![0-9])|\Z)", text):
         written = run[1]
         groups = [group for group in written.split(":") if group]
@@ -129,8 +129,8 @@ def _ipv6s(text: str) -> list[Span]:
         is_clear = "::" in written and len(groups) >= 3 and address in ipaddress.ip_network("2000::/3")
         is_full = "::" not in written and max(map(len, groups)) >= 3
         if (is_clear or is_full) and _is_public(address):
-            found.append((run.start(1), run.end(1), 2))
-    return found
+            spans.append((run.start(1), run.end(1), 2))
+    return spans
 
 
 def find(text: str) -> list[Span]:

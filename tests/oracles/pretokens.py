@@ -1,4 +1,4 @@
-"""The pieces of `tokenizers` itself, and texts that are hard to cut."""
+"""Pretokens of `tokenizers` itself, and texts that are hard to cut."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def _step(expression: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(expression), "isolated")
 
 
-def piece_ends(splitter: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
-    """Where each piece ends, in bytes of UTF-8."""
-    pieces = [text[start:stop] for _, (start, stop) in splitter.pre_tokenize_str(text)]
-    assert "".join(pieces) == text
-    return list(accumulate(len(piece.encode()) for piece in pieces))
+def pretoken_ends(splitter: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
+    """The end of each pretoken, in bytes of UTF-8."""
+    pretokens = [text[start:stop] for _, (start, stop) in splitter.pre_tokenize_str(text)]
+    assert "".join(pretokens) == text
+    return list(accumulate(len(pretoken.encode()) for pretoken in pretokens))
 
 
 def ends_of_case(expressions: tuple[str, ...], offsets: np.ndarray, texts: tuple[bytes, ...]) -> list[int]:
     """What a kernel writes for the documents of a case of the kernel table."""
     splitter = reference(expressions)
-    found = zip(offsets[:-1].tolist(), (piece_ends(splitter, text.decode()) for text in texts), strict=True)
-    return [start + end for start, ends in found for end in ends]
+    ends_by_text = zip(offsets[:-1].tolist(), (pretoken_ends(splitter, text.decode()) for text in texts), strict=True)
+    return [start + end for start, ends in ends_by_text for end in ends]
 
 
 ATOMS: list[tuple[int, list[str]]] = [
@@ -110,15 +110,15 @@ def hard_texts(generator: np.random.Generator, count: int, longest: int = 16) ->
     weights = np.array([weight / len(group) for weight, group in ATOMS for _ in group])
     lengths = generator.integers(1, longest + 1, count)
     drawn = generator.choice(len(atoms), int(lengths.sum()), p=weights / weights.sum())
-    texts, at = [], 0
+    texts, start = [], 0
     codes = _any_codes(generator, count)
     for number, length in enumerate(lengths.tolist()):
-        text = "".join(atoms[drawn[at : at + length]])
+        text = "".join(atoms[drawn[start : start + length]])
         if number % 10 == 0:
-            place = number // 10 % (len(text) + 1)
-            text = text[:place] + codes[number] + text[place:]
+            index = number // 10 % (len(text) + 1)
+            text = text[:index] + codes[number] + text[index:]
         texts.append(text)
-        at += length
+        start += length
     return texts
 
 

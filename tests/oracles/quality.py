@@ -26,7 +26,7 @@ def stripped(word: str) -> str:
 
 
 def of_words(words: list[bytes]) -> list[int]:
-    """Words; those that are more than signs, their characters; words with a letter; all characters."""
+    """Words; words with content, and their characters; words with a letter; all characters."""
     texts = [text_of(word) for word in words]
     content = [text for text in texts if not all(is_sign(character) for character in text)]
     letters = sum(any(kind(character) == LETTER for character in text) for text in texts)
@@ -41,23 +41,23 @@ def of_text(text: bytes) -> list[int]:
 
 def spaced_ellipses(text: str) -> int:
     """Runs of dots with one space between: every third dot ends one."""
-    found, run = 0, 0
-    for at, character in enumerate(text):
+    count, run = 0, 0
+    for index, character in enumerate(text):
         if character == ".":
-            run = run + 1 if text[max(at - 2, 0) : at] == ". " else 1
-            found += run % 3 == 0
-    return found
+            run = run + 1 if text[max(index - 2, 0) : index] == ". " else 1
+            count += run % 3 == 0
+    return count
 
 
 def stop_words(words: list[bytes], known: Sequence[str], compare: str) -> list[int]:
-    """Different stop words, and occurrences."""
-    found = []
+    """Number of distinct stop words, and their occurrences."""
+    matches = []
     for word in map(text_of, words):
-        seen = stripped(word) if compare == "stripped" and any(kind(one) == LETTER for one in word) else word
+        seen = stripped(word) if compare == "stripped" and any(kind(character) == LETTER for character in word) else word
         is_cased = seen in (seen.lower(), seen.upper(), seen.capitalize(), seen.title())
         folded = seen.lower() if compare != "exact" and is_cased else seen
-        found += [folded] * (folded in known)
-    return [len(set(found)), len(found)]
+        matches += [folded] * (folded in known)
+    return [len(set(matches)), len(matches)]
 
 
 def of_lines(lines: list[bytes], bullets: str, spaced: bool) -> list[int]:

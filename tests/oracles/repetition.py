@@ -11,7 +11,7 @@ _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
 def of_units(hashes: Sequence[int], chars: Sequence[int], every: bool) -> list[int]:
-    """Units and their characters; those that repeat an earlier one, or `every` one that occurs more than once."""
+    """Units and their characters; copies and theirs: units that repeat an earlier one, or `every` repeated unit."""
     counts = Counter(hashes)
     if every:
         copies = [unit for unit in range(len(hashes)) if counts[hashes[unit]] > 1]
@@ -43,7 +43,7 @@ def of_words(hashes: Sequence[int], chars: Sequence[int], joined: bool) -> list[
 
 
 def ngrams(hashes: Sequence[int], n: int) -> list[tuple[int, ...]]:
-    return [tuple(hashes[at : at + n]) for at in range(len(hashes) - n + 1)]
+    return [tuple(hashes[word : word + n]) for word in range(len(hashes) - n + 1)]
 
 
 def top(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
@@ -51,48 +51,48 @@ def top(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
     most = max(counts.values(), default=0)
     if most < 2:
         return 0
-    return most * max(sum(chars[at : at + n]) for at, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] == most)
+    return most * max(sum(chars[word : word + n]) for word, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] == most)
 
 
 def first_top(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
-    """As `Counter.most_common` picks: of equally frequent n-grams the one met first, with its spaces."""
-    found = ngrams(hashes, n)
-    if not found:
+    """As `Counter.most_common` picks: of equally frequent n-grams the first in the text, with its spaces."""
+    candidates = ngrams(hashes, n)
+    if not candidates:
         return 0
-    ngram, most = Counter(found).most_common(1)[0]
-    at = found.index(ngram)
-    return most * (sum(chars[at : at + n]) + n - 1)
+    ngram, most = Counter(candidates).most_common(1)[0]
+    word = candidates.index(ngram)
+    return most * (sum(chars[word : word + n]) + n - 1)
 
 
 def repeated(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
     counts = Counter(ngrams(hashes, n))
-    marked = {word for at, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] > 1 for word in range(at, at + n)}
+    marked = {word for start, ngram in enumerate(ngrams(hashes, n)) if counts[ngram] > 1 for word in range(start, start + n)}
     return sum(chars[word] for word in marked)
 
 
 def depth(hashes: Sequence[int]) -> list[int]:
-    """The longest n-gram, up to 10, that starts at each word and occurs again; 1 for none."""
+    """The length of the longest repeated n-gram at each word, up to 10; 1 for none."""
     deepest = [1] * len(hashes)
     for n in range(2, 11):
         counts = Counter(ngrams(hashes, n))
-        for at, ngram in enumerate(ngrams(hashes, n)):
+        for word, ngram in enumerate(ngrams(hashes, n)):
             if counts[ngram] > 1:
-                deepest[at] = n
+                deepest[word] = n
     return deepest
 
 
 def walked(hashes: Sequence[int], chars: Sequence[int]) -> list[int]:
-    """Characters of n-grams seen before, from the left, each passed over whole."""
-    found = [0, 0, 0]
+    """Characters of n-grams that occurred before, from the left; each is skipped as a whole."""
+    columns = [0, 0, 0]
     for n in (5, 6, 7, 8, 9, 10):
-        seen, at, num_chars = set(), 0, 0
-        while at < len(hashes) - n + 1:
-            ngram = tuple(hashes[at : at + n])
+        seen, word, num_chars = set(), 0, 0
+        while word < len(hashes) - n + 1:
+            ngram = tuple(hashes[word : word + n])
             if ngram in seen:
-                num_chars += sum(chars[at : at + n])
-                at += n
+                num_chars += sum(chars[word : word + n])
+                word += n
             else:
                 seen.add(ngram)
-                at += 1
-        found.append(num_chars)
-    return found
+                word += 1
+        columns.append(num_chars)
+    return columns

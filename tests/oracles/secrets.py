@@ -45,37 +45,37 @@ def _is_random(text: bytes, millibits: int) -> bool:
     return weight(len(text)) - sum(map(weight, Counter(text).values())) >= millibits * len(text)
 
 
-def _token(text: bytes, at: int) -> Span | None:
-    pem = _PEM.match(text, at)
+def _token(text: bytes, offset: int) -> Span | None:
+    pem = _PEM.match(text, offset)
     if pem:
-        return (at, pem.end(), 14) if len(re.findall(rb"[0-9A-Za-z+/]", pem[1])) >= 64 else None
-    jwt = _JWT.match(text, at)
+        return (offset, pem.end(), 14) if len(re.findall(rb"[0-9A-Za-z+/]", pem[1])) >= 64 else None
+    jwt = _JWT.match(text, offset)
     if jwt:
-        return at, jwt.end(), 12
+        return offset, jwt.end(), 12
     for form, kind in _FORMS:
-        found = re.compile(form + rb"(?!%b)" % _T).match(text, at)
-        if found:
-            is_mixed = all(re.search(sort, found[1]) for sort in (rb"[0-9]", rb"[A-Z]", rb"[a-z]"))
-            return (at, found.end(), kind) if (kind != 7 or is_mixed) and _is_random(found[1], 2800) else None
+        match = re.compile(form + rb"(?!%b)" % _T).match(text, offset)
+        if match:
+            is_mixed = all(re.search(sort, match[1]) for sort in (rb"[0-9]", rb"[A-Z]", rb"[a-z]"))
+            return (offset, match.end(), kind) if (kind != 7 or is_mixed) and _is_random(match[1], 2800) else None
     return None
 
 
-def _assigned(text: bytes, at: int, millibits: int) -> Span | None:
-    named = re.search(rb"(%b*)[\"']?[ \t]*\Z" % _T, text[max(0, at - 40) : at])
+def _assigned(text: bytes, offset: int, millibits: int) -> Span | None:
+    named = re.search(rb"(%b*)[\"']?[ \t]*\Z" % _T, text[max(0, offset - 40) : offset])
     assert named is not None
     name = re.sub(rb"[_\-]", b"", named[1]).lower()[-8:]
     if not any(name.endswith(word[-8:]) for word in _NAMES.split()):
         return None
-    sign = re.compile(rb"(?:=>|:=|[=:])[ \t]{0,4}([\"'`]?)").match(text, at)
+    sign = re.compile(rb"(?:=>|:=|[=:])[ \t]{0,4}([\"'`]?)").match(text, offset)
     assert sign is not None
     start = sign.end()
     azure = re.compile(rb"([0-9A-Za-z+/]{86})==").match(text, start)
     if azure:
         return (start, azure.end(), 2) if _is_random(azure[1], 2800) else None
     aws = re.compile(rb"(?=[+/A-Za-z]*[0-9])(?=[+/0-9a-z]*[A-Z])(?=[+/0-9A-Z]*[a-z])[0-9A-Za-z+/]{40}(?![0-9A-Za-z+/=])")
-    found = aws.match(text, start)
-    if found:
-        return (start, found.end(), 0) if _is_random(found[0], 2800) else None
+    match = aws.match(text, start)
+    if match:
+        return (start, match.end(), 0) if _is_random(match[0], 2800) else None
     value = re.compile(rb"[0-9A-Za-z!#$%%&()*+,\-./:;=?@\[\]^_|~]{8,200}(?=%b)" % (sign[1] or b"(?!)")).match(text, start)
     if _token(text, start) or not value or not re.search(rb"[0-9]", value[0]) or not re.search(rb"[A-Za-z]", value[0]):
         return None
@@ -85,13 +85,13 @@ def _assigned(text: bytes, at: int, millibits: int) -> Span | None:
 
 
 def find(text: bytes, wanted: int, millibits: int) -> list[Span]:
-    """(start, stop, kind), as the kernel has them."""
-    spans, at = [], 0
-    piece = re.compile(rb"%b+|[=:]" % _T)
-    while found := piece.search(text, at):
-        is_sign = found[0] in (b"=", b":")
-        span = _assigned(text, found.start(), millibits) if is_sign else _token(text, found.start())
+    """(start, stop, kind) of every secret, as the kernel writes them."""
+    spans, offset = [], 0
+    token = re.compile(rb"%b+|[=:]" % _T)
+    while match := token.search(text, offset):
+        is_sign = match[0] in (b"=", b":")
+        span = _assigned(text, match.start(), millibits) if is_sign else _token(text, match.start())
         span = span if span and wanted >> span[2] & 1 else None  # what is not wanted hides nothing inside it
-        at = span[1] if span else found.end()
+        offset = span[1] if span else match.end()
         spans += [span] if span else []
     return spans

@@ -13,7 +13,7 @@ _SCHEME = re.compile(rb"[A-Za-z0-9\x80-\xff_.+-]{2,}://")
 
 
 def shown(character: str) -> str:
-    """The character itself; U+FFFD for a byte that begins none."""
+    """The character; U+FFFD for a byte that begins none."""
     return "\ufffd" if "\udc80" <= character <= "\udcff" else character
 
 
@@ -41,20 +41,20 @@ def may_stand_before_a_full_stop(character: str) -> bool:
     return is_small(character) or character in QUOTES + MARKS + "0123456789%²-+|"
 
 
-def leading(piece: str) -> str:
-    """What is cut off the front."""
-    if found := re.match(r"\.\.+|\+(?![0-9])", piece):
-        return found.group()
-    return piece[0] if piece and is_front(piece[0]) else ""
+def leading(chunk: str) -> str:
+    """The prefix to cut off."""
+    if match := re.match(r"\.\.+|\+(?![0-9])", chunk):
+        return match.group()
+    return chunk[0] if chunk and is_front(chunk[0]) else ""
 
 
-def trailing(piece: str) -> str:
-    """What is cut off the back."""
-    if found := re.search(r"(\.\.+|['’][sS])\Z", piece):
-        return found.group()
-    if not piece or piece[-1] != ".":
-        return piece[-1] if piece and is_back(piece[-1]) else ""
-    before = piece[:-1]
+def trailing(chunk: str) -> str:
+    """The suffix to cut off."""
+    if match := re.search(r"(\.\.+|['’][sS])\Z", chunk):
+        return match.group()
+    if not chunk or chunk[-1] != ".":
+        return chunk[-1] if chunk and is_back(chunk[-1]) else ""
+    before = chunk[:-1]
     if before and may_stand_before_a_full_stop(before[-1]):
         return "."
     if len(before) > 1 and is_large(before[-1]) and is_large(before[-2]):
@@ -66,35 +66,35 @@ def is_abbreviation(word: str) -> bool:
     return word + "." in ABBREVIATIONS or bool(re.fullmatch(r"[a-z]|([1-9]|1[0-2])[ap]\.m", word))
 
 
-def is_exception(piece: str) -> bool:
-    return piece.endswith(".") and is_abbreviation(piece[:-1])
+def is_exception(chunk: str) -> bool:
+    return chunk.endswith(".") and is_abbreviation(chunk[:-1])
 
 
 def ends_in_abbreviation(word: str) -> bool:
     if re.search(r"[0-9][gmt]\Z", word):
         return True
-    found = re.search(r"(?:\A|[-–—…,:<>=/~])([A-Za-z0-9.]*)\Z", word)
-    return bool(found) and is_abbreviation(found.group(1))
+    match = re.search(r"(?:\A|[-–—…,:<>=/~])([A-Za-z0-9.]*)\Z", word)
+    return bool(match) and is_abbreviation(match.group(1))
 
 
-def is_address(piece: str) -> bool:
-    raw = piece.encode(errors="surrogateescape")
-    start = found.end() if (found := _SCHEME.match(raw)) else 0
+def is_address(chunk: str) -> bool:
+    raw = chunk.encode(errors="surrogateescape")
+    start = match.end() if (match := _SCHEME.match(raw)) else 0
     return bool(re.fullmatch(rb"(?:[^/?#]*@)?" + _HOST + rb"(?:[/?#].*)?", raw[start:], re.DOTALL))
 
 
 def inner(core: str) -> list[str]:
     """The core cut at ellipses, and at full stops between a small letter and a capital."""
     cuts = []
-    for found in re.finditer(r"\.\.+|\.|…", core):
-        at, stop = found.span()
-        between = at > 0 and stop < len(core)
-        if found.group() == ".":
-            small = between and (is_small(core[at - 1]) or core[at - 1] in QUOTES)
+    for match in re.finditer(r"\.\.+|\.|…", core):
+        begin, stop = match.span()
+        between = begin > 0 and stop < len(core)
+        if match.group() == ".":
+            small = between and (is_small(core[begin - 1]) or core[begin - 1] in QUOTES)
             if small and (is_large(core[stop]) or core[stop] in QUOTES):
-                cuts.append((at, stop))
-        elif at > 0:
-            cuts.append((at, stop))
+                cuts.append((begin, stop))
+        elif begin > 0:
+            cuts.append((begin, stop))
     if not cuts or is_address(core):
         return [core]
     edges = [0, *[edge for cut in cuts for edge in cut], len(core)]
@@ -102,24 +102,24 @@ def inner(core: str) -> list[str]:
     return [token for token in tokens if token]
 
 
-def tokens(piece: str) -> list[str]:
+def tokens(chunk: str) -> list[str]:
     front: list[str] = []
     back: list[str] = []
-    while piece and not is_exception(piece):
-        first = leading(piece)
-        if first and is_exception(piece[len(first) :]):
-            front, piece = [*front, first], piece[len(first) :]
+    while chunk and not is_exception(chunk):
+        first = leading(chunk)
+        if first and is_exception(chunk[len(first) :]):
+            front, chunk = [*front, first], chunk[len(first) :]
             break
-        last = trailing(piece[len(first) :])
-        if last and is_exception(piece[: len(piece) - len(last)]):
-            back, piece = [last, *back], piece[: len(piece) - len(last)]
+        last = trailing(chunk[len(first) :])
+        if last and is_exception(chunk[: len(chunk) - len(last)]):
+            back, chunk = [last, *back], chunk[: len(chunk) - len(last)]
             break
         if not first + last:
             break
-        front, back, piece = [*front, first], [last, *back], piece[len(first) : len(piece) - len(last)]
-    core = [piece] if is_exception(piece) else inner(piece) if piece else []
-    if core and not is_exception(piece):
-        back = [one for one in back if one]
+        front, back, chunk = [*front, first], [last, *back], chunk[len(first) : len(chunk) - len(last)]
+    core = [chunk] if is_exception(chunk) else inner(chunk) if chunk else []
+    if core and not is_exception(chunk):
+        back = [suffix for suffix in back if suffix]
         if back and back[0] == "." and ends_in_abbreviation(core[-1]):
             core[-1] += back.pop(0)
     joined: list[str] = []
@@ -132,14 +132,14 @@ def tokens(piece: str) -> list[str]:
 
 
 def sentences(line: bytes) -> int:
-    """How many sentences that are not blank."""
+    """Number of sentences that are not blank."""
     text = line.decode(errors="surrogateescape")
-    found: list[str] = []
-    for white, piece in re.findall(r"(\s*)(\S+)|\s+\Z", text):
-        found += [" "] if white not in ("", " ") else []
-        found += tokens(piece)
+    kinds: list[str] = []
+    for white, chunk in re.findall(r"(\s*)(\S+)|\s+\Z", text):
+        kinds += [" "] if white not in ("", " ") else []
+        kinds += tokens(chunk)
     count, ended, blank = 0, False, True
-    for token in found:
+    for token in kinds:
         punctuation = all(category(character)[0] == "P" for character in token)
         if ended and not punctuation:
             ended, blank = False, True

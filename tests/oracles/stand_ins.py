@@ -6,7 +6,7 @@ from tests.oracles.minhash import mix
 
 
 def _card(digits: str) -> str:
-    doubled = [int(digit) * (2 - place % 2) for place, digit in enumerate(reversed(digits))]
+    doubled = [int(digit) * (2 - index % 2) for index, digit in enumerate(reversed(digits))]
     return digits + str(-sum(number // 10 + number % 10 for number in doubled) % 10)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from tests.oracles.words import Found, characters, hashed, kind
+from tests.oracles.words import Span, characters, hashed, kind
 
 _ALONE_BLOCKS = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u3400-\u4dbf"
@@ -32,17 +32,17 @@ def role(character: str) -> str:
     return "n" if character in ",;" else " "
 
 
-def words(text: bytes) -> list[Found]:
-    """One character after another: does it go on with the word before it?"""
+def words(text: bytes) -> list[Span]:
+    """The words of a text: each character either joins the word before it or does not."""
     read = list(characters(text))
     roles = [role(character) for _, character, _ in read]
-    found, at = [], 0
-    while at < len(read):
-        if roles[at] not in "ALDM":
-            at += 1
+    spans, index = [], 0
+    while index < len(read):
+        if roles[index] not in "ALDM":
+            index += 1
             continue
-        stop, last = at + 1, roles[at]
-        alone = roles[at] == "A"
+        stop, last = index + 1, roles[index]
+        alone = roles[index] == "A"
         while stop < len(read):
             here, ahead = roles[stop], roles[stop + 1] if stop + 1 < len(read) else " "
             letters = here in "qpl" and last in "LM" and ahead == "L"
@@ -52,10 +52,10 @@ def words(text: bytes) -> list[Found]:
                 stop += 1
             else:
                 break
-        start, end = read[at][0], read[stop - 1][0] + read[stop - 1][2]
+        start, end = read[index][0], read[stop - 1][0] + read[stop - 1][2]
         flag = 0
-        for _, character, _ in read[at:stop]:
+        for _, character, _ in read[index:stop]:
             flag |= kind(character)
-        found.append(Found(start, end - start, hashed(text[start:end]), stop - at, flag))
-        at = stop
-    return found
+        spans.append(Span(start, end - start, hashed(text[start:end]), stop - index, flag))
+        index = stop
+    return spans

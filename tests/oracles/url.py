@@ -6,7 +6,7 @@ import re
 
 
 def host_range(url: bytes) -> tuple[int, int]:
-    """Where the host stands, with its `www.`."""
+    """Start and stop of the host, including its `www.`."""
     other_scheme = re.match(rb"[^/?#]*://|//", url)
     start = other_scheme.end() if other_scheme else 0
     authority = re.split(rb"[/?#]", url[start:])[0]
@@ -26,7 +26,7 @@ def normalized(url: bytes) -> bytes:
 
 
 def host_range_without_www(url: bytes) -> tuple[int, int]:
-    """Where the host stands without its `www.` and without a dot at its end."""
+    """Start and stop of the host, without its `www.` and a final dot."""
     start, stop = host_range(url)
     start += 4 * url[start:stop].lower().startswith(b"www.")
     return start, stop - url[start:stop].endswith(b".")

@@ -1,4 +1,4 @@
-"""What is in a list, by Python's own sets and substrings."""
+"""Membership in lists, by Python's own sets and substrings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MASK = (1 << 64) - 1
 
 
 def hashed(text: bytes) -> int:
-    """FNV-1a from the last byte to the first, finished by splitmix64; 1 stands for 0."""
+    """FNV-1a from the last byte to the first, finished by splitmix64; 1 replaces 0."""
     value = 0xCBF29CE484222325
     for byte in reversed(text):
         value = (value ^ byte) * 0x100000001B3 & _MASK
@@ -18,14 +18,14 @@ def hashed(text: bytes) -> int:
 
 
 def table(hashes: list[int], size: int) -> list[int]:
-    """Each hash at the first place from its own on that is free or its own."""
-    places = [0] * size
-    for one in hashes:
-        at = one % size
-        while places[at] not in (0, one):
-            at = (at + 1) % size
-        places[at] = one
-    return places
+    """Each hash in the first slot, from its own on, that is free or its own."""
+    slots = [0] * size
+    for key in hashes:
+        slot = key % size
+        while slots[slot] not in (0, key):
+            slot = (slot + 1) % size
+        slots[slot] = key
+    return slots
 
 
 def domains(host: bytes) -> list[bytes]:
@@ -36,8 +36,8 @@ def domains(host: bytes) -> list[bytes]:
 
 def words(text: bytes) -> bytes:
     """The words in lower case, each between blanks."""
-    found = re.findall(rb"[a-z0-9\x80-\xff]+", text.lower())
-    return b" " + b"".join(word + b" " for word in found)
+    matches = re.findall(rb"[a-z0-9\x80-\xff]+", text.lower())
+    return b" " + b"".join(word + b" " for word in matches)
 
 
 def occurring(patterns: list[bytes], text: bytes, whole: bool) -> list[bool]:

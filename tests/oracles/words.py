@@ -11,8 +11,8 @@ SPACE, OTHER = 32, 64
 _ALL_BITS = 2**64 - 1
 
 
-class Found(NamedTuple):
-    """A word or a line: where it is in the text, and what it is."""
+class Span(NamedTuple):
+    """A word or a line: its span in the text, hash, characters and flags."""
 
     start: int
     length: int
@@ -22,18 +22,18 @@ class Found(NamedTuple):
 
 
 def characters(text: bytes) -> Iterator[tuple[int, str, int]]:
-    """(place, character, bytes) of each character; a byte that begins none is U+FFFD."""
-    at = 0
-    while at < len(text):
+    """(offset, character, bytes) of each character; a byte that begins none is U+FFFD."""
+    offset = 0
+    while offset < len(text):
         character, size = "\ufffd", 1
         for size_tried in (1, 2, 3, 4):
             try:
-                character, size = text[at : at + size_tried].decode(), size_tried
+                character, size = text[offset : offset + size_tried].decode(), size_tried
                 break
             except UnicodeDecodeError:
                 continue
-        yield at, character, size
-        at += size
+        yield offset, character, size
+        offset += size
 
 
 def kind(character: str) -> int:
@@ -55,24 +55,24 @@ def hashed(word: bytes) -> int:
     return mixed(value)
 
 
-def words(text: bytes) -> list[Found]:
-    found: list[Found] = []
+def words(text: bytes) -> list[Span]:
+    spans: list[Span] = []
     word: list[tuple[int, str, int]] = []
-    for place, character, size in [*characters(text), (len(text), " ", 1)]:
+    for offset, character, size in [*characters(text), (len(text), " ", 1)]:
         if not character.isspace():
-            word.append((place, character, size))
+            word.append((offset, character, size))
         elif word:
             start, flag = word[0][0], 0
             for _, inner, _ in word:
                 flag |= kind(inner)
-            found.append(Found(start, place - start, hashed(text[start:place]), len(word), flag))
+            spans.append(Span(start, offset - start, hashed(text[start:offset]), len(word), flag))
             word = []
-    return found
+    return spans
 
 
-def lines(text: bytes) -> list[Found]:
+def lines(text: bytes) -> list[Span]:
     """The lines that are not blank; the flag is 1 for the first of a paragraph."""
-    found: list[Found] = []
+    spans: list[Span] = []
     line_start, opens = 0, 1
     for line in text.split(b"\n"):
         seen = list(characters(line))
@@ -82,7 +82,7 @@ def lines(text: bytes) -> list[Found]:
             seen.pop()
         if seen:
             start, stop = seen[0][0], seen[-1][0] + seen[-1][2]
-            found.append(Found(line_start + start, stop - start, hashed(line[start:stop]), len(seen), opens))
+            spans.append(Span(line_start + start, stop - start, hashed(line[start:stop]), len(seen), opens))
         opens = 0 if seen else 1
         line_start += len(line) + 1
-    return found
+    return spans

@@ -1,1 +1,1 @@
-"""What the quality filters measure."""
+"""Measurements of the quality filters."""

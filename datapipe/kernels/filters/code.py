@@ -1,21 +1,18 @@
-"""The measurements of `filter.code_quality`, from the bytes of source files. An empty file has 0 of all.
+"""Measurements of `filter.code_quality`, from the bytes of source files. All are 0 for an empty file.
 
     bytes  ->  measure_code     lines, their mean and greatest length, shares of letters and digits, characters
-           ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest, and how much they are together
-           ->  first_lines, find_markers     words in the beginning of a file
+           ->  measure_encoded  runs of base64, hexadecimal bytes and `\\u` escapes: the longest and all
+           ->  first_lines, find_markers     words at the beginning of a file
 
-A line ends at a newline; what stands after the last one is a line if it is not empty. Lengths are in characters, without the
-newline. A byte that belongs to no character counts as one.
+A line ends at a newline; text after the last newline is a line of its own. Lengths are in characters, without the newline. A
+byte that belongs to no character counts as one.
 
 The runs are those of the regular expressions in the StarCoder2 paper, found in time linear in the text:
 
     [a-zA-Z0-9+/\\n=]{64,}      (?:\\b(?:0x|\\\\x)?[0-9a-fA-F]{2}(?:,|\\b\\s*)){8,}      (?:\\\\u[0-9a-fA-F]{4}){8,}
 
-with bytes above 127 as characters of words and with the white space of ASCII. Most text is skipped: of 64 bytes in a row of
-which the last is a blank none begins a run of 64, so the next place to look is after the blank.
-
-One core of a 2-core AMD EPYC: measures at 750 MB/s and encoded data at 1,000 on Python and five other languages, 430 for
-both; at worst, on blanks alone or on words of 63 letters `a` to `f`, 45.
+where bytes above 127 are word characters and white space is that of ASCII. Most text is skipped: in 64 bytes that end with a
+blank no run of 64 begins, so the search goes on after the blank.
 """
 
 from __future__ import annotations
@@ -37,14 +34,14 @@ LONGEST, MATCHED = range(2)
 
 _BASE64, _BYTES, _ESCAPES = range(3)
 _WINDOWS = (64, 23, 48)
-"""The shortest run of each kind: 64 characters, 8 bytes such as `12,` (the last without comma), 8 escapes such as `\\u1234`."""
+"""The shortest run of each kind: 64 characters, 8 bytes such as `12,` (no comma at the end), 8 escapes such as `\\u1234`."""
 
 _WORD_BIT, _HEX_BIT, _SPACE_BIT = 8, 16, 32
 _NEWLINE, _COMMA, _BACKSLASH, _ZERO, _X, _U = (ord(sign) for sign in "\n,\\0xu")
 
 
 def _byte_kinds() -> np.ndarray:
-    """(256,) uint8: bits 0 to 2 tell whether a byte may be in a run of each kind, the others what it is."""
+    """(256,) uint8: bits 0 to 2 tell whether a byte may be in a run of each kind, the other bits its class."""
     kinds = np.zeros(256, np.uint8)
     digits, hexadecimal = b"0123456789", b"0123456789abcdefABCDEF"
     letters = bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B))
@@ -65,22 +62,23 @@ BYTE_KINDS = _byte_kinds()
 
 
 def code_measures(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """What each text measures: (num_docs, 6) float64. Columns: lines, mean and greatest length of a line, shares of
-    alphanumeric and of alphabetic characters, characters."""
+    """Measures of each text, (num_docs, 6) float64: lines, mean and maximum line length, shares of alphanumeric and of
+    alphabetic characters, characters.
+    """
     out = np.empty((len(offsets) - 1, 6))
     measure_code(offsets, data, class_table(), out)
     return out
 
 
 def encoded_runs(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Characters in the longest run of encoded data of each text, and in all of them together: (num_docs, 2) int64."""
+    """Characters in the longest run of encoded data of each text, and in all its runs together: (num_docs, 2) int64."""
     out = np.empty((len(offsets) - 1, 2), np.int64)
     measure_encoded(offsets, data, BYTE_KINDS, out)
     return out
 
 
 def has_marker(offsets: np.ndarray, data: np.ndarray, stops: np.ndarray, markers: Sequence[str]) -> np.ndarray:
-    """Whether a marker, in any case of ASCII, is in each text before `stops` (num_docs,) int64: (num_docs,) uint8."""
+    """Whether each text contains a marker, in any ASCII case, before `stops` (num_docs,) int64: (num_docs,) uint8."""
     lower = [marker.encode().lower() for marker in markers]
     ends = np.cumsum([0, *map(len, lower)], dtype=np.int64)
     out = np.empty(len(stops), np.uint8)
@@ -100,8 +98,8 @@ def measure_code(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Float64Mat
     for doc in range(len(offsets) - 1):
         start, stop = offsets[doc], offsets[doc + 1]
         num_chars, letters, digits, high = stop - start, np.int64(0), np.int64(0), np.uint8(0)
-        for at in range(start, stop):
-            byte = data[at]
+        for offset in range(start, stop):
+            byte = data[offset]
             high |= byte
             letters += np.int64(np.uint8((byte | np.uint8(0x20)) - np.uint8(0x61)) < np.uint8(26))
             digits += np.int64(np.uint8(byte - np.uint8(0x30)) < np.uint8(10))
@@ -120,24 +118,24 @@ def measure_code(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Float64Mat
 
 @inline
 def _ascii_lines(data, start, stop) -> tuple[Any, Any]:
-    """How many lines, and the bytes of the longest."""
+    """Number of lines, and bytes of the longest line."""
     num_lines, longest, begin = np.int64(0), np.int64(0), start
-    for at in range(start, stop):
-        if data[at] == _NEWLINE:
+    for offset in range(start, stop):
+        if data[offset] == _NEWLINE:
             num_lines += 1
-            longest = max(longest, at - begin)
-            begin = at + 1
+            longest = max(longest, offset - begin)
+            begin = offset + 1
     return num_lines + np.int64(begin < stop), max(longest, stop - begin)
 
 
 @inline
 def _decoded(data, start, stop, classes) -> tuple[Any, Any, Any, Any, Any]:
-    """Lines, characters of the longest, characters, letters and numbers."""
+    """Number of lines, characters of the longest line, characters, letters and numbers."""
     num_lines, longest, length = np.int64(0), np.int64(0), np.int64(0)
-    num_chars, letters, numbers, at = np.int64(0), np.int64(0), np.int64(0), start
-    while at < stop:
-        code, size = decode(data, at, stop)
-        at += size
+    num_chars, letters, numbers, offset = np.int64(0), np.int64(0), np.int64(0), start
+    while offset < stop:
+        code, size = decode(data, offset, stop)
+        offset += size
         num_chars += 1
         length += 1
         kind = classes[code]
@@ -180,37 +178,37 @@ def measure_encoded(offsets: Int64s, data: UInt8s, kinds: UInt8s, out: Int64Matr
 
 
 @inline
-def _next_run(data, first, at, end, kinds, kind) -> tuple[Any, Any]:
-    """The first run of a kind that begins at `at` or after it; (end, end) where there is none."""
-    bit, window, known = np.uint8(1 << kind), np.int64(_WINDOWS[kind]), at
-    while at + window <= end:  # all bytes before `known` may be in a run
-        last = at + window - 1
+def _next_run(data, first, offset, end, kinds, kind) -> tuple[Any, Any]:
+    """The first run of a kind that begins at `offset` or later; (end, end) where there is none."""
+    bit, window, known = np.uint8(1 << kind), np.int64(_WINDOWS[kind]), offset
+    while offset + window <= end:  # all bytes before `known` may be in a run
+        last = offset + window - 1
         while last >= known and kinds[data[last]] & bit:
             last -= 1
-        known, failed = at + window, last >= known
+        known, failed = offset + window, last >= known
         if failed:
-            at = last + 1
+            offset = last + 1
             continue
         if kind == _BASE64:
-            stop = at + window
+            stop = offset + window
             while stop < end and kinds[data[stop]] & bit:
                 stop += 1
-            return at, stop
-        stop, num_units = _hex_bytes(data, first, at, end, kinds) if kind == _BYTES else _escapes(data, at, end, kinds)
+            return offset, stop
+        stop, num_units = _hex_bytes(data, first, offset, end, kinds) if kind == _BYTES else _escapes(data, offset, end, kinds)
         if num_units >= 8:
-            return at, stop
-        at = max(stop, at + 1)
-        known = max(known, at)
+            return offset, stop
+        offset = max(stop, offset + 1)
+        known = max(known, offset)
     return end, end
 
 
 @inline
-def _hex_bytes(data, first, at, end, kinds) -> tuple[Any, Any]:
-    """Where hexadecimal bytes that begin here stop, with what parts them, and how many they are."""
+def _hex_bytes(data, first, offset, end, kinds) -> tuple[Any, Any]:
+    """The end of the hexadecimal bytes at `offset`, including their separators, and their number."""
     num_units = np.int64(0)
-    while _is_boundary(data, first, at, end, kinds):
-        digits = at
-        if at + 1 < end and (data[at] == _ZERO or data[at] == _BACKSLASH) and data[at + 1] == _X:
+    while _is_boundary(data, first, offset, end, kinds):
+        digits = offset
+        if offset + 1 < end and (data[offset] == _ZERO or data[offset] == _BACKSLASH) and data[offset + 1] == _X:
             digits += 2
         if digits + 1 >= end or not (kinds[data[digits]] & kinds[data[digits + 1]] & _HEX_BIT):
             break
@@ -222,77 +220,83 @@ def _hex_bytes(data, first, at, end, kinds) -> tuple[Any, Any]:
         else:
             while stop < end and kinds[data[stop]] & _SPACE_BIT:
                 stop += 1
-        at = stop
+        offset = stop
         num_units += 1
-    return at, num_units
+    return offset, num_units
 
 
 @inline
-def _is_boundary(data, first, at, end, kinds) -> Any:
-    """Whether a word begins or ends between the byte before `at` and the one there."""
-    before = at > first and kinds[data[at - 1]] & _WORD_BIT != 0
-    after = at < end and kinds[data[at]] & _WORD_BIT != 0
+def _is_boundary(data, first, offset, end, kinds) -> Any:
+    """Whether a word begins or ends between the byte before `offset` and the byte at it."""
+    before = offset > first and kinds[data[offset - 1]] & _WORD_BIT != 0
+    after = offset < end and kinds[data[offset]] & _WORD_BIT != 0
     return before != after
 
 
 @inline
-def _escapes(data, at, end, kinds) -> tuple[Any, Any]:
-    """Where escapes such as `\\u1234` that begin here stop, and how many they are."""
+def _escapes(data, offset, end, kinds) -> tuple[Any, Any]:
+    """The end of the escapes such as `\\u1234` at `offset`, and their number."""
     num_units = np.int64(0)
-    while at + 6 <= end and data[at] == _BACKSLASH and data[at + 1] == _U:
-        if not (kinds[data[at + 2]] & kinds[data[at + 3]] & kinds[data[at + 4]] & kinds[data[at + 5]] & _HEX_BIT):
+    while offset + 6 <= end and data[offset] == _BACKSLASH and data[offset + 1] == _U:
+        if not (
+            kinds[data[offset + 2]] & kinds[data[offset + 3]] & kinds[data[offset + 4]] & kinds[data[offset + 5]] & _HEX_BIT
+        ):
             break
-        at += 6
+        offset += 6
         num_units += 1
-    return at, num_units
+    return offset, num_units
 
 
 @kernel
 def first_lines(offsets: Int64s, data: UInt8s, num_lines: int, stops: Int64sOut) -> None:
-    """Where the first lines of each text stop: `stops` (num_docs,) int64, in `data`.
+    """Finds the end of the first lines of each text: `stops` (num_docs,) int64, in `data`.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        num_lines: lines.
+        num_lines: number of lines.
     """
     for doc in range(len(offsets) - 1):
-        at, left = offsets[doc], num_lines
-        while at < offsets[doc + 1] and left > 0:
-            left -= np.int64(data[at] == _NEWLINE)
-            at += 1
-        stops[doc] = at
+        offset, left = offsets[doc], num_lines
+        while offset < offsets[doc + 1] and left > 0:
+            left -= np.int64(data[offset] == _NEWLINE)
+            offset += 1
+        stops[doc] = offset
 
 
 @kernel
 def find_markers(offsets: Int64s, stops: Int64s, data: UInt8s, marker_offsets: Int64s, markers: UInt8s, out: UInt8sOut) -> None:
-    """Whether any of the markers is in the beginning of each text, in any case of ASCII: `out` (num_docs,) uint8.
+    """Whether the beginning of each text contains a marker, in any ASCII case: `out` (num_docs,) uint8.
 
     Args:
         offsets: (num_docs + 1,) int64.
-        stops: (num_docs,) int64, where the beginnings stop.
+        stops: (num_docs,) int64, the ends of the beginnings.
         data: (num_bytes,) uint8.
         marker_offsets: (num_markers + 1,) int64; no marker is empty.
-        markers: uint8, without capital letters of ASCII.
+        markers: uint8, without ASCII capitals.
     """
     begins = np.zeros(256, np.uint8)
     for byte in range(256):
         for marker in range(len(marker_offsets) - 1):
             begins[byte] |= np.uint8(_lower(byte) == markers[marker_offsets[marker]])
     for doc in range(len(offsets) - 1):
-        found = False
-        for at in range(offsets[doc], stops[doc]):
-            if not begins[data[at]]:
+        is_marked = False
+        for offset in range(offsets[doc], stops[doc]):
+            if not begins[data[offset]]:
                 continue
             for marker in range(len(marker_offsets) - 1):
                 begin, size = marker_offsets[marker], marker_offsets[marker + 1] - marker_offsets[marker]
-                place = np.int64(0)
-                while place < size and at + place < stops[doc] and _lower(data[at + place]) == markers[begin + place]:
-                    place += 1
-                found = found or place == size
-            if found:
+                num_equal = np.int64(0)
+                while (
+                    num_equal < size
+                    and offset + num_equal < stops[doc]
+                    and _lower(data[offset + num_equal]) == markers[begin + num_equal]
+                ):
+                    num_equal += 1
+                is_marked = is_marked or num_equal == size
+            if is_marked:
                 break
-        out[doc] = np.uint8(found)
+        out[doc] = np.uint8(is_marked)
 
 
 @inline

@@ -1,17 +1,15 @@
-"""The features of texts by a fastText model, and their mean, exactly as fastText has them: same rows, same order, float32.
+"""Features of texts by a fastText model, and their mean, exactly as fastText computes them: same rows, same order, float32.
 
     text  ->  words  ->  rows of the word, of its character n-grams, of runs of words  ->  their mean
 
-A word stands between ASCII white space or NUL, and gets `<` and `>` around it before its n-grams are taken. N-grams and runs
-of words are known by a hash alone (FNV-1a over sign-extended bytes) modulo the number of buckets; in a pruned model most
-buckets have no row. Not even the order of the additions may change, since floats would round differently.
+A word stands between ASCII white space or NUL, and gets `<` and `>` around it before its n-grams are taken. N-grams and runs of
+words are known by a hash alone (FNV-1a over sign-extended bytes) modulo the number of buckets; in a pruned model most buckets
+have no row. Even the order of additions is kept, since floats would round differently.
 
-What makes it fast is that the processor need not guess: the n-grams of short ASCII words are hashed 16 places at once, those
-that have a row are queued without a branch, and the rows of the queue are added where their loads overlap.
+The inner loops avoid branches that the processor cannot predict: the n-grams of short ASCII words are hashed at 16 positions at
+once, those with a row are queued without a branch, and the rows of the queue are added in loops whose loads overlap.
 
-`datapipe/stage/fasttext.py` makes the arguments; `fasttext_labels.py` tells labels by the means.
-
-One core of a 2-core AMD EPYC does 32 MB/s of English web text and of sentences in 75 languages with lid.176.ftz.
+`datapipe/stage/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ from datapipe.kernels.types import (
 )
 
 LANES = 16
-"""N-grams of so many places are hashed at once; `spelled` needs as many places more."""
+"""N-grams that begin at this many positions are hashed at once; `spelled` needs as many positions more."""
 
-_LONGEST_GRAM = 8  # above, every word goes the long way
+_LONGEST_GRAM = 8  # longer n-grams: every word is hashed one n-gram at a time
 _QUEUE = 2048
 _FULL = _QUEUE - LANES * _LONGEST_GRAM - 2
 _BASIS, _PRIME, _MASK = 2166136261, 16777619, 0xFFFFFFFF  # FNV-1a
@@ -57,7 +55,8 @@ _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, ali
 
 @kernel
 def index_words(starts: Int64s, stops: Int64s, data: UInt8s, hashes: UInt32sOut, table: Int32sOut) -> None:
-    """Hashes the entries of a dictionary and puts their numbers into a table with open addressing; of equal ones the last.
+    """Hashes the entries of a dictionary and puts their numbers into an open-addressing table; the last of equal entries
+    counts.
 
     Args:
         starts, stops: (num_entries,) int64, in `data`.
@@ -67,14 +66,14 @@ def index_words(starts: Int64s, stops: Int64s, data: UInt8s, hashes: UInt32sOut,
     """
     for entry in range(len(starts)):
         code = np.int64(_BASIS)
-        for at in range(starts[entry], stops[entry]):
-            code = ((code ^ _signed(data[at])) * _PRIME) & _MASK
+        for offset in range(starts[entry], stops[entry]):
+            code = ((code ^ _signed(data[offset])) * _PRIME) & _MASK
         hashes[entry] = code
         table[_slot(data, starts[entry], stops[entry], code, starts, stops, data, hashes, table)] = entry
 
 
 class Entries(NamedTuple):
-    """The entries of a dictionary with their hash table, see `index_words`: an input of kernels.
+    """The entries of a dictionary and their hash table (`index_words`): an input of kernels.
 
     Attributes:
         starts, stops: (num_entries,) int64, in `data`.
@@ -91,16 +90,16 @@ class Entries(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Which features a model has and which rows are theirs, an input of kernels.
+    """The features of a model and their rows: an input of kernels.
 
     Attributes:
-        num_words: entries from here on are labels.
-        end_of_line: the entry of `</s>`, -1 for none. Inside a text that word is passed over; it ends each text once.
+        num_words: entries from this number on are labels.
+        end_of_line: the entry of `</s>`, -1 for none. The word is skipped inside a text and added once at its end.
         min_chars, max_chars: of the n-grams of characters.
         run_words: the longest run of words that is a feature.
         num_buckets: 1 or more.
         bucket_rows: (num_buckets,) int32, the row of each bucket; empty where bucket b has row `num_words` + b.
-        bucket_bits: a bit for every bucket, from the lowest, set where it has a row; empty where all have.
+        bucket_bits: a bit for every bucket, lowest first, set where it has a row; empty where all have.
     """
 
     num_words: int
@@ -128,7 +127,7 @@ class CodedRows(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What `embed` must know of a model beside its dense rows, an input of kernels."""
+    """Dictionary, features and coded rows of a model: an input of kernels. Dense rows are an argument of their own."""
 
     entries: Entries
     features: Features
@@ -136,11 +135,11 @@ class Model(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """The means of texts with the scratch they take, an output of kernels.
+    """The means of texts and scratch: an output of kernels.
 
     Attributes:
         means: (num_docs, dim) float32.
-        num_rows: (num_docs,) int64, how many rows were added; 0 for a text without words, whatever `</s>` has.
+        num_rows: (num_docs,) int64, number of rows added; 0 for a text without words, even where `</s>` has a row.
         spelled: scratch, longer than the longest text by `max_chars` and `LANES`.
         run_hashes: scratch, longer than half the longest text by 2.
     """
@@ -165,11 +164,13 @@ def room_for_embedding(num_docs: int, dim: int, longest_bytes: int, max_chars: i
 def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Float32MatrixUnaligned, out: Embedding) -> None:
     """The mean of the rows of each text's features.
 
+    One loop nest above 40 lines: each word passes its state on to the queue, and cut into functions it is slower.
+
     Args:
         starts, stops: (num_docs,) int64, in `data`.
         data: uint8, any bytes.
         model: its dictionary and features.
-        dense: (num_rows, dim) float32, aligned or not; or (0, dim), and then the model's coded rows count.
+        dense: (num_rows, dim) float32, aligned or not; or (0, dim) where the model has coded rows.
         out: the means.
     """
     means, num_rows, spelled, run_hashes = out
@@ -179,17 +180,17 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
     magic = np.uint64((1 << 32) // num_buckets)
     queue, grams, buckets = np.empty(_QUEUE, np.int64), np.empty(LANES, np.uint32), np.empty((_LONGEST_GRAM, LANES), np.uint32)
     for doc in range(len(starts)):
-        mean, at, queued, added, words, runs = means[doc], starts[doc], 0, 0, 0, 0
+        mean, offset, queued, added, words, runs = means[doc], starts[doc], 0, 0, 0, 0
         mean[:] = 0
-        while at < stops[doc]:
-            length, code, is_ascii = _spell(data, at, stops[doc], spelled)
-            start, at = at, at + max(length - 2, 1)
-            if length == 2 or (length == 6 and _begins(spelled, _END_OF_LINE)):
+        while offset < stops[doc]:
+            length, code, is_ascii = _spell(data, offset, stops[doc], spelled)
+            start, offset = offset, offset + max(length - 2, 1)
+            if length == 2 or (length == 6 and _starts_with(spelled, _END_OF_LINE)):
                 continue
             words += 1
-            slot = _slot(data, start, at, code, entry_starts, entry_stops, entry_data, entry_hashes, entry_table)
+            slot = _slot(data, start, offset, code, entry_starts, entry_stops, entry_data, entry_hashes, entry_table)
             entry = np.int64(entry_table[slot])
-            if entry >= num_words or (entry < 0 and length >= 11 and _begins(spelled, _LABEL)):
+            if entry >= num_words or (entry < 0 and length >= 11 and _starts_with(spelled, _LABEL)):
                 continue
             run_hashes[runs] = _widened(code)
             runs += 1
@@ -235,33 +236,33 @@ def _widened(code) -> Any:
 
 @inline
 def _spell(data, start, stop, spelled) -> Any:
-    """Writes `<word>` for the word that begins at `start`: how many bytes that are, its hash, whether it is ASCII."""
+    """Writes `<word>` for the word that begins at `start`; returns its length in bytes, its hash, and whether it is ASCII."""
     spelled[0] = _OPEN
-    at, code, all_bytes = start, np.int64(_BASIS), np.int64(0)
-    while at < stop:
-        byte = np.int64(data[at])
+    offset, code, all_bytes = start, np.int64(_BASIS), np.int64(0)
+    while offset < stop:
+        byte = np.int64(data[offset])
         if byte <= 32 and (byte == 32 or byte == 0 or 9 <= byte <= 13):
             break
         byte = _signed(byte)
-        spelled[1 + at - start] = byte
+        spelled[1 + offset - start] = byte
         code = ((code ^ byte) * _PRIME) & _MASK
         all_bytes |= byte
-        at += 1
-    spelled[1 + at - start] = _CLOSE
-    return at - start + 2, code, all_bytes < 128
+        offset += 1
+    spelled[1 + offset - start] = _CLOSE
+    return offset - start + 2, code, all_bytes < 128
 
 
 @inline
-def _begins(spelled, prefix) -> Any:
-    for at in range(len(prefix)):
-        if spelled[1 + at] != prefix[at]:
+def _starts_with(spelled, prefix) -> Any:
+    for index in range(len(prefix)):
+        if spelled[1 + index] != prefix[index]:
             return False
     return True
 
 
 @inline
 def _slot(data, start, stop, code, starts, stops, entry_data, hashes, table) -> Any:
-    """Where in `table` the word is, or would be."""
+    """The slot of the word in `table`, or the free slot where it belongs."""
     slot = code & (len(table) - 1)
     while table[slot] >= 0:
         entry = table[slot]
@@ -290,13 +291,15 @@ def _has_row(bucket, bucket_bits) -> Any:
 
 @inline
 def _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets) -> None:
-    """The buckets of the n-grams that begin in the first `LANES` places; those that end behind the word are nonsense."""
+    """The buckets of the n-grams that begin in the first `LANES` positions; n-grams that end behind the word are
+    meaningless.
+    """
     grams[:] = _BASIS
     for chars in range(max_chars):
-        for place in range(len(grams)):
-            grams[place] = np.uint32((grams[place] ^ spelled[place + chars]) * np.uint32(_PRIME))
-        for place in range(len(grams)):  # a length that is no constant: measured to compile to faster code
-            buckets[chars, place] = _bucket(grams[place], num_buckets, magic)
+        for lane in range(len(grams)):
+            grams[lane] = np.uint32((grams[lane] ^ spelled[lane + chars]) * np.uint32(_PRIME))
+        for lane in range(len(grams)):  # a length that is no constant: measured to compile to faster code
+            buckets[chars, lane] = _bucket(grams[lane], num_buckets, magic)
 
 
 @inline
@@ -313,7 +316,7 @@ def _queue_lanes(buckets, length, min_chars, max_chars, bucket_bits, queue, queu
 
 @inline
 def _queue_grams(spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued) -> Any:
-    """Queues the n-grams that begin with the character at `first`; returns where the next begins."""
+    """Queues the n-grams that begin with the character at `first`; returns the start of the next character."""
     code, stop, following = np.int64(_BASIS), first, first
     for chars in range(1, max_chars + 1):
         if stop == length:
@@ -346,30 +349,30 @@ def _queue_runs(run_hashes, first, stop, num_buckets, bucket_bits, queue, queued
 
 @inline
 def _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms) -> None:
-    """Adds the rows of the queue: bucket b by itself, entry e as -1 - e."""
-    for place in range(queued):
-        bucket = queue[place]
+    """Adds the rows of the queue, which holds buckets as b and entries as -1 - e."""
+    for index in range(queued):
+        bucket = queue[index]
         if bucket < 0:
-            queue[place] = -1 - bucket
+            queue[index] = -1 - bucket
         else:
-            queue[place] = np.int64(bucket_rows[bucket]) if len(bucket_rows) else num_words + bucket
+            queue[index] = np.int64(bucket_rows[bucket]) if len(bucket_rows) else num_words + bucket
     if len(dense) == 0:
-        for place in range(queued):
-            _add_coded(mean, queue[place], codes, centroids, norms)
+        for index in range(queued):
+            _add_coded(mean, queue[index], codes, centroids, norms)
         return
     blocks = len(mean) // LANES * LANES
     for block in range(0, blocks, LANES):
-        for place in range(queued):
-            for at in range(LANES):
-                mean[block + at] += dense[queue[place], block + at]
-    for place in range(queued if blocks < len(mean) else 0):
-        for at in range(blocks, len(mean)):
-            mean[at] += dense[queue[place], at]
+        for index in range(queued):
+            for column in range(LANES):
+                mean[block + column] += dense[queue[index], block + column]
+    for index in range(queued if blocks < len(mean) else 0):
+        for column in range(blocks, len(mean)):
+            mean[column] += dense[queue[index], column]
 
 
 @inline
 def _add_coded(mean, row, codes, centroids, norms) -> None:
     size = centroids.shape[2]
     for part in range(codes.shape[1]):
-        for at in range(part * size, min((part + 1) * size, len(mean))):
-            mean[at] += norms[row] * centroids[part, codes[row, part], at - part * size]
+        for column in range(part * size, min((part + 1) * size, len(mean))):
+            mean[column] += norms[row] * centroids[part, codes[row, part], column - part * size]

@@ -1,13 +1,10 @@
-"""The best labels of texts by the output layer of a fastText model, from the means of their features.
+"""The best labels of texts, computed by the output layer of a fastText model from the means of the texts' features.
 
     mean  ->  labels and scores    tree_labels (hierarchical softmax)    flat_labels (softmax, or each label by itself)
 
 All is float32 and in fastText's order of additions: the output matrix of `flat_labels` is transposed, so that its inner loop
-runs over labels and compiles to SIMD code while the sum of each label keeps its order. Of equal scores the label visited last
-is the better, as in fastText's own heap of one. Scores are rounded at the end.
-
-One core of a 2-core AMD EPYC tells the best label of 1.4 million sentences a second by the tree of lid.176.ftz, the best five
-of 0.4 million.
+runs over labels and is vectorised while the sum of each label keeps its order. Of equal scores the label visited last is the
+better, as in fastText's heap. Scores are rounded at the end.
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ from datapipe.kernels.types import (
 )
 
 SCORE_DIGITS = 4
-"""Scores are rounded to so many digits, so that the last bits of a float decide nothing."""
+"""Decimal digits of scores: the last bits of a float decide nothing."""
 
 SOFTMAX, SIGMOID = 0, 1
-"""How `flat_labels` makes scores: of all labels together, or of each by itself."""
+"""Scores of `flat_labels`. SOFTMAX: over all labels together. SIGMOID: of each label by itself."""
 
 _SCALE = 10.0**SCORE_DIGITS
 _SMALLEST = 1e-5  # what fastText adds before it takes a logarithm
@@ -42,11 +39,11 @@ _ONE, _MAX_SIGMOID, _SIGMOID_STEPS = np.float32(1), np.float32(8), np.float32(51
 
 
 class TreeLayer(NamedTuple):
-    """The output layer of hierarchical softmax, an input of kernels.
+    """The output layer of hierarchical softmax: an input of kernels.
 
     Attributes:
         output: (num_labels, dim) float32; the row of an inner node is its number less `num_labels`.
-        norms: (num_labels,) float32, what the products of each row are multiplied by.
+        norms: (num_labels,) float32, the factor of the products of each row.
         left, right: (2 * num_labels - 1,) int32, the children of each node, -1 for leaves; the root is the last.
     """
 
@@ -57,11 +54,11 @@ class TreeLayer(NamedTuple):
 
 
 class FlatLayer(NamedTuple):
-    """An output layer where every label has a row of its own, an input of kernels.
+    """An output layer with a row for every label: an input of kernels.
 
     Attributes:
         output: (dim, num_labels) float32, transposed.
-        norms: (num_labels,) float32, what the products of each label are multiplied by.
+        norms: (num_labels,) float32, the factor of the products of each label.
         kind: SOFTMAX or SIGMOID.
         sigmoids: (513,) float32, fastText's table over -8 to 8; unused by SOFTMAX.
     """
@@ -73,7 +70,7 @@ class FlatLayer(NamedTuple):
 
 
 class TreeScratch(NamedTuple):
-    """Where a walk over a tree notes what is left to do, an output of kernels: (num_labels + 1,) nodes and their paths."""
+    """The stack of a walk over a tree, an output of kernels: (num_labels + 1,) nodes and the scores of their paths."""
 
     nodes: Int32sOut
     paths: Float32sOut
@@ -89,39 +86,39 @@ def tree_labels(
     labels: Int32MatrixOut,
     scores: Float64MatrixOut,
 ) -> None:
-    """The best labels of each text by hierarchical softmax: the leaves of a tree with the likeliest paths from its root.
+    """The best labels of each text by hierarchical softmax: the leaves with the likeliest paths from the root.
 
     Args:
-        means, num_rows: as `embed` gives them.
+        means, num_rows: from `embed`.
         layer: rows and tree.
         scratch: of the walk.
         best: scratch, (k,).
-        labels: (num_docs, k) int32, the best first; -1 where there is none.
-        scores: (num_docs, k) float64, rounded; 0 where there is none.
+        labels: (num_docs, k) int32, the best first; -1 where there are fewer.
+        scores: (num_docs, k) float64, rounded; 0 where there are fewer.
     """
     output, norms, left, right = layer
     nodes, paths = scratch
     num_labels = len(output)
     for doc in range(len(means)):
-        labels[doc], scores[doc], found = -1, 0, 0
+        labels[doc], scores[doc], num_labels_found = -1, 0, 0
         depth, nodes[0], paths[0] = 1 if num_rows[doc] else 0, len(left) - 1, 0
         while depth:
             depth -= 1
             node, path = nodes[depth], paths[depth]
-            if path < _LEAST_SCORE or (found == len(best) and path < best[found - 1]):
+            if path < _LEAST_SCORE or (num_labels_found == len(best) and path < best[num_labels_found - 1]):
                 continue
             if left[node] < 0:
-                found = _insert(best, labels[doc], found, path, node)
+                num_labels_found = _insert(best, labels[doc], num_labels_found, path, node)
                 continue
             product = np.float32(0)
-            for at in range(output.shape[1]):
-                product += output[node - num_labels, at] * means[doc, at]
+            for column in range(output.shape[1]):
+                product += output[node - num_labels, column] * means[doc, column]
             product *= norms[node - num_labels]
             chance = np.float32(1.0 / np.float64(_ONE + np.exp(-product)))
             nodes[depth], paths[depth] = right[node], path + _log(chance)
             nodes[depth + 1], paths[depth + 1] = left[node], path + _log(np.float32(1.0 - np.float64(chance)))
             depth += 2
-        _round(best, found, scores[doc])
+        _round(best, num_labels_found, scores[doc])
 
 
 @kernel
@@ -137,31 +134,31 @@ def flat_labels(
     """The best labels of each text where every label has a row of its own.
 
     Args:
-        means, num_rows: as `embed` gives them.
-        layer: rows, and how scores are made.
+        means, num_rows: from `embed`.
+        layer: rows, and the kind of scores.
         chances: scratch, (num_labels,).
         best: scratch, (k,).
-        labels: (num_docs, k) int32, the best first; -1 where there is none.
-        scores: (num_docs, k) float64, rounded; 0 where there is none.
+        labels: (num_docs, k) int32, the best first; -1 where there are fewer.
+        scores: (num_docs, k) float64, rounded; 0 where there are fewer.
     """
     output, norms, kind, sigmoids = layer
     for doc in range(len(means)):
-        labels[doc], scores[doc], found = -1, 0, 0
+        labels[doc], scores[doc], num_labels_found = -1, 0, 0
         if num_rows[doc] == 0:
             continue
         chances[:] = 0
-        for at in range(len(output)):
+        for column in range(len(output)):
             for label in range(len(chances)):
-                chances[label] += output[at, label] * means[doc, at]
+                chances[label] += output[column, label] * means[doc, column]
         for label in range(len(chances)):
             chances[label] *= norms[label]
         if kind == SOFTMAX:
             _softmax(chances)
         for label in range(len(chances)):
             score = _log(chances[label] if kind == SOFTMAX else _sigmoid(chances[label], sigmoids))
-            if not (found == len(best) and score < best[found - 1]):
-                found = _insert(best, labels[doc], found, score, label)
-        _round(best, found, scores[doc])
+            if not (num_labels_found == len(best) and score < best[num_labels_found - 1]):
+                num_labels_found = _insert(best, labels[doc], num_labels_found, score, label)
+        _round(best, num_labels_found, scores[doc])
 
 
 @inline
@@ -191,17 +188,17 @@ def _log(chance) -> Any:
 
 
 @inline
-def _insert(best, labels, found, score, label) -> Any:
-    """Puts a label in its place among the best, before its equals; returns how many there are."""
-    at = min(found, len(best) - 1)
-    while at > 0 and best[at - 1] <= score:
-        best[at], labels[at] = best[at - 1], labels[at - 1]
-        at -= 1
-    best[at], labels[at] = score, label
-    return min(found + 1, len(best))
+def _insert(best, labels, num_labels_found, score, label) -> Any:
+    """Inserts a label among the best, before its equals; returns the number of labels held."""
+    rank = min(num_labels_found, len(best) - 1)
+    while rank > 0 and best[rank - 1] <= score:
+        best[rank], labels[rank] = best[rank - 1], labels[rank - 1]
+        rank -= 1
+    best[rank], labels[rank] = score, label
+    return min(num_labels_found + 1, len(best))
 
 
 @inline
-def _round(best, found, scores) -> None:
-    for at in range(found):
-        scores[at] = min(np.rint(np.float64(np.exp(best[at])) * _SCALE) / _SCALE, 1.0)
+def _round(best, num_labels_found, scores) -> None:
+    for rank in range(num_labels_found):
+        scores[rank] = min(np.rint(np.float64(np.exp(best[rank])) * _SCALE) / _SCALE, 1.0)

@@ -1,8 +1,6 @@
-"""The measurements of `filter.fineweb_quality`, from lines that are already found.
+"""Measurements of `filter.fineweb_quality`, from the lines of a batch.
 
-    Lines, RawLines, bytes  ->  measure_ends  ->  (num_docs, 3)   lines, those that end a sentence, those that are short
-
-One core of a 2-core AMD EPYC: more than 5 GB/s of web text whose lines are found.
+Lines, RawLines, bytes  ->  measure_ends  ->  (num_docs, 3)   lines, those that end a sentence, those that are short
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ _SENTENCE_ENDS = (
     "1123B-1123C 112A9 1144B-1144C 115C2-115C3 115C9-115D7 11641-11642 1173C-1173E 11944 11946 11A42-11A43 11A9B-11A9C "
     "11C41-11C42 11EF7-11EF8 11F43-11F44 16A6E-16A6F 16AF5 16B37-16B38 16B44 16E98 1BC9F 1DA88"
 )
-"""Unicode's Sentence_Terminal, in hexadecimal, with the full stops that FineWeb adds; quotes and brackets are not in it."""
+"""Unicode's Sentence_Terminal, in hexadecimal, with the full stops that FineWeb adds; without quotes and brackets."""
 
 
 @lru_cache(maxsize=8)
 def ends_table(also: str | None = None) -> np.ndarray:
-    """Which code points end a sentence: (0x110000,) uint8. `also` stands for the whole set where it is given."""
+    """The code points that end a sentence: (0x110000,) uint8, 1 where so. `also` replaces the whole set where it is given."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     if also is not None:
         table[[ord(sign) for sign in also]] = 1

@@ -1,7 +1,4 @@
-"""How many letters stand between two places of a text.
-
-One core of a 2-core AMD EPYC counts the letters of 1,000 MB/s of English web text.
-"""
+"""Counts the letters of texts."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 @kernel
 def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, classes: UInt8s, counts: Int64sOut) -> None:
-    """The characters of each text that Unicode calls letters.
+    """Number of characters of each text that are letters in Unicode.
 
     Args:
         starts, stops: (num_docs,) int64, in `data`.
@@ -23,16 +20,16 @@ def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, classes: UInt8s, 
         counts: (num_docs,) int64.
     """
     for doc in range(len(starts)):
-        at, found = starts[doc], np.int64(0)
-        while at < stops[doc]:
-            if data[at] < 0x80:
-                found += _is_ascii_letter(data[at])
-                at += 1
+        offset, num_letters = starts[doc], np.int64(0)
+        while offset < stops[doc]:
+            if data[offset] < 0x80:
+                num_letters += _is_ascii_letter(data[offset])
+                offset += 1
             else:
-                code, size = decode(data, at, stops[doc])
-                found += classes[code] == LETTER
-                at += size
-        counts[doc] = found
+                code, size = decode(data, offset, stops[doc])
+                num_letters += classes[code] == LETTER
+                offset += size
+        counts[doc] = num_letters
 
 
 @inline

@@ -1,7 +1,4 @@
-"""Where the first characters of each text stop and the last ones start, for models that read no more of it.
-
-One core of a 2-core AMD EPYC finds 400 characters in 4 million texts a second.
-"""
+"""Offsets of the first and last characters of each text, for models that read no more of it."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 @kernel
 def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut) -> None:
-    """The byte after the first `num_chars` characters of every text, or the end of a shorter one.
+    """The byte after the first `num_chars` characters of every text, or the end of a shorter text.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8, valid UTF-8.
-        num_chars: characters.
+        num_chars: number of characters.
         stops: (num_docs,) int64, in `data`.
     """
     for document in range(len(offsets) - 1):
@@ -33,12 +30,12 @@ def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut
 
 @kernel
 def suffix_starts(offsets: Int64s, data: UInt8s, num_chars: int, starts: Int64sOut) -> None:
-    """The first byte of the last `num_chars` characters of every text, or the start of a shorter one.
+    """The first byte of the last `num_chars` characters of every text, or the start of a shorter text.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8, valid UTF-8.
-        num_chars: characters.
+        num_chars: number of characters.
         starts: (num_docs,) int64, in `data`.
     """
     for document in range(len(offsets) - 1):

@@ -1,23 +1,20 @@
-"""The measurements of `filter.gopher_repetition`: how much of a document it has said before.
+"""Measurements of `filter.gopher_repetition`: how much of a document repeats earlier text of the same document.
 
-    Lines  ->  paragraphs  ->  unit_repetition    lines or paragraphs, and characters in them, that are copies
+    Lines  ->  paragraphs  ->  unit_repetition    lines or paragraphs that are copies, and their characters
     Words  ->  ngram_repetition                   characters in the most frequent 2..4-gram, in repeated 5..10-grams
 
-All are counts, so that a profile divides by what it likes.
+All measurements are counts: each profile divides them by denominators of its own.
 
-Work is done on 64-bit hashes. An n-gram's hash is a polynomial of its word hashes, so the order of words counts and
-("ab", "c") is not ("a", "bc").
+The kernels compare 64-bit hashes. The hash of an n-gram is a polynomial of its word hashes, so the order of words counts and
+("ab", "c") differs from ("a", "bc").
 
-An n-gram can repeat only where both (n-1)-grams inside it do, so `depth`, the longest repeated n-gram found to start at each
-word, leaves little to look up after n = 3. Where the n-gram at a word repeats, so does every shorter one there.
+An n-gram can repeat only where both (n-1)-grams inside it do. `depth`, the length of the longest repeated n-gram at each word
+so far, therefore leaves few look-ups after n = 3. Where the n-gram at a word repeats, so does every shorter one there.
 
-Memory: one byte a word, and a hash table of at most 2^20 slots (16 MiB) whatever the document's size. Where the different
-n-grams of a document fill more than half of the slots, it is passed over twice, each time for one half of the hash space, else
-four times, and so on; an attempt that fails ends where the table is full, so all of them cost less than one pass more. Only
-`walk_ngrams` must know all at once: 16 to 32 bytes for each word that a repeated 5-gram starts at.
-
-One core of a 2-core AMD EPYC: 250 MB/s of news articles, 120 of web pages, 70 of whole novels. One document of 50 MB takes 3 s
-when its words are random, 20 s when every n-gram in it repeats.
+Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB) for a document of any size. Where the distinct
+n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a quarter, and so on. An
+attempt ends where the table is full, so all failed attempts together cost less than one more pass. Only `walk_ngrams` needs
+all n-grams at once: 16 to 32 bytes for each word at which a repeated 5-gram starts.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Units(NamedTuple):
-    """Lines, paragraphs or words, an input of kernels: `doc_offsets[i]:doc_offsets[i + 1]` of the arrays are of document i.
+    """Lines, paragraphs or words, an input of kernels. Document i has the units `doc_offsets[i]:doc_offsets[i + 1]`.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
@@ -69,12 +66,12 @@ NUM_UNITS, UNIT_CHARS, COPIES, COPIED_CHARS = range(4)
 
 
 def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
-    """Runs of lines between blank ones, equal where their lines are.
+    """Runs of lines between blank lines; paragraphs are equal where their lines are.
 
     Args:
         lines: trimmed or raw.
         opens: of `Lines`.
-        joint_chars: what each newline inside a paragraph counts, 0 or 1.
+        joint_chars: characters that each newline inside a paragraph counts for, 0 or 1.
     """
     limit = int(opens.sum())
     doc_offsets, hashes, chars = np.empty_like(lines.doc_offsets), np.empty(limit, np.uint64), np.empty(limit, np.int32)
@@ -86,8 +83,8 @@ def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> n
     """Copies among lines or paragraphs, (num_docs, 4) int64: units, their characters, copies, characters in copies.
 
     Args:
-        units: as found in a batch.
-        every: of a unit that occurs more than once the first occurrence is a copy too.
+        units: of a batch.
+        every: whether the first occurrence of a unit that occurs again is a copy too.
         max_slots: of the hash table, a power of two.
     """
     slots = num_slots_for(_longest(units.doc_offsets), max_slots)
@@ -98,17 +95,18 @@ def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> n
 
 
 def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_SLOTS) -> np.ndarray:
-    """Repeated runs of words, (num_docs, 9) int64: characters, white space between words not counted.
+    """Repeated runs of words, (num_docs, 9) int64: characters, without the white space between words.
 
-    Columns 0..2: the most frequent 2, 3, 4-gram (of several the longest), its characters times its occurrences, which may
-    overlap; 0 where none occurs twice. Columns 3..8: characters in words of any 5..10-gram that occurs more than once, each
-    word counted once, the first occurrence too.
+    Columns 0..2: of the most frequent 2, 3, 4-gram (the longest of equally frequent ones), its characters times its
+    occurrences, which may overlap; 0 where none occurs twice. Columns 3..8: characters in words of any repeated 5..10-gram.
+    Each word counts once, and the first occurrence counts too.
 
-    `joined` counts as datatrove does. Columns 0..2: of several equally frequent the first, also where it occurs once, with the
-    spaces between its words. Columns 3..8: from the first word on, an n-gram seen before counts and is passed over whole.
+    `joined` counts like datatrove. Columns 0..2: of several equally frequent n-grams the first, also where it occurs once,
+    with the spaces between its words. Columns 3..8: from the first word on, an n-gram that occurred before counts and is
+    skipped as a whole.
 
     Args:
-        words: as found in a batch.
+        words: of a batch.
         joined: see above.
         max_slots: of the hash table, a power of two.
     """
@@ -132,7 +130,7 @@ def _longest(doc_offsets: np.ndarray) -> int:
 
 @inline
 def _part(key, num_parts) -> Any:
-    """Which of `num_parts` equal parts of the hash space `key` is in, by bits that do not choose its slot."""
+    """The part of the hash space that holds `key`, of `num_parts` equal parts, by bits that do not choose its slot."""
     return np.int64(((key >> np.uint64(32)) * np.uint64(num_parts)) >> np.uint64(32))
 
 
@@ -162,7 +160,7 @@ def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut,
     Args:
         units: lines or paragraphs.
         every: whether first occurrences count.
-        keys, marks: scratch, the hash table: equal powers of two. Hash, and whether it was met again.
+        keys, marks: scratch, the hash table, of equal powers of two: hashes, and whether a hash occurred again.
     """
     doc_offsets, hashes, chars = units
     for doc in range(len(doc_offsets) - 1):
@@ -182,7 +180,7 @@ def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut,
 
 @inline
 def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> tuple[Any, Any]:
-    """Units of [start, stop) that are copies, and their characters; (-1, 0) if a part overflows the table."""
+    """Copies among the units [start, stop), and their characters; (-1, 0) where a part overflows the table."""
     num_copies, copied_chars = np.int64(0), np.int64(0)
     for part in range(num_parts):
         keys[:size] = 0
@@ -210,11 +208,11 @@ def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> 
 def measure_ngrams(
     words: Units, joined: bool, keys: UInt64sOut, firsts: Int32sOut, counts: Int32sOut, depth: UInt8sOut, out: Int64MatrixOut
 ) -> None:
-    """Fills `out` (num_docs, 9), of zeros; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
+    """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
 
     Args:
-        keys, firsts, counts: scratch, the hash table: equal powers of two. Hash, first word and occurrences of an n-gram.
-        depth: (num_words,) uint8, becomes the longest repeated n-gram that starts at each word, at most 10; 1 for none.
+        keys, firsts, counts: scratch, the hash table, of equal powers of two: hash, first word and occurrences of an n-gram.
+        depth: (num_words,) uint8, becomes the length of the longest repeated n-gram at each word, at most 10; 1 for none.
     """
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
@@ -242,11 +240,11 @@ def measure_ngrams(
 
 @kernel
 def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixOut) -> None:
-    """Fills columns 3..8 of `out` (num_docs, 9) as datatrove counts: a seen n-gram is passed over whole.
+    """Fills columns 3..8 of `out` (num_docs, 9) like datatrove: an n-gram that occurred before is skipped as a whole.
 
     Args:
-        depth: (num_words,) of `measure_ngrams`: only what occurs again can be seen again.
-        keys: scratch, a power of two, twice as many as any document has words that a repeated 5-gram starts at.
+        depth: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before.
+        keys: scratch, a power of two, at least twice the words of any document at which a repeated 5-gram starts.
     """
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
@@ -276,14 +274,14 @@ def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixO
 def _joined_chars(lengths, word, n) -> Any:
     """Characters of the `n` words from `word` on, with spaces between them."""
     num_chars = np.int64(n - 1)
-    for place in range(word, word + n):
-        num_chars += lengths[place]
+    for index in range(word, word + n):
+        num_chars += lengths[index]
     return num_chars
 
 
 @inline
 def _num_candidates(depth, num_words, n) -> Any:
-    """How many n-grams may repeat: those whose two (n-1)-grams do."""
+    """Number of n-grams that may repeat: those whose two (n-1)-grams do."""
     count = np.int64(0)
     for word in range(num_words - n + 1):
         count += np.int64((depth[word] >= n - 1) & (depth[word + 1] >= n - 1))
@@ -294,18 +292,18 @@ def _num_candidates(depth, num_words, n) -> Any:
 def _ngram(document, word, n) -> Any:
     """The hash of the `n` words from `word` on, never 0."""
     key = document[word]
-    for place in range(word + 1, word + n):
-        key = key * _FACTOR + document[place]
+    for index in range(word + 1, word + n):
+        key = key * _FACTOR + document[index]
     key = mix64(key)
     return key | np.uint64(key == 0)
 
 
 @inline
 def _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, depth) -> Any:
-    """Raises `depth` to `n` wherever an n-gram occurs that occurs again.
+    """Raises `depth` to `n` at every word where a repeated n-gram starts.
 
-    Returns the characters of the most frequent one in all its occurrences, of several the longest, or, `joined`, the first;
-    0 where none occurs twice; -1 if a part of the hash space overflows the table.
+    Returns the characters of the most frequent n-gram in all its occurrences: the longest of equally frequent ones or, where
+    `joined`, the first. Returns 0 where none occurs twice, -1 where a part of the hash space overflows the table.
     """
     most, most_chars, first = np.int64(1), np.int64(0), np.int64(0)
     for part in range(num_parts):

@@ -1,1 +1,1 @@
-"""The order of samples and the rows of batches."""
+"""Orders of samples, and rows of batches."""

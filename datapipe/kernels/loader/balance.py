@@ -1,9 +1,8 @@
-"""Dealing the rows of a global batch to ranks so that their work in attention is even.
+"""Deals the rows of a global batch to ranks so that the ranks' work in attention is even.
 
-    costs 9 1 5 4 3 2, two ranks of three rows    heaviest first to the least loaded with room: 9 2 1 | 5 4 3
+    costs 9 1 5 4 3 2, two ranks of three rows    heaviest first to the least loaded rank with room: 9 2 1 | 5 4 3
 
-Graham's rule of the longest first (1969), with as many rows for each rank as it would have anyway. Measured on one core of a
-shared 2-core AMD EPYC: 12 us for 256 rows and 8 ranks.
+Graham's longest-first rule (1969); every rank keeps its number of rows.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ def deal_rows(costs: Int64s, order: Int64s, room: Int64sOut, loads: Int64sOut, o
     Args:
         costs: (num_rows,) int64, at least 0 each.
         order: (num_rows,) int64, rows in the order in which they are dealt.
-        room: (num_ranks,) int64, rows for each rank; they add up to num_rows. Counted down to 0.
-        loads: (num_ranks,) int64, zeros; the sum of costs of each rank, out.
-        out: (num_rows,) int64, out.
+        room: (num_ranks,) int64, rows for each rank; they sum to num_rows. Counted down to 0.
+        loads: (num_ranks,) int64, zeros; becomes the sum of costs of each rank.
+        out: (num_rows,) int64, the result.
     """
     for row in order:
         chosen = -1

@@ -1,9 +1,9 @@
-"""Arrays over memory that is known by its address: columns of mapped files, wherever they lie.
+"""Arrays over memory known by its address: columns of mapped files.
 
     uint16_at(address, length)  ->  (length,) uint16, not copied
 
-Kernels that take addresses read whatever they are told to. So whoever makes an address has checked it first: that it is
-aligned, and that all of the array lies in memory that is kept until the kernel returns.
+Kernels read any address they are given. The code that makes an address must check first that it is aligned, and that the whole
+array lies in memory that is kept until the kernel returns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class ArrayAt:
-    """`view(address, length)`, for Python as it stands and for compiled kernels as an integer that becomes a pointer."""
+    """`view(address, length)`: a NumPy view in Python, and a pointer made from an integer in compiled kernels."""
 
     def __init__(self, dtype: type) -> None:
         self.dtype = np.dtype(dtype)
@@ -43,7 +43,7 @@ def _compiled_view(dtype: np.dtype) -> Any:
     from numba.core import types
     from numba.extending import intrinsic
 
-    as_array: Any = vars(numba)["carray"]  # numba exports it, and no type checker knows
+    as_array: Any = vars(numba)["carray"]  # numba exports it, but its stubs do not
     pointer_type = types.CPointer(numba.from_dtype(dtype))
 
     def typed(typing_context: Any, address: Any) -> Any:

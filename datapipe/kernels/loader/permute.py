@@ -2,19 +2,17 @@
 
     permute(key, size, indices)  ->  positions          invert(key, size, positions)  ->  indices
 
-From 2^16 on, a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORing one half with the 64-bit
-finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size and a
-result outside 0..size-1 is sent through again (cycle walking), less than twice on average for any size; with equal halves
-2^30 + 1 would take four walks. Below 2^16 a Feistel network cannot be even over whole permutations (its rounds draw on too few
-bits), so a keyed Fisher-Yates table is made instead, without bias, and the last tables are kept.
+From 2^16 on it is a Feistel network on the bits of `size - 1`: eight alternating rounds, each XORs one half with the 64-bit
+finaliser of the other half and a round key. The halves may differ by one bit, so the domain is below twice the size. A result
+outside 0..size-1 goes through the network again (cycle walking), less than twice on average for any size; with equal halves
+2^30 + 1 would take four walks. Below 2^16 a Feistel network cannot be uniform over permutations, because its rounds depend on
+too few bits. A keyed Fisher-Yates table is made instead, without bias, and the last tables are kept.
 
-Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20).
-The tests hold a battery that finds such weakness and that these permutations pass.
+Published loaders use four or five weak rounds; with those, neighbours stay correlated (serial correlation 0.45 at 2^20). The
+tests hold a battery that detects this weakness and that these permutations pass.
 
-Many indices go through the rounds side by side, and one that leaves the walk gives its lane to the next.
-
-Measured on one core of a shared 2-core AMD EPYC with AVX-512: 3.5 ns an index at 2^30, or 290 million a second; 12 ns at
-2^30 + 1, which is walked twice on average, or 83 million; 0.25 ms for a table of 2^16. One at a time they took 18 and 65 ns.
+Many indices go through the rounds side by side, in lanes that the compiler vectorises; an index that leaves the walk gives its
+lane to the next. One index at a time takes five times as long.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt16sOut, UInt64s
 from datapipe.rng import GOLDEN
 
 TABLE_SIZE = 1 << 16
-"""Sizes up to this one use a table: its entries then fit uint16, 128 KiB at most."""
+"""The largest size that uses a table: its entries fit uint16, 128 KiB at most."""
 
 NUM_ROUNDS = 8
-"""The battery finds two rounds at every size and, with this finaliser, four at none; four more are the margin."""
+"""The battery rejects two rounds at every size and accepts four with this finaliser; four more are the margin."""
 
 LANES = 64
 """Indices that go through the rounds together: 32 are a seventh slower, 256 no faster."""
@@ -43,11 +41,11 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
-    """Where each index goes: (n,) int64 in 0..size-1, distinct for distinct indices.
+    """The position of each index: (n,) int64 in 0..size-1, distinct for distinct indices.
 
     Args:
-        key: any uint64; one key is one permutation.
-        size: how many there are, 1 <= size <= 2^62.
+        key: any uint64; each key is one permutation.
+        size: of the domain, 1 <= size <= 2^62.
         indices: (n,) int64 in 0..size-1.
     """
     if size <= TABLE_SIZE:
@@ -58,7 +56,7 @@ def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
 
 
 def invert(key: int, size: int, positions: np.ndarray) -> np.ndarray:
-    """The indices that `permute` sends to `positions`: (n,) int64."""
+    """The indices that `permute` maps to `positions`: (n,) int64."""
     if size <= TABLE_SIZE:
         return np.argsort(_table(key, size))[positions].astype(np.int64)
     out = np.empty(len(positions), np.int64)
@@ -81,18 +79,20 @@ def round_keys(key: int) -> np.ndarray:
 
 @inline
 def _halves(size: Any) -> Any:
-    """Bits of the low half of an index below `size`, which has the odd bit where there is one, and masks of both halves."""
+    """Number of bits of the low half of an index below `size`, which has the odd bit if any, and masks of both halves."""
     bits = 0
     while (size - 1) >> bits > 0:
         bits += 1
     low_bits = np.uint64(bits - bits // 2)
-    one = np.uint64(1)
-    return low_bits, (one << low_bits) - one, (one << np.uint64(bits // 2)) - one
+    bit = np.uint64(1)
+    return low_bits, (bit << low_bits) - bit, (bit << np.uint64(bits // 2)) - bit
 
 
 @inline
 def _forward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_mask: Any, keys: Any) -> None:
-    """All rounds, each over all lanes, so that the compiler makes vectors of them. An index is `high` above `low`."""
+    """All rounds, each over all lanes, so that the compiler vectorises them. An index is the half `high` above the half
+    `low`.
+    """
     for number in range(0, len(keys), 2):
         for lane in range(num_lanes):
             mixed = mix64((values[lane] & low_mask) ^ keys[number]) & high_mask
@@ -113,21 +113,22 @@ def _backward(values: Any, num_lanes: Any, low_bits: Any, low_mask: Any, high_ma
 
 
 @inline
-def _refill(given: Any, size: Any, values: Any, places: Any, num_lanes: Any, following: Any, out: Any) -> Any:
-    """Writes lanes that are below `size` to `out` and gives them the next of `given`; returns the lanes still in use.
+def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, following: Any, out: Any) -> Any:
+    """Writes the lanes below `size` to `out` and gives them the next of `given`; returns the number of lanes in use.
 
-    A lane that is not goes through the rounds again. `following` is the number of indices that have had a lane.
+    The other lanes go through the rounds again. `origins` holds the index in `given` that each lane came from. `following` is
+    the number of indices that have had a lane.
     """
     kept = 0
     for lane in range(num_lanes):
-        value, place = values[lane], places[lane]
+        value, origin = values[lane], origins[lane]
         if value < np.uint64(size):
-            out[place] = np.int64(value)
+            out[origin] = np.int64(value)
             if following == len(given):
                 continue
-            value, place = np.uint64(given[following]), following
+            value, origin = np.uint64(given[following]), following
             following += 1
-        values[kept], places[kept] = value, place
+        values[kept], origins[kept] = value, origin
         kept += 1
     return kept, following
 
@@ -143,14 +144,14 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
         out: (n,) int64, positions in 0..size-1.
     """
     low_bits, low_mask, high_mask = _halves(size)
-    values, places = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
+    values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
     num_lanes = min(LANES, len(indices))
     for lane in range(num_lanes):
-        values[lane], places[lane] = np.uint64(indices[lane]), lane
+        values[lane], origins[lane] = np.uint64(indices[lane]), lane
     following = num_lanes
     while num_lanes > 0:
         _forward(values, num_lanes, low_bits, low_mask, high_mask, keys)
-        num_lanes, following = _refill(indices, size, values, places, num_lanes, following, out)
+        num_lanes, following = _refill(indices, size, values, origins, num_lanes, following, out)
 
 
 @kernel
@@ -164,22 +165,22 @@ def feistel_inverse(positions: Int64s, size: int, keys: UInt64s, out: Int64sOut)
         out: (n,) int64, indices in 0..size-1.
     """
     low_bits, low_mask, high_mask = _halves(size)
-    values, places = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
+    values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
     num_lanes = min(LANES, len(positions))
     for lane in range(num_lanes):
-        values[lane], places[lane] = np.uint64(positions[lane]), lane
+        values[lane], origins[lane] = np.uint64(positions[lane]), lane
     following = num_lanes
     while num_lanes > 0:
         _backward(values, num_lanes, low_bits, low_mask, high_mask, keys)
-        num_lanes, following = _refill(positions, size, values, places, num_lanes, following, out)
+        num_lanes, following = _refill(positions, size, values, origins, num_lanes, following, out)
 
 
 @kernel
 def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
-    """A keyed Fisher-Yates shuffle of 0..len(out)-1, every permutation equally likely over keys.
+    """A keyed Fisher-Yates shuffle of 0..len(out)-1: every permutation is equally likely over keys.
 
-    Draws are 32-bit words of a splitmix64 counter; a word becomes a number below n by Lemire's multiply-high, and the few
-    words that would favour some numbers are drawn again.
+    Draws are 32-bit words of a splitmix64 counter. Lemire's multiply-high turns a word into a number below n; the few words
+    that would favour some numbers are drawn again.
 
     Args:
         key: uint64.

@@ -1,4 +1,6 @@
-"""Sample numbers to sources, by walking down a tree of two-way splits; `loader/order/mixing.py` explains it and its bound."""
+"""Maps sample numbers to sources by walking down a tree of two-way splits; `loader/order/mixing.py` has the method and its
+bound.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from datapipe.kernels.types import Int64s, Int64sOut
 def left_count(count: np.int64, left: np.int64, total: np.int64) -> np.int64:
     """floor((count * left + floor(total / 2)) / total), exactly, for 0 <= left <= total < 2^62 and any count.
 
-    The quotient of count by total comes out whole, so only a product of two numbers below total is left. Below 2^31 it fits;
-    above, it is multiplied and divided bit by bit, the remainder staying below total.
+    The quotient of count by total is taken out first, so only a product of two numbers below total remains. Below 2^31 the
+    product fits; above, it is multiplied and divided bit by bit, and the remainder stays below total.
     """
     whole, rest = count // total, count % total
     half = total // np.int64(2)
@@ -41,12 +43,13 @@ def descend(
 
     Args:
         samples: (n,) int64, sample numbers from 0.
-        left_weights: (num_nodes,) int64, the weight below the left child; node 0 is the root. No nodes: one leaf, 0.
-        totals: (num_nodes,) int64, the weight below both.
+        left_weights: (num_nodes,) int64, the weight below the left child; node 0 is the root. Without nodes leaf 0 is the only
+            one.
+        totals: (num_nodes,) int64, the weight below both children.
         lefts: (num_nodes,) int64, a node, or ~leaf.
         rights: (num_nodes,) int64, likewise.
-        leaves: (n,) int64, out.
-        ordinals: (n,) int64, out.
+        leaves: (n,) int64, the result.
+        ordinals: (n,) int64, the result.
     """
     for i in range(len(samples)):
         number = samples[i]

@@ -1,1 +1,1 @@
-"""Personal data and secrets found in text, and what takes their place."""
+"""Finds personal data and secrets in text, and writes their replacements."""

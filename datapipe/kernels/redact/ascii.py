@@ -1,7 +1,7 @@
-"""Sets of ASCII bytes, and words read backwards from a place: what the scans for personal data and secrets share.
+"""Sets of ASCII bytes, and words read backwards from an offset: shared by the scans for personal data and secrets.
 
-One table says for each byte which sets it is in, so that a test of any of them is one look-up. A word is a run of letters; it
-is compared by its first eight, case aside, as one number.
+One table holds the sets of each byte, so a test of any of them is one look-up. A word is a run of letters; its first eight,
+ignoring case, are compared as one number.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
     HEX: _DIGITS + "abcdefABCDEF",
-    LOCAL: _DIGITS + _LETTERS + "._%+-'&~",  # of an e-mail address before the @
-    MARK: "@.:",  # where an address is looked for
+    LOCAL: _DIGITS + _LETTERS + "._%+-'&~",  # e-mail address before the @
+    MARK: "@.:",  # a possible address is around these
     WALL: "\n()[];",  # ends the search for words before a version
-    USERINFO: _DIGITS + _LETTERS + "-._~%!$*+=:@",  # of a URL before the host
+    USERINFO: _DIGITS + _LETTERS + "-._~%!$*+=:@",  # URL before the host
     FENCE: "<>" + _DIGITS,  # ends the search for words before a phone number
-    GLUE: _DIGITS + _LETTERS + "_@%",  # behind a number, it is part of something longer
-    TIGHT: _DIGITS + _LETTERS + "_-/$%+&@",  # before a number, likewise
+    GLUE: _DIGITS + _LETTERS + "_@%",  # after a number: the number is part of a longer token
+    TIGHT: _DIGITS + _LETTERS + "_-/$%+&@",  # before a number: likewise
     SEPARATOR: " -./()",  # inside a phone number
     TOKEN: _DIGITS + _LETTERS + "_-",
     BASE64: _DIGITS + _LETTERS + "+/",
     UPPER: _DIGITS + _LETTERS[26:],
-    VALUE: _DIGITS + _LETTERS + "!#$%&()*+,-./:;=?@[]^_|~",  # of a password in quotes
+    VALUE: _DIGITS + _LETTERS + "!#$%&()*+,-./:;=?@[]^_|~",  # password in quotes
 }
 
 
@@ -56,7 +56,7 @@ def packed(words: str) -> np.ndarray:
 
 
 FILLERS = packed("number numbers no nr num is was at on me us our my your the or to home office work direct line free toll")
-"""Words that may stand between a word and the number it speaks of."""
+"""Words that may stand between a word and the number that it announces."""
 
 
 @inline
@@ -67,21 +67,21 @@ def is_in(byte, classes):
 
 @inline
 def is_among(data, start, stop, words):
-    """Whether the first eight letters of a word are those of one of `words`, case aside."""
+    """Whether the first eight letters of a word, ignoring case, are those of one of `words`."""
     number = np.uint64(0)
     for j in range(start, min(stop, start + 8)):
         number = number << np.uint64(8) | np.uint64(data[j] | 0x20)
-    found = False
+    is_listed = False
     for word in words:
-        found |= word == number
-    return found
+        is_listed |= word == number
+    return is_listed
 
 
 @inline
 def follows_word(data, begin, start, words, fillers, walls, num_words):
-    """Whether one of the last `num_words` words before `start` is among `words`, and all between are among `fillers`.
+    """Whether one of the last `num_words` words before `start` is among `words`, and all words between are among `fillers`.
 
-    The search goes 40 bytes back at most and ends at a byte of the sets `walls`; a section sign counts as a word found.
+    The search goes back 40 bytes at most and ends at a byte of the sets `walls`. A section sign counts as one of `words`.
     """
     j, low = start, max(begin, start - _CONTEXT_BYTES)
     for _ in range(num_words):
@@ -103,7 +103,7 @@ def follows_word(data, begin, start, words, fillers, walls, num_words):
 
 @inline
 def is_clear_before(data, floor, start):
-    """Whether a number that starts here, behind what ends at the floor, is no part of a longer token."""
+    """Whether a number that starts at `start` is not part of a longer token. A span ended at `floor`."""
     if start == floor:
         return True
     if data[start - 1] == _DOT:
@@ -113,7 +113,7 @@ def is_clear_before(data, floor, start):
 
 @inline
 def is_clear_after(data, stop, end):
-    """Whether a number that stops here is no part of a longer token."""
+    """Whether a number that stops at `stop` is not part of a longer token."""
     if stop < end and (data[stop] == _DOT or data[stop] == _DASH):
         return stop + 1 == end or not is_in(data[stop + 1], DIGIT)
     return stop == end or not is_in(data[stop], GLUE)
@@ -121,7 +121,7 @@ def is_clear_after(data, stop, end):
 
 @inline
 def group_stop(data, start, end, most):
-    """Where the digits from `start` stop, of which `most + 1` are read."""
+    """The stop of the digits from `start` on; reads at most `most + 1` digits."""
     stop, limit = start, min(end, start + most + 1)
     while stop < limit and is_in(data[stop], DIGIT):
         stop += 1
@@ -130,7 +130,7 @@ def group_stop(data, start, end, most):
 
 @inline
 def next_group_stop(data, stop, end, sign, most):
-    """Where the digits behind one `sign` stop; `stop` where there are none."""
+    """The stop of the digits after one `sign`; `stop` where there are none."""
     if stop < end and data[stop] == sign:
         after = group_stop(data, stop + 1, end, most)
         return after if after > stop + 1 else stop

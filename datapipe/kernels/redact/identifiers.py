@@ -1,24 +1,22 @@
-"""Payment cards, IBANs, US social security numbers and what may be a phone number, found in one pass over the bytes.
+"""Finds payment cards, IBANs, US social security numbers and candidates for phone numbers in one pass over the bytes.
 
     bytes  ->  each group of digits  ->  IBAN (by the two letters before it), card, SSN, phone  ->  spans
-               (all else costs one comparison)
+               (all other bytes cost one comparison)
 
-The cost is linear for any input: a group of digits is read once and passed over, and from its start at most 70 bytes are read
-ahead and 40 back. Any bytes will do, and spans are ASCII, so a cut never falls inside a character.
+The cost is linear for any input: a group of digits is read once and skipped, and from its start at most 70 bytes are read
+ahead and 40 back. Any bytes are safe. Spans are ASCII, so a cut never falls inside a character.
 
-A number is free-standing, or follows a span that goes: no letter, digit or `_-/$%+&@` before it nor the decimal part of
-another, and none of `_@%`, a letter, `.5` or `-5` behind it.
+A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before it, no decimal part of
+another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
 Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5 or 4-6-4 with one kind of space or dash, of a known
-        issuer's prefix and length (ISO/IEC 7812), with the check digit of Luhn. Old and rare ones (Visa of 13 digits, which
-        are also German bar codes, Maestro under 16, 35 outside of JCB's range) count only behind a word such as card. Four
-        groups inside a row of numbers are a table.
-IBAN    as long as its country says (SWIFT registry), remainder 1 by 97 (ISO 7064), in one piece or in groups of four.
-SSN     123-45-6789; with spaces or bare only behind a word such as SSN. Area not 000, 666 or from 900, group not 00, serial
+        issuer's prefix and length (ISO/IEC 7812), with a valid Luhn check digit. Old and rare forms (Visa of 13 digits, which
+        are also German bar codes, Maestro under 16, 35 outside JCB's range) count only after a word such as card. Four groups
+        in a row of numbers are a table.
+IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
+SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000, 666 or from 900, group not 00, serial
         not 0000.
 Phone   candidates only: see `kernels/redact/phones.py`.
-
-One core of a 2-core AMD EPYC scans 1,100 MB/s of web text.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ from datapipe.kernels.redact.ascii import (
     packed,
 )
 from datapipe.kernels.redact.phones import find_phone
-from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, Found
+from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, FoundSpans
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
-"""Bits of what `find_identifiers` looks for; `kernels/redact/phones.py` has more."""
+"""Bits of `wanted` in `find_identifiers`; `kernels/redact/phones.py` has two more."""
 _MIN_SPAN_BYTES = 7
 
 _SPACE, _DASH, _ZERO, _SIX, _NINE = (ord(sign) for sign in " -069")
@@ -59,7 +57,7 @@ _COUNTRY_LENGTHS = (
 
 
 def _iban_lengths() -> np.ndarray:
-    """The length of an IBAN by its country's letters, 26 * first + second, 0 where there are none: (676,) uint8."""
+    """The length of an IBAN by its country's letters, 26 * first + second; 0 for no country: (676,) uint8."""
     table = np.zeros(676, np.uint8)
     for entry in _COUNTRY_LENGTHS.split():
         table[26 * (ord(entry[0]) - 65) + ord(entry[1]) - 65] = int(entry[2:])
@@ -69,15 +67,12 @@ def _iban_lengths() -> np.ndarray:
 _IBAN_LENGTHS = _iban_lengths()
 
 
-# ---------------------------------------------------------------------------------------------------- cards
-
-
-def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> Found:
-    """The wanted numbers in documents as `columns.text_buffers` gives them; spans are byte ranges of `data`."""
+def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
+    """The wanted numbers in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
     starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
     num_spans = find_identifiers(offsets, data, wanted, starts, stops, kinds)
-    return Found(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
+    return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
 
 
 # ---------------------------------------------------------------------------------------------------- cards
@@ -85,7 +80,7 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> Found:
 
 @inline
 def _issuer(four, length):
-    """How surely an issuer has numbers that begin with these four digits and are this long: 0 no, 1 in few cases, 2 yes."""
+    """Whether an issuer has numbers of this length that begin with these four digits: 0 no, 1 in rare cases, 2 yes."""
     two, three = four // 100, four // 10
     if four // 1000 == 4:
         return 2 if length in (16, 19) else np.int64(length == 13)
@@ -104,7 +99,7 @@ def _issuer(four, length):
 
 @inline
 def _is_card(data, begin, start, stop):
-    """Whether the digits of a span have Luhn's check digit and an issuer's prefix and length, or a telling word before them."""
+    """Whether the digits of a span have Luhn's check digit, and an issuer's prefix and length or a card word before them."""
     four, total, length = np.int64(0), 0, 0
     for j in range(4):
         four = four * 10 + np.int64(data[start + j]) - 0x30
@@ -121,7 +116,7 @@ def _is_card(data, begin, start, stop):
 
 @inline
 def _long_card_stop(data, begin, third, end, sign, start):
-    """Where a card of 4-4-4 and more stops, `third` being where the third group does; `start` where it is none."""
+    """The stop of a card of 4-4-4 and more digits, whose third group stops at `third`; `start` where it is not a card."""
     fourth = next_group_stop(data, third, end, sign, 4)
     length = fourth - third - 1
     if length < 1 or length > 4:
@@ -137,7 +132,7 @@ def _long_card_stop(data, begin, third, end, sign, start):
 
 @inline
 def _card_stop(data, begin, floor, start, end):
-    """Where the card number that starts here stops; `start` where there is none."""
+    """The stop of the card number that starts at `start`; `start` where there is none."""
     first = group_stop(data, start, end, 19)
     length = first - start
     if 12 <= length <= 19:
@@ -160,7 +155,7 @@ def _card_stop(data, begin, floor, start, end):
 
 @inline
 def _remainder(rest, byte):
-    """The remainder by 97 of a number with one more digit or letter (A is 10) behind it; -1 where the byte is neither."""
+    """The remainder by 97 after one more digit or letter (A is 10); -1 where the byte is neither."""
     if is_in(byte, DIGIT):
         return (rest * 10 + np.int64(byte) - 0x30) % 97
     return (rest * 100 + np.int64(byte | 0x20) - 0x57) % 97 if is_in(byte, LETTER) else np.int64(-1)
@@ -168,7 +163,7 @@ def _remainder(rest, byte):
 
 @inline
 def _iban_stop(data, floor, start, end):
-    """Where the IBAN that starts at these two letters stops; `start` where there is none."""
+    """The stop of the IBAN that starts with these two letters; `start` where there is none."""
     case = data[start] & 0x20
     if data[start + 1] & 0x20 != case or not is_clear_before(data, floor, start):
         return start
@@ -178,8 +173,8 @@ def _iban_stop(data, floor, start, end):
         return start
     sign = data[start + 4] if data[start + 4] == _SPACE or data[start + 4] == _DASH else np.uint8(0)
     j, rest = start + 4, np.int64(0)
-    for place in range(4, length):
-        if place % 4 == 0 and sign != 0:
+    for index in range(4, length):
+        if index % 4 == 0 and sign != 0:
             if j >= end or data[j] != sign:
                 return start
             j += 1
@@ -199,7 +194,7 @@ def _iban_stop(data, floor, start, end):
 
 @inline
 def _ssn_stop(data, begin, start, end):
-    """Where digits written as an SSN stop; `start` where they are not."""
+    """The stop of digits written like an SSN; `start` where they are not."""
     first = group_stop(data, start, end, 9)
     length = first - start
     if length == 9:
@@ -220,7 +215,7 @@ def _ssn_stop(data, begin, start, end):
 
 @inline
 def _is_ssn(data, start, stop):
-    """Whether area, group and serial may be issued."""
+    """Whether area, group and serial are valid."""
     if data[start] == _NINE or (data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX):
         return False
     group = stop - 6 if stop - start == 9 else stop - 7
@@ -232,12 +227,12 @@ def _is_ssn(data, start, stop):
     return area_sum > 0 and serial_sum > 0 and not (data[group] == _ZERO and data[group + 1] == _ZERO)
 
 
-# ---------------------------------------------------------------------------------------------------- all of them
+# ---------------------------------------------------------------------------------------------------- all kinds
 
 
 @inline
 def _find_number(data, begin, floor, first, end, wanted):
-    """Start, stop and kind of what the group of digits at `first` belongs to; start equals stop where that is nothing."""
+    """Start, stop and kind of the number with the group of digits at `first`; start equals stop where there is none."""
     if wanted & WANTS_IBAN and first - 2 >= floor and is_in(data[first - 1], LETTER) and is_in(data[first - 2], LETTER):
         stop = _iban_stop(data, floor, first - 2, end)
         if stop > first:
@@ -250,7 +245,7 @@ def _find_number(data, begin, floor, first, end, wanted):
         stop = _ssn_stop(data, begin, first, end)
         if stop > first and _is_ssn(data, first, stop):
             return (first, stop, SSN) if wanted & WANTS_SSN else (stop, stop, SSN)
-        if stop > first and data[first + 3] == _DASH:  # written as an SSN, and none: nothing else either
+        if stop > first and data[first + 3] == _DASH:  # written like an SSN, but invalid: no other kind of number either
             return stop, stop, SSN
     if wanted & WANTS_PHONE:
         return find_phone(data, begin, floor, first, end, wanted)
@@ -259,15 +254,15 @@ def _find_number(data, begin, floor, first, end, wanted):
 
 @kernel
 def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, starts: Int64sOut, stops: Int64sOut, kinds: UInt8sOut) -> int:
-    """Every number that identifies someone, in the order of the text; spans do not overlap.
+    """Finds every number that identifies a person, in text order; spans do not overlap.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        wanted: which kinds and which shapes of phone numbers, bits of WANTS_CARD and the others.
+        wanted: kinds and shapes of phone numbers to find, bits WANTS_CARD and others.
         starts: at least (num_bytes // 7 + 1,) int64.
-        stops: as starts.
-        kinds: as starts, uint8: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL.
+        stops: like starts.
+        kinds: like starts, uint8: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL.
 
     Returns:
         The number of spans.

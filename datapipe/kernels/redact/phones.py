@@ -1,13 +1,13 @@
-"""Candidates for phone numbers around a group of digits, by their writing alone: `phonenumbers` judges them.
+"""Finds candidates for phone numbers around a group of digits by their form alone; `phonenumbers` decides about them.
 
-A candidate has 7 to 15 digits, with at most two of ` -./()` between two of them and an extension behind them, and
+A candidate has 7 to 15 digits, with at most two of ` -./()` between two digits and an optional extension after them, and
 
 - a `+` before it: an international number; or
 - a word such as tel, phone, call, fax or mobile before it; or
-- a shape that is hardly anything else: (415) 555-2671, 415-555-2671 and 415.555.2671 in America, and elsewhere a trunk prefix
-  and groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89.
+- the shape of a phone number: (415) 555-2671, 415-555-2671 and 415.555.2671 in America, and elsewhere a trunk prefix and
+  groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89.
 
-Each reads some 70 bytes ahead and 40 back at most.
+A candidate reads about 70 bytes ahead and 40 back at most.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from datapipe.kernels.redact.ascii import (
 from datapipe.kernels.redact.pii import PHONE
 
 NATIONAL = 9
-"""The kind of a candidate without a `+`; PHONE is one with it."""
+"""The kind of a candidate without a `+`; a candidate with a `+` is PHONE."""
 AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32
-"""Bits of what `find_identifiers` looks for."""
+"""Bits of `wanted` in `find_identifiers`."""
 _SPACE, _DASH, _DOT, _PLUS, _OPEN, _CLOSE, _BRACKET, _ZERO, _ONE, _TWO, _NINE = (ord(sign) for sign in " -.+()]0129")
 _E, _X, _T = (ord(sign) for sign in "ext")
 _FULL_PHONE_DIGITS = 10
@@ -45,15 +45,16 @@ _PHONE_WORDS = packed(
 
 @inline
 def _begins_with_trunk(data, j, end):
-    """Whether a group is 0 and a digit that is none."""
+    """Whether a group begins with 0 and a digit other than 0."""
     return data[j] == _ZERO and j + 1 < end and is_in(data[j + 1], DIGIT) and data[j + 1] != _ZERO
 
 
 @inline
 def _phone_stop(data, first, end):
-    """Where up to 15 digits with at most two separators between two stop, never inside a group; `first` under 7 digits.
+    """The stop of up to 15 digits with at most two separators between two digits, never inside a group; `first` below 7 digits.
 
-    Behind ten digits of a number with a trunk prefix a group with one begins another: "0171 2345608 0171 2345618".
+    After ten digits of a number with a trunk prefix, a group with a trunk prefix begins another number: "0171 2345608 0171
+    2345618".
     """
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0
@@ -77,7 +78,7 @@ def _phone_stop(data, first, end):
 
 @inline
 def _extension_stop(data, stop, end):
-    """Where an extension behind a number, such as x123 or ` ext. 12`, stops; `stop` where there is none."""
+    """The stop of an extension after a number, such as x123 or ` ext. 12`; `stop` where there is none."""
     j = stop + 1 if stop < end and data[stop] == _SPACE else stop
     if j + 2 < end and data[j] == _E and data[j + 1] == _X and data[j + 2] == _T:
         j += 3
@@ -95,7 +96,7 @@ def _extension_stop(data, stop, end):
 
 @inline
 def _american_stop(data, start, end):
-    """Where (415) 555-2671, 415-555-2671 or 415.555.2671, with 1 before it or not, stops; `start` where there is none."""
+    """The stop of (415) 555-2671, 415-555-2671 or 415.555.2671, with an optional 1 before it; `start` where there is none."""
     j = start
     if data[j] == _ONE and j + 1 < end and (data[j + 1] == _DASH or data[j + 1] == _DOT or data[j + 1] == _SPACE):
         j += 2
@@ -124,7 +125,7 @@ def _american_stop(data, start, end):
 
 @inline
 def _has_trunk_shape(data, first, stop):
-    """Whether digits are written as a number with its trunk prefix: 0171 2345678, 020-7946 0958, or 01 23 45 67 89."""
+    """Whether digits are written like a number with its trunk prefix: 0171 2345678, 020-7946 0958, or 01 23 45 67 89."""
     if data[first] != _ZERO or data[first + 1] == _ZERO:
         return False
     area, num_digits, num_pairs = group_stop(data, first, stop, 6) - first, 0, 0
@@ -145,7 +146,7 @@ def _has_trunk_shape(data, first, stop):
 
 @inline
 def _national_stop(data, begin, start, first, end, wanted):
-    """Where a number without a `+` stops that has a telling shape or follows a telling word; `first` where it has neither."""
+    """The stop of a number without `+` that has a telling shape or follows a telling word; `first` for other digits."""
     if wanted & AMERICAN_SHAPES:
         stop = _american_stop(data, start, end)
         if stop > start and is_clear_after(data, _extension_stop(data, stop, end), end):

@@ -1,20 +1,18 @@
-"""E-mail addresses, public IP addresses and credentials of URLs, found in one pass over the bytes.
+"""Finds e-mail addresses, public IP addresses and credentials of URLs in one pass over the bytes.
 
-    bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as one
-               (all else costs one table look-up)
+    bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as an address
+               (all other bytes cost one table look-up)
 
-The cost is linear for any input: from an `@` at most 64 bytes are read back and 253 ahead, and a run of digits and dots, or
-of hexadecimal digits and colons, is read once and passed over; a URL's userinfo ends at the `/` of the next. What
-`kernels/redact/stand_ins.py` writes is not found again. Spans are ASCII, so a cut never falls inside a character.
+The cost is linear for any input: from an `@` at most 64 bytes are read back and 253 ahead. A run of digits and dots, or of
+hexadecimal digits and colons, is read once and skipped. The userinfo of a URL ends at the `/` of the next URL. The stand-ins of
+`kernels/redact/stand_ins.py` are not found again. Spans are ASCII, so a cut never falls inside a character.
 
 E-mail   local part of letters, digits and `._%+-'&~`, at most 64 bytes; domain of two labels or more, at most 253 bytes, the
          last of letters (or xn--) and not the ending of a file (`logo@2x.png`).
-IPv4     four groups, free-standing, of an address that is public; not where the words before it speak of a version or a
-         section ("version 1.2.3.4", "§ 8.1.2.31"), nor in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`.
-IPv6     eight groups of a public address, or `::` in an address of 2000::/3, where `a::b` in code never falls.
-URL      `user:password@` behind `://`, at most 256 bytes, before a host; not where a variable or stars stand for the password.
-
-One core of a 2-core AMD EPYC scans 1,250 MB/s of web text.
+IPv4     four groups of a public address, free-standing; not where the words before it announce a version or a section
+         ("version 1.2.3.4", "§ 8.1.2.31"), nor in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`.
+IPv6     eight groups of a public address, or `::` in an address of 2000::/3, which `a::b` in code never is.
+URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
 
 from __future__ import annotations
@@ -45,47 +43,49 @@ _FILLERS = packed("number no is was to and or from of the than")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """Spans in the order of the text: `starts` and `stops` (num_spans,) int64, and `kinds` (num_spans,) uint8."""
+class FoundSpans:
+    """Spans in text order: `starts` and `stops` (num_spans,) int64, and `kinds` (num_spans,) uint8."""
 
     starts: np.ndarray
     stops: np.ndarray
     kinds: np.ndarray
 
-    def outside(self, others: Found) -> Found:
-        """The spans that touch none of the others."""
-        at = np.searchsorted(others.stops, self.starts, side="right")  # the first that ends behind the start
-        keep = np.append(others.starts, np.iinfo(np.int64).max)[at] >= self.stops
-        return Found(starts=self.starts[keep], stops=self.stops[keep], kinds=self.kinds[keep])
+    def outside(self, others: FoundSpans) -> FoundSpans:
+        """The spans that overlap none of the others."""
+        following = np.searchsorted(
+            others.stops, self.starts, side="right"
+        )  # the first of the others that ends after the start
+        keep = np.append(others.starts, np.iinfo(np.int64).max)[following] >= self.stops
+        return FoundSpans(starts=self.starts[keep], stops=self.stops[keep], kinds=self.kinds[keep])
 
-    def merged(self, others: Found) -> Found:
-        """These and the others, which lie outside of these, in the order of the text."""
+    def merged(self, others: FoundSpans) -> FoundSpans:
+        """These spans and the others, in text order. The others overlap none of these."""
         order = np.argsort(np.concatenate([self.starts, others.starts]), kind="stable")
         parts = [(self.starts, others.starts), (self.stops, others.stops), (self.kinds, others.kinds)]
         starts, stops, kinds = (np.concatenate(part)[order] for part in parts)
-        return Found(starts=starts, stops=stops, kinds=kinds)
+        return FoundSpans(starts=starts, stops=stops, kinds=kinds)
 
 
-def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credentials: bool) -> Found:
-    """The addresses and credentials in documents as `columns.text_buffers` gives them; spans are byte ranges of `data`."""
+def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credentials: bool) -> FoundSpans:
+    """The addresses and credentials in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
     starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
     num_spans = find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds)
-    return Found(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
+    return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
 
 
 @inline
-def _local_start(data, floor, at):
-    """Where the local part before the `@` starts; `at` where there is none."""
-    start = at
-    while start > floor and at - start <= _MAX_LOCAL_BYTES and is_in(data[start - 1], LOCAL):
+def _local_start(data, floor, at_sign):
+    """The start of the local part before the `@`; `at_sign` where there is none."""
+    start = at_sign
+    while start > floor and at_sign - start <= _MAX_LOCAL_BYTES and is_in(data[start - 1], LOCAL):
         start -= 1
-    if start == at or at - start > _MAX_LOCAL_BYTES or data[at - 1] == _DOT:
-        return at
-    for j in range(start, at - 1):
+    if start == at_sign or at_sign - start > _MAX_LOCAL_BYTES or data[at_sign - 1] == _DOT:
+        return at_sign
+    for j in range(start, at_sign - 1):
         if data[j] == _DOT and data[j + 1] == _DOT:
             start = j + 2
-    while start < at and not is_in(data[start], DIGIT | LETTER) and data[start] != _UNDERSCORE:
+    while start < at_sign and not is_in(data[start], DIGIT | LETTER) and data[start] != _UNDERSCORE:
         start += 1
     return start
 
@@ -105,9 +105,9 @@ def _is_top_level(data, start, stop):
 
 
 @inline
-def _domain_stop(data, at, end):
-    """Where the domain after the `@` stops; 0 where there is none."""
-    found, start, limit = 0, at + 1, min(end, at + 1 + _MAX_DOMAIN_BYTES)
+def _domain_stop(data, at_sign, end):
+    """The stop of the domain after the `@`; 0 where there is none."""
+    domain_stop, start, limit = 0, at_sign + 1, min(end, at_sign + 1 + _MAX_DOMAIN_BYTES)
     while True:
         run = start
         while run < limit and (is_in(data[run], DIGIT | LETTER) or data[run] == _DASH):
@@ -121,21 +121,21 @@ def _domain_stop(data, at, end):
             or data[start] == _DASH
             or (run == limit and limit < end and is_in(data[run], DIGIT | LETTER))
         ):
-            return found
-        if start > at + 1 and stop - start <= 8 and is_among(data, start, stop, _FILE_ENDINGS):
-            found = 0
-        elif start > at + 1 and _is_top_level(data, start, stop):
-            found = stop
+            return domain_stop
+        if start > at_sign + 1 and stop - start <= 8 and is_among(data, start, stop, _FILE_ENDINGS):
+            domain_stop = 0
+        elif start > at_sign + 1 and _is_top_level(data, start, stop):
+            domain_stop = stop
         if stop < run or run + 1 >= limit or data[run] != _DOT:
-            return found
+            return domain_stop
         start = run + 1
 
 
 @inline
 def _is_free_standing(data, begin, chain, start, stop, end):
-    """Whether four groups are no part of a longer token: a version, a product, a host name, a decimal.
+    """Whether four groups are not part of a longer token: a version, a product, a host name, a decimal.
 
-    `chain` is where the last address stopped: "8.8.8.8/8.8.4.4" are two.
+    `chain` is the stop of the last address: "8.8.8.8/8.8.4.4" are two addresses.
     """
     if start > begin:
         before, earlier = data[start - 1], data[start - 2] if start - 1 > begin else np.uint8(0)
@@ -156,7 +156,7 @@ def _is_free_standing(data, begin, chain, start, stop, end):
 
 @inline
 def _parse_ipv4(data, start, stop):
-    """The number that four groups write, or -1."""
+    """The address of four groups, or -1."""
     if stop - start < 7 or stop - start > 15:
         return np.int64(-1)
     address, group, num_digits, num_groups = np.int64(0), np.int64(0), 0, 0
@@ -177,7 +177,7 @@ def _parse_ipv4(data, start, stop):
 
 @inline
 def _is_public_ipv4(address):
-    """Not private, shared, loopback, link-local, for documentation or benchmarks, multicast or reserved."""
+    """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved."""
     first, two, three = address >> 24, address >> 16, address >> 8
     if first in (0, 10, 127) or first >= 224:
         return False
@@ -188,7 +188,7 @@ def _is_public_ipv4(address):
 
 @inline
 def _find_ipv4(data, begin, floor, chain, dot, end):
-    """Start and stop of the address around a dot (equal where there is none), and where its run of digits and dots stops."""
+    """Start and stop of the address around a dot (equal where there is none), and the stop of its run of digits and dots."""
     start, run = dot, dot
     while start > floor and is_in(data[start - 1], DIGIT):
         start -= 1
@@ -207,7 +207,7 @@ def _find_ipv4(data, begin, floor, chain, dot, end):
 
 @inline
 def _parse_ipv6(data, start, stop):
-    """Number of groups (0: not an address), whether `::` is among them, the first two groups, and the longest's digits."""
+    """Number of groups (0: no address), whether `::` is among them, the first two groups, and the digits of the longest."""
     first, second, group, num_digits, longest, num_groups, has_gap = 0, 0, 0, 0, 0, 0, False
     j = start
     while j <= stop:
@@ -234,7 +234,7 @@ def _parse_ipv6(data, start, stop):
 
 @inline
 def _is_public_ipv6(num_groups, has_gap, first, second, longest):
-    """Whether the groups write a public address, and clearly so: not six pairs of a MAC address, a clock or `a::b`."""
+    """Whether the groups are a public address, and not a MAC address of six pairs, a time of day or `a::b`."""
     if has_gap and (num_groups < 3 or num_groups > 7 or first >> 13 != 1):
         return False
     if not has_gap and (num_groups != 8 or longest < 3 or first < 0x100 or first >= 0xFC00):
@@ -245,14 +245,14 @@ def _is_public_ipv6(num_groups, has_gap, first, second, longest):
 
 @inline
 def _find_ipv6(data, begin, floor, colon, end):
-    """Start and stop of the address around a colon (equal where there is none), and where its run stops."""
+    """Start and stop of the address around a colon (equal where there is none), and the stop of its run."""
     start, run = colon, colon
     while start > floor and colon - start < 5 and is_in(data[start - 1], HEX):
         start -= 1
     while run < end and (is_in(data[run], HEX) or data[run] == _COLON):
         run += 1
     if start > begin and (is_in(data[start - 1], DIGIT | LETTER) or data[start - 1] == _UNDERSCORE):
-        start = colon  # what is before the colon is the end of a word: "Source:2600:1f18::5"
+        start = colon  # letters before the colon end a word: "Source:2600:1f18::5"
     if data[start] == _COLON and start + 1 < run and data[start + 1] != _COLON:
         start += 1
     stop = run
@@ -269,46 +269,52 @@ def _find_ipv6(data, begin, floor, colon, end):
 
 
 @inline
-def _holds(data, start, some):
-    """Whether the bytes from `start`, which must be there, are `some`."""
+def _starts_with(data, start, expected):
+    """Whether the bytes from `start` on are `expected`. All of them must lie in `data`."""
     equal = True
-    for j in range(len(some)):
-        equal &= data[start + j] == some[j]
+    for j in range(len(expected)):
+        equal &= data[start + j] == expected[j]
     return equal
 
 
 @inline
 def _is_stand_in(data, start, stop, ending):
-    """Whether a span is what `kernels/redact/stand_ins.py` writes: user-, eight hexadecimal digits and the ending."""
-    if stop - start != 13 + len(ending) or not _holds(data, start, _STAND_IN_USER):
+    """Whether a span is a stand-in of `kernels/redact/stand_ins.py`: user-, eight hexadecimal digits and the ending."""
+    if stop - start != 13 + len(ending) or not _starts_with(data, start, _STAND_IN_USER):
         return False
     for j in range(start + 5, start + 13):
         if not is_in(data[j], HEX):
             return False
-    return _holds(data, start + 13, ending)
+    return _starts_with(data, start + 13, ending)
 
 
 @inline
 def _find_credentials(data, begin, colon, end):
-    """Start and stop of `user:password@` behind a scheme's `://` (equal where there is none), and where to read on."""
+    """Start and stop of `user:password@` after a scheme's `://` (equal where there is none), and where the scan goes on."""
     start = colon + 3
-    at, middle, limit = start, start, min(end, start + _MAX_USERINFO_BYTES)
+    at_sign, middle, limit = start, start, min(end, start + _MAX_USERINFO_BYTES)
     for j in range(start, limit):
         if not is_in(data[j], USERINFO):
             break
         if data[j] == _AT:
-            at = j
-        elif data[j] == _COLON and at == start and middle == start:
+            at_sign = j
+        elif data[j] == _COLON and at_sign == start and middle == start:
             middle = j + 1
-    if colon == begin or not is_in(data[colon - 1], DIGIT | LETTER) or middle == start or at <= middle or at + 1 == end:
+    if (
+        colon == begin
+        or not is_in(data[colon - 1], DIGIT | LETTER)
+        or middle == start
+        or at_sign <= middle
+        or at_sign + 1 == end
+    ):
         return start, start, start
-    if not is_in(data[at + 1], DIGIT | LETTER) and data[at + 1] != ord("["):
+    if not is_in(data[at_sign + 1], DIGIT | LETTER) and data[at_sign + 1] != ord("["):
         return start, start, start
     first = data[middle]
     is_template = first in (_DOLLAR, _STAR) or (first == ord("%") and data[middle + 1] == ord("s"))
-    if is_template or _is_stand_in(data, start, at + 1, _STAND_IN_PASSWORD):
-        return at + 1, at + 1, at + 1
-    return start, at + 1, at + 1
+    if is_template or _is_stand_in(data, start, at_sign + 1, _STAND_IN_PASSWORD):
+        return at_sign + 1, at_sign + 1, at_sign + 1
+    return start, at_sign + 1, at_sign + 1
 
 
 @kernel
@@ -322,17 +328,19 @@ def find_spans(
     stops: Int64sOut,
     kinds: UInt8sOut,
 ) -> int:
-    """Every address and every URL's credentials, in the order of the text; spans do not overlap.
+    """Finds every address and the credentials of every URL, in text order; spans do not overlap.
+
+    One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        emails: whether to look for e-mail addresses.
-        ips: whether to look for IP addresses.
-        credentials: whether to look for names and passwords in URLs.
+        emails: whether to find e-mail addresses.
+        ips: whether to find IP addresses.
+        credentials: whether to find names and passwords in URLs.
         starts: at least (num_bytes // 6 + 1,) int64.
-        stops: as starts.
-        kinds: as starts, uint8: EMAIL, IPV4, IPV6 or CREDENTIALS.
+        stops: like starts.
+        kinds: like starts, uint8: EMAIL, IPV4, IPV6 or CREDENTIALS.
 
     Returns:
         The number of spans.

@@ -1,15 +1,15 @@
-"""Keys, tokens and passwords in code and configuration, found in one pass over the bytes.
+"""Finds keys, tokens and passwords in code and configuration in one pass over the bytes.
 
     bytes  ->  runs of letters, digits, `_` and `-`  ->  prefix, alphabet and length of an issuer's tokens, JWT, PEM
-           ->  each `=` and `:`                      ->  a name that ends like api_key  +  a value that looks drawn by lot
+           ->  each `=` and `:`                      ->  a name that ends like api_key  +  a value that looks random
 
-The cost is linear for any input: a run is read once, a JWT's three runs at most three times; a PEM block is read to the next
-five dashes; around `=` and `:` some 300 bytes are read. Any bytes will do. Spans are ASCII but for what stands inside a PEM
-block, which begins and ends with dashes, so a cut never falls inside a character.
+The cost is linear for any input: a run is read once, the three runs of a JWT at most three times. A PEM block is read to the
+next five dashes. Around `=` and `:` about 300 bytes are read. Any bytes are safe. Spans are ASCII except inside a PEM block,
+which begins and ends with dashes, so a cut never falls inside a character.
 
-A token is free-standing, has at least 2.8 bits of entropy a character, and is no placeholder: it holds none of example, xxxx,
-your, placehol(der), dummy, fake, sample, changeme, redacted or insert, in any case.
-The lengths and alphabets are those that the issuers write of their tokens, or that their tokens have.
+A token is free-standing, has at least 2.8 bits of entropy per character, and is not a placeholder: it contains none of example,
+xxxx, your, placehol(der), dummy, fake, sample, changeme, redacted or insert, in any case. Lengths and alphabets are those that
+the issuers document, or those of their tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import BASE64, DIGIT, LETTER, TOKEN, UPPER, VALUE, is_in
-from datapipe.kernels.redact.pii import Found
+from datapipe.kernels.redact.pii import FoundSpans
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 KINDS = (
@@ -49,7 +49,7 @@ _MIN_SPAN_BYTES = 8
 
 
 class _Form(NamedTuple):
-    """A kind of token: its prefix, and how long and of what bytes the rest is."""
+    """A kind of token: its prefix, and the length and alphabet of the rest."""
 
     prefix: str
     kind: int
@@ -82,11 +82,11 @@ _MAX_PEM_BYTES = 16_384
 _TOKEN_MILLIBITS = 2_800
 _NO_KIND = -1
 _MILLIBITS = np.array([0] + [round(1000 * count * math.log2(count)) for count in range(1, 257)], np.int64)
-"""1000 n log2 n, whole numbers so that entropies compare alike on every machine."""
+"""1000 n log2 n, rounded: entropies of whole numbers compare alike on every machine."""
 
 
 def _suffixes(words: str) -> tuple[np.ndarray, np.ndarray]:
-    """The last eight letters of each word as a number, and which bits of a number they fill."""
+    """The last eight letters of each word as a number, and a mask of the bits they fill."""
     kept = [word[-8:] for word in words.split()]
     numbers = np.array([int.from_bytes(word.encode(), "big") for word in kept], np.uint64)
     return numbers, np.array([(1 << 8 * len(word)) - 1 for word in kept], np.uint64)
@@ -106,30 +106,30 @@ _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK",
 _OAUTH_PREFIX, _JWT_PREFIX = np.frombuffer(b"ya29", np.uint8), np.frombuffer(b"eyJ", np.uint8)
 
 
-def find(offsets: np.ndarray, data: np.ndarray, wanted: int, min_entropy: float) -> Found:
-    """The secrets in documents as `columns.text_buffers` gives them.
+def find(offsets: np.ndarray, data: np.ndarray, wanted: int, min_entropy: float) -> FoundSpans:
+    """The secrets in documents from `columns.text_buffers`.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        wanted: which kinds, a bit by number in KINDS.
-        min_entropy: of the value of an assignment, in bits a character.
+        wanted: the kinds to find, one bit per number in KINDS.
+        min_entropy: of the value of an assignment, in bits per character.
     """
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
     starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
     counts = np.zeros(128, np.int64)
     num_spans = find_secrets(offsets, data, wanted, round(1000 * min_entropy), counts, starts, stops, kinds)
-    return Found(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
+    return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
 
 
 @inline
-def _holds(data, start, end, some):
-    """Whether `some` bytes are at `start`, before `end`."""
-    if start < 0 or start + len(some) > end:
+def _starts_with(data, start, end, expected):
+    """Whether the bytes `expected` are at `start`, before `end`."""
+    if start < 0 or start + len(expected) > end:
         return False
     equal = True
-    for j in range(len(some)):
-        equal &= data[start + j] == some[j]
+    for j in range(len(expected)):
+        equal &= data[start + j] == expected[j]
     return equal
 
 
@@ -142,7 +142,7 @@ def _run_stop(data, start, end, members):
 
 @inline
 def _is_random(data, start, stop, millibits, counts):
-    """Whether at most 256 ASCII bytes have this entropy, and none of the words of a placeholder in them."""
+    """Whether at most 256 ASCII bytes have this entropy and contain no word of a placeholder."""
     counts[:] = 0
     number = np.uint64(0)
     for j in range(start, stop):
@@ -159,7 +159,7 @@ def _is_random(data, start, stop, millibits, counts):
 
 @inline
 def _sorts(data, start, stop):
-    """Which sorts of characters are in a span: 1 for digits, 2 for capitals, 4 for small letters, added up."""
+    """The sum of the kinds of characters in a span: 1 for digits, 2 for capitals, 4 for small letters."""
     sorts = 0
     for j in range(start, stop):
         if is_in(data[j], DIGIT):
@@ -171,34 +171,38 @@ def _sorts(data, start, stop):
 
 @inline
 def _pem_stop(data, start, end):
-    """Where the private key stops whose `-----BEGIN` is at `start`; `start` where there is none."""
+    """The stop of the private key whose `-----BEGIN` is at `start`; `start` where there is none."""
     j = start + 10
     if j == end or data[j] != _SPACE:
         return start
     label = j
     while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
         j += 1
-    last = j - len(_BLOCK) if _holds(data, j - len(_BLOCK), j, _BLOCK) else j
-    if last - len(_KEY) <= label or not _holds(data, last - len(_KEY), last, _KEY) or not _holds(data, j, end, _BEGIN[:5]):
+    last = j - len(_BLOCK) if _starts_with(data, j - len(_BLOCK), j, _BLOCK) else j
+    if (
+        last - len(_KEY) <= label
+        or not _starts_with(data, last - len(_KEY), last, _KEY)
+        or not _starts_with(data, j, end, _BEGIN[:5])
+    ):
         return start
     j += 5
     num_letters, limit = 0, min(end, j + _MAX_PEM_BYTES)
-    while j < limit and not (data[j] == _DASH and _holds(data, j, end, _BEGIN[:5])):
+    while j < limit and not (data[j] == _DASH and _starts_with(data, j, end, _BEGIN[:5])):
         num_letters += is_in(data[j], BASE64)
         j += 1
-    if num_letters < 64 or not _holds(data, j, end, _END):
+    if num_letters < 64 or not _starts_with(data, j, end, _END):
         return start
     j += len(_END)
     label = j
     while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
         j += 1
-    return j + 5 if _holds(data, j, end, _BEGIN[:5]) else start
+    return j + 5 if _starts_with(data, j, end, _BEGIN[:5]) else start
 
 
 @inline
 def _jwt_stop(data, start, run, end):
-    """Where a JWT stops whose first part is [start, run); `start` where there is none."""
-    if run - start < 10 or run + 4 > end or data[run] != _DOT or not _holds(data, run + 1, end, _JWT_PREFIX):
+    """The stop of a JWT whose first part is [start, run); `start` where there is none."""
+    if run - start < 10 or run + 4 > end or data[run] != _DOT or not _starts_with(data, run + 1, end, _JWT_PREFIX):
         return start
     second = _run_stop(data, run + 1, end, TOKEN)
     if second - run < 11 or second == end or data[second] != _DOT:
@@ -211,11 +215,17 @@ def _jwt_stop(data, start, run, end):
 def _token(data, begin, start, run, end, counts):
     """Stop and kind of the token that begins with the run [start, run); stop equals start where there is none."""
     first = data[start]
-    if first == _DASH and _holds(data, start, run, _BEGIN):
+    if first == _DASH and _starts_with(data, start, run, _BEGIN):
         return (_pem_stop(data, start, end) if run == start + 10 else start), _PRIVATE_KEY
-    if first == ord("e") and _holds(data, start, run, _JWT_PREFIX) and (start == begin or data[start - 1] != _DOT):
+    if first == ord("e") and _starts_with(data, start, run, _JWT_PREFIX) and (start == begin or data[start - 1] != _DOT):
         return _jwt_stop(data, start, run, end), _JWT
-    if first == ord("y") and run == start + 4 and run < end and data[run] == _DOT and _holds(data, start, run, _OAUTH_PREFIX):
+    if (
+        first == ord("y")
+        and run == start + 4
+        and run < end
+        and data[run] == _DOT
+        and _starts_with(data, start, run, _OAUTH_PREFIX)
+    ):
         stop = _run_stop(data, run + 1, end, TOKEN)
         is_token = 20 <= stop - run - 1 <= 255 and _is_random(data, run + 1, stop, _TOKEN_MILLIBITS, counts)
         return (stop if is_token else start), _OAUTH
@@ -224,7 +234,7 @@ def _token(data, begin, start, run, end, counts):
         rest = start + length
         if first != _PREFIXES[number, 0] or not least <= run - rest <= most:
             continue
-        if not _holds(data, start, run, _PREFIXES[number, :length]):
+        if not _starts_with(data, start, run, _PREFIXES[number, :length]):
             continue
         if _run_stop(data, rest, run, members) < run or (kind == _OPENAI and _sorts(data, rest, run) < 7):
             return start, kind
@@ -234,7 +244,7 @@ def _token(data, begin, start, run, end, counts):
 
 @inline
 def _names_secret(data, begin, sign):
-    """Whether the name before `=` or `:` ends like password, secret, token or api_key, its `_` and `-` aside."""
+    """Whether the name before `=` or `:` ends like password, secret, token or api_key, ignoring `_` and `-`."""
     j, low = sign, max(begin, sign - 40)
     while j > low and (data[j - 1] == _SPACE or data[j - 1] == _TAB):
         j -= 1
@@ -254,7 +264,7 @@ def _names_secret(data, begin, sign):
 
 @inline
 def _value_start(data, sign, end):
-    """Where the value behind `=`, `:`, `:=` or `=>` begins; `sign` where there is none."""
+    """The start of the value after `=`, `:`, `:=` or `=>`; `sign` where there is none."""
     j = sign + 1
     if j < end and ((data[sign] == _COLON and data[j] == _EQUALS) or (data[sign] == _EQUALS and data[j] == _GREATER)):
         j += 1
@@ -278,7 +288,7 @@ def _is_computed(data, start, stop):
 
 @inline
 def _assigned(data, begin, sign, end, millibits, counts):
-    """Start, stop and kind of the secret that is assigned at `sign`; start equals stop where there is none."""
+    """Start, stop and kind of the secret assigned at `sign`; start equals stop where there is none."""
     if not _names_secret(data, begin, sign):
         return sign, sign, _NO_KIND
     start = _value_start(data, sign, end)
@@ -292,12 +302,14 @@ def _assigned(data, begin, sign, end, millibits, counts):
         return (start, key, _AWS) if _is_random(data, start, key, _TOKEN_MILLIBITS, counts) else (sign, sign, _NO_KIND)
     run = _run_stop(data, start, end if end - start < 256 else start + 256, TOKEN)
     stop, kind = _token(data, begin, start, run, end, counts) if run > start else (start, _NO_KIND)
-    if not is_quoted or stop > start:  # a token is found when its own run is
+    if not is_quoted or stop > start:  # the scan finds a token at its own run
         return sign, sign, kind
     stop = _run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
     if stop == end or data[stop] != quote or not 8 <= stop - start <= _MAX_VALUE_BYTES:
         return sign, sign, _NO_KIND
-    if _sorts(data, start, stop) not in (3, 5, 7) or _is_computed(data, start, stop):  # without digits or letters, or code
+    if _sorts(data, start, stop) not in (3, 5, 7) or _is_computed(
+        data, start, stop
+    ):  # without digits, without letters, or code
         return sign, sign, _NO_KIND
     return (start, stop, ASSIGNMENT) if _is_random(data, start, stop, millibits, counts) else (sign, sign, _NO_KIND)
 
@@ -313,17 +325,17 @@ def find_secrets(
     stops: Int64sOut,
     kinds: UInt8sOut,
 ) -> int:
-    """Every secret of the wanted kinds, in the order of the text; spans do not overlap.
+    """Finds every secret of the wanted kinds, in text order; spans do not overlap.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        wanted: which kinds, a bit by number in KINDS.
-        millibits: least entropy of the value of an assignment, in thousandths of a bit a character.
-        counts: (128,) int64, to work with.
+        wanted: the kinds to find, one bit per number in KINDS.
+        millibits: least entropy of the value of an assignment, in thousandths of a bit per character.
+        counts: (128,) int64, scratch.
         starts: at least (num_bytes // 8 + 1,) int64.
-        stops: as starts.
-        kinds: as starts, uint8, numbers in KINDS.
+        stops: like starts.
+        kinds: like starts, uint8, numbers in KINDS.
 
     Returns:
         The number of spans.
@@ -344,7 +356,7 @@ def find_secrets(
                 j += 1
             else:
                 j += 1
-            if start < stop and wanted >> kind & 1:  # what is not wanted hides nothing inside it
+            if start < stop and wanted >> kind & 1:  # an unwanted span does not hide spans inside it
                 starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
                 num_spans += 1
                 j = stop

@@ -1,16 +1,16 @@
-"""What stands for a span that is taken out: a keyed hash of its bytes, written as something that nobody has.
+"""Writes stand-ins for spans: a keyed hash of the span's bytes, in the form of an address or number that belongs to nobody.
 
     span, kind, seed  ->  a row of at most 32 bytes
 
-One address has one stand-in in every document, whatever worker meets it. None is found again by the scan that found the span:
+An address has the same stand-in in every document and on every worker. The scan that finds a span does not find its stand-in:
 
-    e-mail        user-12ab34cd@example.com     RFC 2606            known by its shape
+    e-mail        user-12ab34cd@example.com     RFC 2606            known by its form
     IPv4, IPv6    192.0.2.17, 2001:db8::1a:2b   RFC 5737, 3849      not public
-    phone         +1-555-555-0142               the numbers of fiction in an area that does not exist
+    phone         +1-555-555-0142               numbers for fiction, in an area that does not exist
     card          9999 and 12 digits            valid by Luhn, of no issuer: 9 is for countries (ISO/IEC 7812), 999 is none
-    IBAN          ZZ and 20 digits              valid by 97, of no country: ISO 3166 leaves ZZ to the user
-    SSN           987-65-4320 to 4329           set aside for advertising
-    URL           user-12ab34cd:password@       known by its shape
+    IBAN          ZZ and 20 digits              valid by 97, of no country: ISO 3166 reserves ZZ for users
+    SSN           987-65-4320 to 4329           reserved for advertising
+    URL           user-12ab34cd:password@       known by its form
     secret        EXAMPLE-0123456789abcdef      a placeholder by its first word
 """
 
@@ -40,74 +40,74 @@ _4, _10, _15, _31, _254 = (np.uint64(number) for number in (4, 10, 15, 31, 254))
 
 
 @inline
-def _put(row, at, some):
-    """Writes `some` bytes at `at`, and says where they stop."""
-    for j in range(len(some)):
-        row[at + j] = some[j]
-    return at + len(some)
+def _put(row, start, text):
+    """Writes `text` at `start`, and returns its stop."""
+    for j in range(len(text)):
+        row[start + j] = text[j]
+    return start + len(text)
 
 
 @inline
-def _put_hex(row, at, number, num_digits):
-    """Writes the lowest hexadecimal digits of a number, the lowest first, and says where they stop."""
+def _put_hex(row, start, number, num_digits):
+    """Writes the lowest hexadecimal digits of a number, the lowest first, and returns their stop."""
     for j in range(num_digits):
-        row[at + j] = _HEX[np.int64(number & _15)]
+        row[start + j] = _HEX[np.int64(number & _15)]
         number >>= _4
-    return at + num_digits
+    return start + num_digits
 
 
 @inline
-def _put_digits(row, at, number, num_digits):
-    """Writes the lowest decimal digits of a number, the lowest first, and says where they stop."""
+def _put_digits(row, start, number, num_digits):
+    """Writes the lowest decimal digits of a number, the lowest first, and returns their stop."""
     for j in range(num_digits):
-        row[at + j] = _ZERO + np.uint8(number % _10)
+        row[start + j] = _ZERO + np.uint8(number % _10)
         number //= _10
-    return at + num_digits
+    return start + num_digits
 
 
 @inline
 def _put_ipv4(row, hashed):
-    at, number = _put(row, 0, _IPV4), np.int64(hashed % _254) + 1
+    stop, number = _put(row, 0, _IPV4), np.int64(hashed % _254) + 1
     divisor = 100 if number > 99 else (10 if number > 9 else 1)
     while divisor > 0:
-        row[at] = _ZERO + np.uint8(number // divisor % 10)
-        at, divisor = at + 1, divisor // 10
-    return at
+        row[stop] = _ZERO + np.uint8(number // divisor % 10)
+        stop, divisor = stop + 1, divisor // 10
+    return stop
 
 
 @inline
 def _put_card(row, hashed):
-    """Sixteen digits, the last of them Luhn's."""
-    at, total = _put_digits(row, _put(row, 0, _CARD), hashed, 11), 0
+    """Writes sixteen digits, the last of them Luhn's check digit."""
+    stop, total = _put_digits(row, _put(row, 0, _CARD), hashed, 11), 0
     for j in range(15):
         digit = np.int64(row[j] - _ZERO)
         total += digit if j % 2 == 1 else digit * 2 - (9 if digit > 4 else 0)
-    row[at] = _ZERO + np.uint8((10 - total % 10) % 10)
-    return at + 1
+    row[stop] = _ZERO + np.uint8((10 - total % 10) % 10)
+    return stop + 1
 
 
 @inline
 def _put_iban(row, hashed):
-    """ZZ, two check digits, eighteen digits."""
-    at, rest = _put_digits(row, 4, hashed, 18), np.int64(0)
+    """Writes ZZ, two check digits and eighteen digits."""
+    stop, rest = _put_digits(row, 4, hashed, 18), np.int64(0)
     for j in range(4, 22):
         rest = (rest * 10 + np.int64(row[j] - _ZERO)) % 97
     check = 98 - (rest * 1_000_000 + _ZZ00) % 97
     row[_put(row, 0, _IBAN)] = _ZERO + np.uint8(check // 10)
     row[3] = _ZERO + np.uint8(check % 10)
-    return at
+    return stop
 
 
 @inline
 def _put_stand_in(row, kind, hashed):
-    """Writes what stands for a span of this kind and hash, and says where it stops."""
+    """Writes the stand-in of a span of this kind and hash, and returns its stop."""
     if kind == EMAIL:
         return _put(row, _put_hex(row, _put(row, 0, _USER), hashed, 8), _HOST)
     if kind == IPV4:
         return _put_ipv4(row, hashed)
     if kind == IPV6:
-        at = _put(row, _put_hex(row, _put(row, 0, _IPV6), hashed, 4), _COLON)
-        return _put_hex(row, at, hashed >> _31, 4)
+        stop = _put(row, _put_hex(row, _put(row, 0, _IPV6), hashed, 4), _COLON)
+        return _put_hex(row, stop, hashed >> _31, 4)
     if kind == CREDENTIALS:
         return _put(row, _put_hex(row, _put(row, 0, _USER), hashed, 8), _PASSWORD)
     if kind == CARD:
@@ -125,7 +125,7 @@ def _put_stand_in(row, kind, hashed):
 def write_stand_ins(
     data: UInt8s, starts: Int64s, stops: Int64s, kinds: UInt8s, seed: np.uint64, rows: UInt8MatrixOut, lengths: Int64sOut
 ) -> None:
-    """The stand-in of each span.
+    """Writes the stand-in of each span.
 
     Args:
         data: (num_bytes,) uint8.

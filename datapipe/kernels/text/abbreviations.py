@@ -1,8 +1,8 @@
 """Abbreviations and addresses: words whose full stops end no sentence.
 
-The list holds the abbreviations with a full stop that spaCy's English has as exceptions: facts of its
-`lang/en/tokenizer_exceptions.py`. What is left out are emoticons with dots, "ä." to "ü.", and IP addresses, which no limit of a
-few sentences will notice.
+The list holds the abbreviations with a full stop among spaCy's English exceptions: facts of its
+`lang/en/tokenizer_exceptions.py`. Emoticons with dots, "ä." to "ü." and IP addresses are left out: they do not change whether a
+document reaches a limit of a few sentences.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ ABBREVIATIONS = (
 )
 # fmt: on
 MOST_BYTES = 8
-"""The longest abbreviation, with its full stop."""
+"""Bytes of the longest abbreviation, including its full stop."""
 _BEFORE_NOON, _AFTER_NOON = (int.from_bytes(one, "big") for one in (b"a.m.", b"p.m."))
 _DOT, _PLUS, _AT, _COLON, _SLASH = (ord(sign) for sign in ".+@:/")
 _BREAKS = np.zeros(256, np.uint8)
-"""Bytes before which spaCy cuts a word in two when letters follow: the last bytes of – — …, and - , : < > = / ~ ."""
+"""Bytes at which spaCy splits a word where letters follow: the last bytes of – — …, and - , : < > = / ~ ."""
 _BREAKS[np.frombuffer(b"-,:<>=/~\x93\x94\xa6", np.uint8)] = 1
 
 
 @lru_cache(maxsize=1)
 def abbreviation_table() -> np.ndarray:
     """The abbreviations, each packed into a number, ascending: (num_abbreviations,) int64."""
-    table = np.sort(np.array([int.from_bytes(one.encode(), "big") for one in ABBREVIATIONS], np.int64))
+    table = np.sort(np.array([int.from_bytes(abbreviation.encode(), "big") for abbreviation in ABBREVIATIONS], np.int64))
     table.flags.writeable = False
     return table
 
 
 @inline
 def is_exception(data, first, last, abbreviations) -> Any:
-    """Whether [first, last) is an abbreviation with its full stop."""
+    """Whether [first, last) is an abbreviation including its full stop."""
     return last - first > 1 and data[last - 1] == _DOT and _is_abbreviation(data, first, last - 1, abbreviations)
 
 
 @inline
 def ends_in_abbreviation(data, first, dot, abbreviations) -> Any:
-    """Whether the last part of the word [first, dot), as hyphens and the like part it, is an abbreviation."""
+    """Whether the last part of the word [first, dot), split at hyphens and similar signs, is an abbreviation."""
     if dot - first >= 2 and is_digit(data[dot - 2]) and _is_unit(data[dot - 1]):
-        return True  # a unit is cut off its number, and is then a small letter with its full stop
+        return True  # the tokenizer separates number and unit; a unit and its full stop are a small letter and its full stop
     start = dot
     while start > first and dot - start < MOST_BYTES + 2:
         byte = data[start - 1]
@@ -69,7 +69,10 @@ def ends_in_abbreviation(data, first, dot, abbreviations) -> Any:
 
 @inline
 def _is_abbreviation(data, first, dot, abbreviations) -> Any:
-    """Whether [first, dot) and a full stop are an abbreviation: of the list, one small letter, or an hour with a.m. or p.m."""
+    """Whether [first, dot) followed by a full stop is an abbreviation.
+
+    An abbreviation is one of the list, a single small letter, or an hour with a.m. or p.m.
+    """
     if dot - first == 1 and 0x61 <= data[first] <= 0x7A:
         return True
     hour, start = np.int64(0), first
@@ -79,24 +82,24 @@ def _is_abbreviation(data, first, dot, abbreviations) -> Any:
     if dot - start >= MOST_BYTES or hour > 12:
         return False
     packed = np.int64(0)
-    for at in range(start, dot):
-        packed = (packed << 8) | np.int64(data[at])
+    for offset in range(start, dot):
+        packed = (packed << 8) | np.int64(data[offset])
     packed = (packed << 8) | _DOT
     if hour:
         return packed == _BEFORE_NOON or packed == _AFTER_NOON
-    place = np.searchsorted(abbreviations, packed)
-    return place < len(abbreviations) and abbreviations[place] == packed
+    index = np.searchsorted(abbreviations, packed)
+    return index < len(abbreviations) and abbreviations[index] == packed
 
 
 @inline
 def _is_unit(byte) -> Any:
-    """Whether a letter is a unit: g, m or t."""
+    """Whether a letter is a unit of measure: g, m or t."""
     return byte == 0x67 or byte == 0x6D or byte == 0x74
 
 
 @inline
 def is_address(data, first, last) -> Any:
-    """Whether a word is a host name ending in small letters, with or without a scheme, a user, a port and a path."""
+    """Whether a word is a host name that ends in small letters, with an optional scheme, user, port and path."""
     start = first
     while start < last and (_is_label(data[start]) or data[start] == _DOT or data[start] == _PLUS):
         start += 1
@@ -105,28 +108,28 @@ def is_address(data, first, last) -> Any:
         start += 3
     else:
         start = first
-    host = at = start
-    while at < last and data[at] != _SLASH and data[at] != 0x3F and data[at] != 0x23:  # / ? #
-        host = at + 1 if data[at] == _AT else host
-        at += 1
-    return _is_host(data, host, at)
+    host = offset = start
+    while offset < last and data[offset] != _SLASH and data[offset] != 0x3F and data[offset] != 0x23:  # / ? #
+        host = offset + 1 if data[offset] == _AT else host
+        offset += 1
+    return _is_host(data, host, offset)
 
 
 @inline
 def _is_host(data, first, last) -> Any:
-    """Whether [first, last) is two labels or more parted by dots, the last of small letters alone, and a port if any."""
-    digits, at = np.int64(0), last
-    while at > first and digits < 6 and is_digit(data[at - 1]):
-        at, digits = at - 1, digits + 1
-    if 2 <= digits <= 5 and at > first and data[at - 1] == _COLON:
-        last = at - 1
+    """Whether [first, last) is at least two labels separated by dots, the last of small letters, and an optional port."""
+    digits, offset = np.int64(0), last
+    while offset > first and digits < 6 and is_digit(data[offset - 1]):
+        offset, digits = offset - 1, digits + 1
+    if 2 <= digits <= 5 and offset > first and data[offset - 1] == _COLON:
+        last = offset - 1
     label, small, num_labels = first, True, 0
-    for at in range(first, last):
-        byte = data[at]
+    for offset in range(first, last):
+        byte = data[offset]
         if byte == _DOT:
-            if at == label or not _is_edge(data[label]) or not _is_edge(data[at - 1]):
+            if offset == label or not _is_edge(data[label]) or not _is_edge(data[offset - 1]):
                 return False
-            label, small, num_labels = at + 1, True, num_labels + 1
+            label, small, num_labels = offset + 1, True, num_labels + 1
         elif not _is_label(byte):
             return False
         else:
@@ -136,19 +139,19 @@ def _is_host(data, first, last) -> Any:
 
 @inline
 def _is_label(byte) -> Any:
-    """Whether a byte may stand in a host name: a letter, a digit, anything that is not ASCII, _ and -."""
+    """Whether a byte may occur in a host name: a letter, a digit, any byte that is not ASCII, _ and -."""
     return _is_edge(byte) or byte == 0x5F or byte == 0x2D
 
 
 @inline
 def _is_edge(byte) -> Any:
-    """Whether a byte may begin and end a label."""
+    """Whether a byte may begin or end a label."""
     return is_alnum(byte) or byte >= 0x80
 
 
 @inline
 def is_alnum(byte) -> Any:
-    """Whether a byte is an ASCII letter or digit; a piece that begins so begins with a word."""
+    """Whether a byte is an ASCII letter or digit. A chunk that begins with one begins with a word."""
     return is_digit(byte) or 0x61 <= byte | 0x20 <= 0x7A
 
 

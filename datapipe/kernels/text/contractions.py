@@ -1,9 +1,10 @@
-"""What spaCy's English tokenizer treats as wholes: contractions with where they are cut, abbreviations, times, emoticons.
+"""The special cases of spaCy's English tokenizer: contractions with their parts, and strings kept whole: abbreviations,
+emoticons.
 
     "couldn't"  ->  "could" "n't"        "Mr."  ->  "Mr."        "10am"  ->  "10" "am"
 
-The facts are those of spaCy 3.8, `lang/en`, written as rules. `table()` packs them for kernels: an open-addressed hash table by
-the hashes that `Words` has, each with the sizes of its pieces.
+The facts are those of spaCy 3.8, `lang/en`, written as rules. `table()` packs them for kernels: an open-addressing hash table
+keyed by the hashes of `Words`, with the sizes of the parts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ENDINGS = {  # which endings a word takes
     **{word: ["ll", "d", "ve", "re"] for word in ("these", "those")},
 }
 _KEPT_WHOLE = {"ill", "shed", "hell", "shell", "well", "were", "its", "whore"}
-"""Words of their own, though an ending less its apostrophe looks the same."""
+"""Words that look like a contraction without its apostrophe, and are not."""
 _VERBS = "ca could do does did had may might must need ought sha should wo would"
 _VERBS_ALONE = "ai are is was were have has dare"
 _MODALS = "could might must should would not"
@@ -59,61 +60,61 @@ _EMOTICONS = (
 )
 
 LONGEST_BYTES = 20
-_NUM_PIECES = 4
+_NUM_PARTS = 4
 SIEVE_BITS = 16
 
 
 def cuts() -> dict[str, tuple[str, ...]]:
-    """Every such string with its pieces; one piece where it is kept whole."""
-    found: dict[str, tuple[str, ...]] = dict(_cased(_contractions()))
+    """Every special case with its parts; a single part where the string is kept whole."""
+    splits: dict[str, tuple[str, ...]] = dict(_cased(_contractions()))
     for word, apostrophe in product(f"{_ABBREVIATIONS} {_EMOTICONS} {_APOSTROPHED}".split(), ("'", "’")):
-        found[word.replace("'", apostrophe)] = (word.replace("'", apostrophe),)
+        splits[word.replace("'", apostrophe)] = (word.replace("'", apostrophe),)
     for word, end in product(_CLIPPED.split(), ("", "'", "’")):
-        found[word + end] = (word + end,)
+        splits[word + end] = (word + end,)
     for letter in "abcdefghijklmnopqrstuvwxyzäöü":
-        found[f"{letter}."] = (f"{letter}.",)
+        splits[f"{letter}."] = (f"{letter}.",)
     for hour, half in product(range(1, 13), ("am", "pm", "a.m.", "p.m.")):
-        found[f"{hour}{half}"] = (str(hour), half)
-    return found
+        splits[f"{hour}{half}"] = (str(hour), half)
+    return splits
 
 
 def _contractions() -> dict[str, tuple[str, ...]]:
-    """Lower-case contractions with a straight apostrophe, with a curly one and with none."""
-    found = dict(_SPLIT)
+    """Contractions in lower case, with a straight apostrophe and without one."""
+    splits = dict(_SPLIT)
     for word, endings in _ENDINGS.items():
         for ending in endings:
-            found[f"{word}'{ending}"] = (word, f"'{ending}")
-            found[f"{word}{ending}"] = (word, ending)
+            splits[f"{word}'{ending}"] = (word, f"'{ending}")
+            splits[f"{word}{ending}"] = (word, ending)
         for ending in ("ll", "d"):
-            found[f"{word}'{ending}'ve"] = (word, f"'{ending}", "'ve")
-            found[f"{word}{ending}ve"] = (word, ending, "ve")
+            splits[f"{word}'{ending}'ve"] = (word, f"'{ending}", "'ve")
+            splits[f"{word}{ending}ve"] = (word, ending, "ve")
     for verb in f"{_VERBS} {_VERBS_ALONE}".split():
-        found[f"{verb}n't"], found[f"{verb}nt"] = (verb, "n't"), (verb, "nt")
+        splits[f"{verb}n't"], splits[f"{verb}nt"] = (verb, "n't"), (verb, "nt")
     for verb in _VERBS.split():
-        found[f"{verb}n't've"], found[f"{verb}ntve"] = (verb, "n't", "'ve"), (verb, "nt", "ve")
+        splits[f"{verb}n't've"], splits[f"{verb}ntve"] = (verb, "n't", "'ve"), (verb, "nt", "ve")
     for modal in _MODALS.split():
-        found[f"{modal}'ve"], found[f"{modal}ve"] = (modal, "'ve"), (modal, "ve")
-    return {word: pieces for word, pieces in found.items() if word not in _KEPT_WHOLE}
+        splits[f"{modal}'ve"], splits[f"{modal}ve"] = (modal, "'ve"), (modal, "ve")
+    return {word: parts for word, parts in splits.items() if word not in _KEPT_WHOLE}
 
 
 def _cased(contractions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """In lower case and capitalised, with both apostrophes."""
-    found: dict[str, tuple[str, ...]] = {}
-    for pieces in contractions.values():
-        for apostrophe, first in product(("'", "’"), (pieces[0], pieces[0].capitalize())):
-            cut = (first, *(piece for piece in pieces[1:]))
-            cut = tuple(piece.replace("'", apostrophe) for piece in cut)
-            found["".join(cut)] = cut
-    return found
+    """The contractions in lower case and capitalised, with both apostrophes."""
+    splits: dict[str, tuple[str, ...]] = {}
+    for parts in contractions.values():
+        for apostrophe, first in product(("'", "’"), (parts[0], parts[0].capitalize())):
+            cut = (first, *(part for part in parts[1:]))
+            cut = tuple(part.replace("'", apostrophe) for part in cut)
+            splits["".join(cut)] = cut
+    return splits
 
 
 class Wholes(NamedTuple):
-    """The cuts as a hash table, an input of kernels.
+    """The special cases as a hash table, an input of kernels.
 
     Attributes:
         keys: (num_slots,) uint64, 0 where free.
-        sizes: (num_slots, 4) uint8, bytes of the pieces, 0 past the last.
-        sieve: (2^13,) uint8, 2^16 bits by the first bits of a hash, which turn 49 of 50 other words away.
+        sizes: (num_slots, 4) uint8, bytes of the parts, 0 past the last.
+        sieve: (2^13,) uint8, 2^16 bits by the first bits of a hash, which reject 49 of 50 other words.
     """
 
     keys: UInt64s
@@ -126,9 +127,9 @@ def table() -> Wholes:
     """The hash table of `cuts`."""
     entries = cuts()
     keys, slots = table_of([hash_of(word.encode()) for word in entries])
-    sizes = np.zeros((len(keys), _NUM_PIECES), np.uint8)
-    for slot, pieces in zip(slots, entries.values(), strict=True):
-        sizes[slot, : len(pieces)] = [len(piece.encode()) for piece in pieces]
+    sizes = np.zeros((len(keys), _NUM_PARTS), np.uint8)
+    for slot, parts in zip(slots, entries.values(), strict=True):
+        sizes[slot, : len(parts)] = [len(part.encode()) for part in parts]
     sieve = np.zeros(1 << (SIEVE_BITS - 3), np.uint8)
     bits = (keys[keys != 0] >> np.uint64(64 - SIEVE_BITS)).astype(np.int64)
     np.bitwise_or.at(sieve, bits >> 3, (1 << (bits & 7)).astype(np.uint8))

@@ -1,11 +1,11 @@
-"""What kinds of character the rules about lines and sentences ask for, beside the classes of `unicode_classes`.
+"""Kinds of characters that the rules about lines and sentences need, beside the classes of `unicode_classes`.
 
     code point  ->  mark_table()[code point]: a set of bits
-    bytes       ->  where a text begins and ends, white space aside
+    bytes       ->  stripped: where a text begins and ends without white space
 
 FRONT, BACK, QUOTE and BEFORE_DOT are the sets by which spaCy's English tokenizer cuts marks off a word (its
-`lang/punctuation.py` and `char_classes.py`), END is what its sentencizer takes for the end of a sentence. Its list of icons is
-taken to be all symbols of category So, and letters without case count as both small and capital, as there.
+`lang/punctuation.py` and `char_classes.py`). END is the set of sentence ends of its sentencizer. Two approximations: its list
+of icons is all symbols of category So, and letters without case are both small and capital, as in spaCy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 from datapipe.kernels import inline
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 
-WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM = (1 << place for place in range(12))
-"""White space; punctuation; ends a sentence; cut off the front of a word; off its back; a quote; a small letter or one without
-case; a capital or one without case; may stand before a full stop; `str.isupper`; `str.isdigit`; a letter or a number."""
+WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(12))
+"""White space; punctuation; sentence end; cut off the front of a word; cut off the back; quote; small letter or letter without
+case; capital or letter without case; may precede a full stop that is cut off; `str.isupper`; `str.isdigit`; letter or number.
+"""
 
 END_CHARS = (
     "!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。"
@@ -74,25 +75,25 @@ _SETS = (
 
 
 @inline
-def mark_at(data, at, stop, marks) -> tuple[Any, Any]:
-    """The marks of the character at `at`, and its bytes."""
-    byte = data[at]
+def mark_at(data, offset, stop, marks) -> tuple[Any, Any]:
+    """The marks of the character at `offset`, and its size in bytes."""
+    byte = data[offset]
     if byte < 0x80:
         return np.int64(marks[byte]), np.int64(1)
-    code, size = decode(data, at, stop)
+    code, size = decode(data, offset, stop)
     return np.int64(marks[code]), np.int64(size)
 
 
 @inline
-def mark_before(data, at, start, marks) -> tuple[Any, Any]:
-    """The marks of the character that ends at `at`, above `start`, and its bytes."""
-    code, size = decode_before(data, at, start)
+def mark_before(data, offset, start, marks) -> tuple[Any, Any]:
+    """The marks of the character that ends at `offset`, after `start`, and its size in bytes."""
+    code, size = decode_before(data, offset, start)
     return np.int64(marks[code]), np.int64(size)
 
 
 @inline
 def stripped(data, start, stop, marks) -> tuple[Any, Any]:
-    """Where [start, stop) begins and ends without the white space around it."""
+    """Start and stop of [start, stop) without the white space around it."""
     while start < stop:
         mark, size = mark_at(data, start, stop, marks)
         if mark & WHITE == 0:

@@ -1,17 +1,17 @@
-"""How many sentences a line has, as spaCy's English tokenizer with its rule-based sentencizer counts them.
+"""Counts the sentences of a line, like spaCy's English tokenizer with its rule-based sentencizer.
 
-    line  ->  pieces between white space  ->  tokens END, OTHER or punctuation  ->  one sentence more at each OTHER after an END
+    line  ->  chunks between white space  ->  tokens END, OTHER or punctuation  ->  a new sentence at each OTHER after an END
 
-An END is a token of its own that is one of . ! ? and their kin in other scripts. Most pieces hold no such mark and are passed
-over. In one that does, marks are cut off its front and back in turn, as spaCy does by prefixes and suffixes:
+An END is a token that is one of . ! ? or a similar sign of another script. Most chunks hold no such sign and are skipped. In a
+chunk that does, marks are cut off its front and back in turn, like spaCy's prefixes and suffixes:
 
-- A full stop at the back is cut off after a small letter, a digit, a mark, or two capitals, so "it." ends a sentence and
-  "J." and "U.S." do not. Nor do abbreviations of `abbreviations.py`, nor a single small letter ("a.").
-- Two or more dots are punctuation and end nothing, nor does "…".
+- A full stop at the back is cut off after a small letter, a digit, a mark, or two capitals: "it." ends a sentence, "J." and
+  "U.S." do not. Neither do the abbreviations of `abbreviations.py` or a single small letter ("a.").
+- Two or more dots are punctuation and end no sentence; neither does "…".
 - Inside a word a full stop is cut out between a small letter and a capital ("end.Begin"), unless the word is an address
   ("www.Example.com").
 
-A line costs its length: every byte is looked at a bounded number of times.
+The cost is linear in the bytes of a line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OTHER = -1
 _DOT, _PLUS, _SPACE = (ord(sign) for sign in ".+ ")
 _ELLIPSIS = np.frombuffer("…".encode(), np.uint8)
 _IS_SIGN = np.ones(256, np.uint8)
-"""Bytes that may belong to a mark that ends a sentence: . ! ? and all that are not ASCII."""
+"""Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
 _IS_SIGN[:128] = 0
 _IS_SIGN[np.frombuffer(b".!?", np.uint8)] = 1
 _IS_WHITE = np.zeros(256, np.uint8)
@@ -58,7 +58,7 @@ _IS_WHITE[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = 1
 
 
 def count_sentences(starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """The sentences of every line that is `wanted` (num_lines,) bool, 0 for others: (num_lines,) int64."""
+    """Sentences of every line that is `wanted` (num_lines,) bool, 0 for other lines: (num_lines,) int64."""
     out = np.zeros(len(starts), np.int64)
     split_sentences(starts, lengths, wanted.view(np.uint8), data, mark_table(), abbreviation_table(), out)
     return out
@@ -76,91 +76,98 @@ def split_sentences(
 
 @inline
 def sentences_between(data, start, stop, marks, abbreviations) -> Any:
-    """How many sentences [start, stop) has that are not blank."""
-    count, ended, blank, at = np.int64(0), False, True, start
-    while at < stop:
+    """Number of sentences in [start, stop) that are not blank."""
+    count, ended, blank, offset = np.int64(0), False, True, start
+    while offset < stop:
         if ended or blank:
-            at, token = _after_white(data, at, stop, marks)
-            if at == stop:
+            offset, token = _after_white(data, offset, stop, marks)
+            if offset == stop:
                 break
-            if blank or token or is_alnum(data[at]):  # white space other than one space is a token, and begins a sentence
+            if blank or token or is_alnum(data[offset]):  # white space other than one space is a token, and begins a sentence
                 count, ended, blank = count + 1, False, False
                 continue
-            piece = at
+            chunk = offset
         else:
-            piece, at = _next_end(data, at, stop, marks)
-            if at == stop:
+            chunk, offset = _next_end(data, offset, stop, marks)
+            if offset == stop:
                 break
-            if _is_plain_end(data, piece, at, stop):
-                ended = not ends_in_abbreviation(data, piece, at, abbreviations)
-                at += 1
+            if _is_plain_end(data, chunk, offset, stop):
+                ended = not ends_in_abbreviation(data, chunk, offset, abbreviations)
+                offset += 1
                 continue
-            at = piece
-        while at < stop:
-            mark, size = mark_at(data, at, stop, marks)
+            offset = chunk
+        while offset < stop:
+            mark, size = mark_at(data, offset, stop, marks)
             if mark & WHITE:
                 break
-            at += size
-        ended, more = _of_piece(data, piece, at, marks, abbreviations, ended)
+            offset += size
+        ended, more = _step_chunk(data, chunk, offset, marks, abbreviations, ended)
         count += more
     return count
 
 
 @inline
-def _next_end(data, at, stop, marks) -> tuple[Any, Any]:
-    """The next character that may end a sentence, after the begin of its piece; `stop` where there is none."""
-    piece = at
-    while at < stop:
-        at = _next_sign(data, at, stop)
-        if at == stop:
+def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
+    """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` where there is
+    none.
+    """
+    chunk = offset
+    while offset < stop:
+        offset = _next_sign(data, offset, stop)
+        if offset == stop:
             break
-        mark, size = mark_at(data, at, stop, marks)
+        mark, size = mark_at(data, offset, stop, marks)
         if mark & END:
-            first = at
-            while first > piece and not _IS_WHITE[data[first - 1]]:
+            first = offset
+            while first > chunk and not _IS_WHITE[data[first - 1]]:
                 first -= 1
-            return first, at
-        at += size
-        piece = at if mark & WHITE else piece
-    return at, at
+            return first, offset
+        offset += size
+        chunk = offset if mark & WHITE else chunk
+    return offset, offset
 
 
 @inline
-def _next_sign(data, at, stop) -> Any:
-    """The next byte that may belong to a mark; a loop over a view, since NumPy's negative indices cost a third of its time."""
-    rest = data[at:stop]
-    for place in range(len(rest)):
-        if _IS_SIGN[rest[place]]:
-            return at + place
+def _next_sign(data, offset, stop) -> Any:
+    """Offset of the next byte of a possible sentence end. Loops over a view: NumPy's negative indices cost a third of the
+    time.
+    """
+    rest = data[offset:stop]
+    for index in range(len(rest)):
+        if _IS_SIGN[rest[index]]:
+            return offset + index
     return stop
 
 
 @inline
-def _is_plain_end(data, piece, at, stop) -> Any:
-    """Whether the mark at `at` is a full stop that ends a piece which is a word of ASCII letters, or has eight before it."""
-    if data[at] != _DOT or (at + 1 < stop and not _IS_WHITE[data[at + 1]]):
+def _is_plain_end(data, chunk, offset, stop) -> Any:
+    """Whether the mark at `offset` is a full stop that ends a chunk after ASCII letters, the last of them small.
+
+    The letters are the whole chunk, or at least the last eight bytes of it.
+    """
+    if data[offset] != _DOT or (offset + 1 < stop and not _IS_WHITE[data[offset + 1]]):
         return False
-    first = at
-    while first > piece and at - first < MOST_BYTES and 0x61 <= data[first - 1] | 0x20 <= 0x7A:
+    first = offset
+    while first > chunk and offset - first < MOST_BYTES and 0x61 <= data[first - 1] | 0x20 <= 0x7A:
         first -= 1
-    return at > first and data[at - 1] & 0x20 != 0 and (first == piece or at - first == MOST_BYTES)
+    return offset > first and data[offset - 1] & 0x20 != 0 and (first == chunk or offset - first == MOST_BYTES)
 
 
 @inline
-def _after_white(data, at, stop, marks) -> tuple[Any, Any]:
-    """Where the white space at `at` stops, and whether it is more, or other, than one space."""
-    start = at
-    while at < stop:
-        mark, size = mark_at(data, at, stop, marks)
+def _after_white(data, offset, stop, marks) -> tuple[Any, Any]:
+    """The stop of the white space at `offset`, and whether it is anything but a single space."""
+    start = offset
+    while offset < stop:
+        mark, size = mark_at(data, offset, stop, marks)
         if mark & WHITE == 0:
             break
-        at += size
-    return at, at > start and (at - start > 1 or data[start] != _SPACE)
+        offset += size
+    return offset, offset > start and (offset - start > 1 or data[start] != _SPACE)
 
 
 @inline
-def _step(kind, ended, more) -> tuple[Any, Any]:
-    """What a token does to (whether a sentence has ended, how many more have begun)."""
+def _step_token(kind, ended, more) -> tuple[Any, Any]:
+    """Updates (whether a sentence has ended, number of new sentences) for one token."""
     if kind == END:
         return True, more
     if kind == _OTHER and ended:
@@ -169,97 +176,99 @@ def _step(kind, ended, more) -> tuple[Any, Any]:
 
 
 @inline
-def _of_piece(data, start, stop, marks, abbreviations, ended) -> tuple[Any, Any]:
-    """The same for all tokens of a piece that holds an END mark."""
+def _step_chunk(data, start, stop, marks, abbreviations, ended) -> tuple[Any, Any]:
+    """`_step_token` for all tokens of a chunk that holds an END mark."""
     first, last = _core(data, start, stop, marks, abbreviations)
-    ended, more = _of_signs(data, start, first, marks, ended, np.int64(0))
+    ended, more = _step_marks(data, start, first, marks, ended, np.int64(0))
     if first < last and is_exception(data, first, last, abbreviations):
-        ended, more = _step(_OTHER, ended, more)
+        ended, more = _step_token(_OTHER, ended, more)
     elif first < last:
-        ended, more, word = _of_core(data, first, last, marks, abbreviations, ended, more)
+        ended, more, word = _step_core(data, first, last, marks, abbreviations, ended, more)
         if _num_dots(data, last, stop) == 1 and ends_in_abbreviation(data, word, last, abbreviations):
             last += 1  # that full stop belongs to the word before it
-    return _of_signs(data, last, stop, marks, ended, more)
+    return _step_marks(data, last, stop, marks, ended, more)
 
 
 @inline
-def _of_signs(data, at, stop, marks, ended, more) -> tuple[Any, Any]:
-    """The same for what was cut off a piece: single characters and runs of dots."""
-    while at < stop:
-        dots = _num_dots(data, at, stop)
+def _step_marks(data, offset, stop, marks, ended, more) -> tuple[Any, Any]:
+    """`_step_token` for the marks cut off a chunk: single characters and runs of dots."""
+    while offset < stop:
+        dots = _num_dots(data, offset, stop)
         if dots > 1:
-            at += dots
+            offset += dots
             continue
-        mark, size = mark_at(data, at, stop, marks)
+        mark, size = mark_at(data, offset, stop, marks)
         kind = END if mark & END else (_OTHER if mark & PUNCT == 0 else 0)
-        ended, more = _step(kind, ended, more)
-        at += size
+        ended, more = _step_token(kind, ended, more)
+        offset += size
     return ended, more
 
 
 @inline
-def _of_core(data, first, last, marks, abbreviations, ended, more) -> tuple[Any, Any, Any]:
-    """The same for what is left of a piece, cut at full stops and ellipses inside; and where its last word begins."""
-    at, word, before, checked = first, first, np.int64(0), False
-    while at < last:
-        mark, size = mark_at(data, at, last, marks)
-        cut = _inner_cut(data, at, last, marks, before) if at > first else 0
+def _step_core(data, first, last, marks, abbreviations, ended, more) -> tuple[Any, Any, Any]:
+    """`_step_token` for the core of a chunk, split at full stops and ellipses inside; also returns the start of its last
+    word.
+    """
+    offset, word, before, checked = first, first, np.int64(0), False
+    while offset < last:
+        mark, size = mark_at(data, offset, last, marks)
+        cut = _inner_cut(data, offset, last, marks, before) if offset > first else 0
         if cut and not checked:
             checked = True
             if is_address(data, first, last):
                 break
         if cut == 0:
             before = mark
-            at += size
+            offset += size
             continue
-        ended, more = _step(_token(data, word, at, marks), ended, more)
-        if data[at] == _DOT and cut == 1 and not ends_in_abbreviation(data, word, at, abbreviations):
+        ended, more = _step_token(_token(data, word, offset, marks), ended, more)
+        if data[offset] == _DOT and cut == 1 and not ends_in_abbreviation(data, word, offset, abbreviations):
             ended = True
-        at += cut
-        word, before = at, np.int64(0)
-    ended, more = _step(_token(data, word, last, marks), ended, more)
+        offset += cut
+        word, before = offset, np.int64(0)
+    ended, more = _step_token(_token(data, word, last, marks), ended, more)
     return ended, more, word
 
 
 @inline
-def _inner_cut(data, at, last, marks, before) -> Any:
-    """How many bytes at `at` are a token inside a word: an ellipsis, or a full stop between a small letter and a capital."""
-    if data[at] == _ELLIPSIS[0]:
-        return 3 if at + 3 <= last and data[at + 1] == _ELLIPSIS[1] and data[at + 2] == _ELLIPSIS[2] else 0
-    dots = _num_dots(data, at, last)
+def _inner_cut(data, offset, last, marks, before) -> Any:
+    """Bytes at `offset` that are a token inside a word: an ellipsis, or a full stop between a small letter and a capital."""
+    if data[offset] == _ELLIPSIS[0]:
+        return 3 if offset + 3 <= last and data[offset + 1] == _ELLIPSIS[1] and data[offset + 2] == _ELLIPSIS[2] else 0
+    dots = _num_dots(data, offset, last)
     if dots != 1:
         return dots
-    if at + 1 == last or before & (SMALL | QUOTE) == 0:
+    if offset + 1 == last or before & (SMALL | QUOTE) == 0:
         return 0
-    return 1 if mark_at(data, at + 1, last, marks)[0] & (LARGE | QUOTE) else 0
+    return 1 if mark_at(data, offset + 1, last, marks)[0] & (LARGE | QUOTE) else 0
 
 
 @inline
 def _token(data, start, stop, marks) -> Any:
-    """END, _OTHER, or 0 for punctuation and nothing at all."""
-    at = start
-    while at < stop:
-        mark, size = mark_at(data, at, stop, marks)
-        if at == start and mark & END and at + size == stop:
+    """The kind of the token [start, stop): END, _OTHER, or 0 for punctuation and for an empty token."""
+    offset = start
+    while offset < stop:
+        mark, size = mark_at(data, offset, stop, marks)
+        if offset == start and mark & END and offset + size == stop:
             return END
         if mark & PUNCT == 0:
             return _OTHER
-        at += size
+        offset += size
     return 0
 
 
 @inline
-def _num_dots(data, at, stop) -> Any:
-    """How many dots there are from `at` on."""
-    end = at
+def _num_dots(data, offset, stop) -> Any:
+    """Number of consecutive dots from `offset` on."""
+    end = offset
     while end < stop and data[end] == _DOT:
         end += 1
-    return end - at
+    return end - offset
 
 
 @inline
 def _core(data, first, last, marks, abbreviations) -> tuple[Any, Any]:
-    """What is left of a piece when marks are cut off its front and back, in turn, until it is an exception or has none."""
+    """The core of a chunk: marks are cut off its front and back in turn, until it is an exception or has no more marks."""
     while first < last and not is_exception(data, first, last, abbreviations):
         front = _front(data, first, last, marks)
         if front and is_exception(data, first + front, last, abbreviations):
@@ -275,7 +284,7 @@ def _core(data, first, last, marks, abbreviations) -> tuple[Any, Any]:
 
 @inline
 def _front(data, first, last, marks) -> Any:
-    """Bytes of what is cut off the front."""
+    """Bytes to cut off the front: a run of dots or one mark."""
     if data[first] == _DOT:
         dots = _num_dots(data, first, last)
         return dots if dots > 1 else 0
@@ -287,7 +296,7 @@ def _front(data, first, last, marks) -> Any:
 
 @inline
 def _back(data, first, last, marks) -> Any:
-    """Bytes of what is cut off the back: dots, 's, or one mark."""
+    """Bytes to cut off the back: dots, 's, or one mark."""
     if first >= last:
         return 0
     if data[last - 1] == _DOT:
@@ -303,21 +312,23 @@ def _back(data, first, last, marks) -> Any:
 
 @inline
 def _back_dots(data, first, last, marks) -> Any:
-    """Bytes of the dots that are cut off the back: two or more, or a full stop after what may stand before one."""
-    at = last - 1
-    while at > first and data[at - 1] == _DOT:
-        at -= 1
-    if at < last - 1:
-        return last - at
-    if at == first:
+    """Bytes of the dots to cut off the back: a run of dots, or one full stop after a character that may precede one."""
+    offset = last - 1
+    while offset > first and data[offset - 1] == _DOT:
+        offset -= 1
+    if offset < last - 1:
+        return last - offset
+    if offset == first:
         return 0
-    mark, size = mark_before(data, at, first, marks)
-    if mark & BEFORE_DOT or (at - first >= 3 and data[at - 3] == 0xC2 and data[at - 2] == 0xB0 and _is_degree(data[at - 1])):
+    mark, size = mark_before(data, offset, first, marks)
+    if mark & BEFORE_DOT or (
+        offset - first >= 3 and data[offset - 3] == 0xC2 and data[offset - 2] == 0xB0 and _is_degree(data[offset - 1])
+    ):
         return 1
-    return 1 if mark & LARGE and at - size > first and mark_before(data, at - size, first, marks)[0] & LARGE else 0
+    return 1 if mark & LARGE and offset - size > first and mark_before(data, offset - size, first, marks)[0] & LARGE else 0
 
 
 @inline
 def _is_degree(byte) -> Any:
-    """Whether a letter names degrees: C, F or K."""
+    """Whether a letter is a unit of temperature: C, F or K."""
     return byte | 0x20 == 0x63 or byte | 0x20 == 0x66 or byte | 0x20 == 0x6B

@@ -1,9 +1,9 @@
-"""What kind of character a code point is, and the one decoder of UTF-8 that kernels share.
+"""Classes of code points, and the UTF-8 decoder that all kernels share.
 
     bytes  --decode-->  code point, size  --class_table()[code point]-->  one bit of LETTER, MARK, ... , OTHER
 
-The classes are the major general categories of the Unicode database that Python carries, so they change with the Python
-version alone. White space is what `str.split` splits at, controls such as U+001C and U+0085 included.
+The classes are the major general categories of the Unicode database of Python, so they change with the version of Python alone.
+White space is what `str.split` splits at, including controls such as U+001C and U+0085.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 from datapipe.kernels import inline
 
 LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, OTHER = 1, 2, 4, 8, 16, 32, 64
-"""OTHER: controls, format characters, private use, and what the database does not know."""
+"""OTHER: controls, format characters, private use, and code points that the database does not know."""
 
 CONTENT = LETTER | MARK | NUMBER | OTHER
-"""A word is more than punctuation when one of its characters is none of punctuation and symbols."""
+"""A word with a character of these classes is more than punctuation and symbols."""
 
 REPLACEMENT = 0xFFFD
 
 _CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S": SYMBOL}
 _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
-"""All assigned characters outside private use; a test holds this against the database."""
+"""All assigned characters outside private use; a test compares it with the database."""
 
 _NEWLINE = 0x0A
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
-"""Jamo that join the one before them by rule: they are in no decomposition of the database."""
+"""Jamo that join the character before them by rule: no decomposition of the database has them."""
 
 
 @lru_cache(maxsize=1)
@@ -52,9 +52,9 @@ def class_table() -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
-    """Which code points a normal form keeps as they are beside any other: (0x110000,) uint8, 1 where so.
+    """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable.
 
-    A text of such characters alone is in normal form: none changes, none is reordered, none joins the one before it.
+    A text of stable characters alone is in normal form: none changes, none is reordered, none joins the character before it.
     Characters that the database does not know may be known to a newer normaliser, and are never stable.
     """
     table = np.zeros(sys.maxunicode + 1, np.uint8)
@@ -77,35 +77,36 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
 
 
 def _is_canonical_pair(decomposition: str) -> bool:
-    """Whether this is two code points and no compatibility tag: "0065 0301"."""
+    """Whether a decomposition has two code points and no compatibility tag: "0065 0301"."""
     return " " in decomposition and decomposition[0] != "<"
 
 
 @inline
 def is_continuation(byte) -> Any:
-    """Whether a byte is inside a character: neither its first nor ASCII."""
+    """Whether a byte is a continuation byte: inside a character, neither its first byte nor ASCII."""
     return byte & 0xC0 == 0x80
 
 
 @inline
-def decode(data, at, stop) -> tuple[Any, Any]:
-    """The character at `at` and its bytes; (REPLACEMENT, 1) for a byte that begins no well-formed one before `stop`.
+def decode(data, offset, stop) -> tuple[Any, Any]:
+    """The character at `offset` and its size; (REPLACEMENT, 1) where no well-formed character begins or it does not end by
+    `stop`.
 
     Args:
-        data: (num_bytes,) uint8, any bytes at all.
-        at, stop: int64, `at` below `stop`.
+        data: (num_bytes,) uint8, any bytes.
+        offset, stop: int64, `offset` below `stop`.
     """
-    code = np.int64(data[at])
+    code = np.int64(data[offset])
     if code < 0x80:
         return code, 1
     if code < 0xC2 or code > 0xF4:
         return REPLACEMENT, 1
     size = 2 if code < 0xE0 else (3 if code < 0xF0 else 4)
-    if at + size > stop:
+    if offset + size > stop:
         return REPLACEMENT, 1
     code &= 0x7F >> size
-    for place in range(at + 1, at + size):
-        byte = np.int64(data[place])
+    for index in range(offset + 1, offset + size):
+        byte = np.int64(data[index])
         if byte & 0xC0 != 0x80:
             return REPLACEMENT, 1
         code = (code << 6) | (byte & 0x3F)
@@ -118,10 +119,10 @@ def decode(data, at, stop) -> tuple[Any, Any]:
 
 @inline
 def decode_before(data, stop, start) -> tuple[Any, Any]:
-    """The character that ends at `stop` and its bytes; (REPLACEMENT, 1) for a byte that ends no well-formed one.
+    """The character that ends at `stop` and its size; (REPLACEMENT, 1) where no well-formed character ends.
 
     Args:
-        data: (num_bytes,) uint8, any bytes at all.
+        data: (num_bytes,) uint8, any bytes.
         stop, start: int64, `stop` above `start`, the first byte that may belong to the character.
     """
     first = stop - 1

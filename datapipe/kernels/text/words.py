@@ -1,16 +1,14 @@
-"""Words and lines of a batch, found once and shared by every stage that asks.
+"""Words and lines of a batch, found once and shared by every stage that needs them.
 
-    bytes  --upper bound-->  arrays of that size  --one pass-->  where each word is, its hash, its length, its classes
+    bytes  --upper bound-->  arrays of that size  --one pass-->  start, length, hash, characters and classes of each word
 
-A word is a maximal run of characters that are no white space, as `str.split` has it. A line ends at a newline and is taken
-without the white space around it (a carriage return too); blank lines are not listed, but part paragraphs.
+A word is a maximal run of characters other than white space, as `str.split` defines it. A line ends at a newline and excludes
+the white space around it, carriage returns too. Blank lines are not listed but separate paragraphs.
 
-Memory: 25 bytes a word and as many a line, in arrays allocated once from a cheap upper bound (never from the bytes alone),
-so a document of 100 MB and 17 million words costs 425 MB while its batch lives. Any bytes are safe: what is not well-formed
-UTF-8 counts as one character per byte.
+Memory: 25 bytes per word and per line. Arrays are allocated once, from a cheap upper bound on the number of words and not from
+the number of bytes: a document of 100 MB and 17 million words costs 425 MB while its batch lives.
 
-One core of a 2-core AMD EPYC finds words, and also lines, at 150 to 210 MB/s of news and web text in batches of 4 MB; a
-third of that is the first touch of the new arrays.
+Any bytes are safe: a byte that belongs to no well-formed UTF-8 sequence counts as one character.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _NEWLINE = 0x0A
 
 
 class Words(NamedTuple):
-    """The words of a batch, an input of kernels: those of document i are `doc_offsets[i]:doc_offsets[i + 1]` of the arrays.
+    """The words of a batch, an input of kernels. Document i has the words `doc_offsets[i]:doc_offsets[i + 1]`.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
@@ -57,7 +55,7 @@ class Lines(NamedTuple):
         lengths: (num_lines,) int32, bytes.
         hashes: (num_lines,) uint64 of the exact bytes.
         chars: (num_lines,) int32, code points.
-        opens: (num_lines,) uint8, 1 where the line is the first of a paragraph: of the document, or after a blank line.
+        opens: (num_lines,) uint8, 1 where the line opens a paragraph: the first line of a document, or one after a blank line.
     """
 
     doc_offsets: Int64s
@@ -69,11 +67,11 @@ class Lines(NamedTuple):
 
 
 class SpansOut(NamedTuple):
-    """Room for `Words` or `Lines`, an output of kernels: pages that are never written cost nothing.
+    """Room for `Words` or `Lines`, an output of kernels. Pages that are never written cost no memory.
 
     Attributes:
         doc_offsets: (num_docs + 1,) int64.
-        starts, lengths, hashes, chars: (limit,), as those of `Words`.
+        starts, lengths, hashes, chars: (limit,), like those of `Words`.
         flags: (limit,) uint8, `flags` of words, `opens` of lines.
     """
 
@@ -123,20 +121,20 @@ def room_for_spans(num_offsets: int, limit: int) -> SpansOut:
 
 
 def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:
-    """The first `num_spans` words or lines of what a kernel wrote."""
+    """The first `num_spans` words or lines that a kernel wrote to `out`."""
     return input_record(kind, (out.doc_offsets, *(column[:num_spans] for column in out[1:])))
 
 
 @kernel
 def most_words(offsets: Int64s, data: UInt8s) -> int:
-    """At least the number of words, and hardly more: a word begins a document or follows white space.
+    """An upper bound on the number of words, usually close: a word begins a document or follows white space.
 
-    ASCII white space is counted where a run of it ends; of longer characters the first two bytes that white space has
-    (U+0085, U+00A0, U+1680, U+2000 to U+205F, U+3000) count, whatever follows.
+    ASCII white space counts where a run of it ends. For longer characters the first two bytes of any white space (U+0085,
+    U+00A0, U+1680, U+2000 to U+205F, U+3000) count, whatever the third byte is.
     """
     count = np.int64(len(offsets) - 1)
-    for at in range(offsets[0], offsets[len(offsets) - 1] - 1):
-        byte, following = data[at], data[at + 1]
+    for offset in range(offsets[0], offsets[len(offsets) - 1] - 1):
+        byte, following = data[offset], data[offset + 1]
         space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
         ends = (following != 32) & ((following < 9) | (following > 13)) & ((following < 28) | (following > 31))
         wide = (byte == 0xC2) & ((following == 0x85) | (following == 0xA0))
@@ -148,16 +146,18 @@ def most_words(offsets: Int64s, data: UInt8s) -> int:
 
 @kernel
 def most_lines(offsets: Int64s, data: UInt8s) -> int:
-    """At least the number of lines that are not blank: the newlines, and a last line in every document."""
+    """An upper bound on the number of lines that are not blank: the newlines, and a last line for every document."""
     count = np.int64(len(offsets) - 1)
-    for at in range(offsets[0], offsets[len(offsets) - 1]):
-        count += np.int64(data[at] == _NEWLINE)
+    for offset in range(offsets[0], offsets[len(offsets) - 1]):
+        count += np.int64(data[offset] == _NEWLINE)
     return int(count)
 
 
 @kernel
 def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_words`, and returns the number of words.
+    """Fills `out`, which has room for `most_words` words, and returns the number of words.
+
+    One loop nest above 40 lines: cut into functions, it is slower.
 
     Args:
         offsets: (num_docs + 1,) int64.
@@ -168,64 +168,64 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
     word = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(offsets) - 1):
-        at, stop = offsets[doc], offsets[doc + 1]
-        start, hashed, union, continued = at, FNV_BASIS, np.int64(0), np.int64(0)
-        while at < stop:
-            byte, size = data[at], np.int64(1)
+        offset, stop = offsets[doc], offsets[doc + 1]
+        start, hashed, union, continued = offset, FNV_BASIS, np.int64(0), np.int64(0)
+        while offset < stop:
+            byte, size = data[offset], np.int64(1)
             kind = np.int64(classes[byte])
             if byte >= 0x80:
-                code, size = decode(data, at, stop)
+                code, size = decode(data, offset, stop)
                 kind = np.int64(classes[code])
                 if kind != SPACE:
-                    for place in range(at, at + size - 1):
-                        hashed = fnv_step(hashed, data[place])
-                    byte = data[at + size - 1]
+                    for index in range(offset, offset + size - 1):
+                        hashed = fnv_step(hashed, data[index])
+                    byte = data[offset + size - 1]
                     continued += size - 1
             if kind != SPACE:
                 hashed = fnv_step(hashed, byte)
                 union |= kind
-                at += size
-                if at < stop:
+                offset += size
+                if offset < stop:
                     continue
                 size = np.int64(0)
-            if at > start:
+            if offset > start:
                 starts[word] = start
-                lengths[word] = min(at - start, _MAX_INT32)
+                lengths[word] = min(offset - start, _MAX_INT32)
                 hashes[word] = mix64(hashed)
-                chars[word] = min(at - start - continued, _MAX_INT32)
+                chars[word] = min(offset - start - continued, _MAX_INT32)
                 flags[word] = union
                 word += 1
-            at += size
-            start, hashed, union, continued = at, FNV_BASIS, np.int64(0), np.int64(0)
+            offset += size
+            start, hashed, union, continued = offset, FNV_BASIS, np.int64(0), np.int64(0)
         doc_offsets[doc + 1] = word
     return int(word)
 
 
 @kernel
 def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_lines`, and returns the number of lines; as `split_words`."""
+    """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`."""
     doc_offsets, starts, lengths, hashes, chars, opens = out
     line = np.int64(0)
     doc_offsets[0] = 0
     for doc in range(len(offsets) - 1):
-        at, stop, opening = offsets[doc], offsets[doc + 1], np.int64(1)
-        while at < stop:
-            start, end, seen, length = at, at, np.int64(0), np.int64(0)
+        offset, stop, opening = offsets[doc], offsets[doc + 1], np.int64(1)
+        while offset < stop:
+            start, end, seen, length = offset, offset, np.int64(0), np.int64(0)
             hashed = hash_to_end = FNV_BASIS
-            while at < stop and data[at] != _NEWLINE:
-                code, size = decode(data, at, stop)
+            while offset < stop and data[offset] != _NEWLINE:
+                code, size = decode(data, offset, stop)
                 if classes[code] != SPACE:
-                    start = start if length else at
+                    start = start if length else offset
                 elif length == 0:
-                    at += size
+                    offset += size
                     continue
-                for place in range(at, at + size):
-                    hashed = fnv_step(hashed, data[place])
+                for index in range(offset, offset + size):
+                    hashed = fnv_step(hashed, data[index])
                 seen += 1
-                at += size
+                offset += size
                 if classes[code] != SPACE:
-                    end, hash_to_end, length = at, hashed, seen
-            at += 1
+                    end, hash_to_end, length = offset, hashed, seen
+            offset += 1
             if length:
                 starts[line] = start
                 lengths[line] = min(end - start, _MAX_INT32)

@@ -1,16 +1,16 @@
-"""Byte-pair encoding of pieces: bytes to token ids by merges of the lowest rank first, the leftmost of equals.
+"""Byte-pair encoding of pretokens: bytes to token ids. The merge of lowest rank comes first, the leftmost of equal ones.
 
-    pieces ── in the cache? ──▶ ids
-           └─ bytes ──▶ single-byte ids ── merge, by a scan (short) or a heap (long) ──▶ ids, kept in the cache where they fit
+    pretokens ── in the cache? ──▶ ids
+              └─ bytes ──▶ single-byte ids ── merge, by a scan (short) or a heap (long) ──▶ ids, cached where they fit
 
-A line of 32 bytes holds a piece of up to 15 bytes and up to 3 ids; a second cache holds other pieces of up to 63 bytes. Both
-are direct-mapped: a new piece takes the place of an old one. What is found is compared byte by byte, so the cache shows in
-nothing but the time, and its size is fixed.
+A line of the first cache, 32 bytes, holds a pretoken of up to 15 bytes and up to 3 ids. A second cache holds other pretokens
+of up to 63 bytes. Both are direct-mapped: a new pretoken replaces the old one. Cached pretokens are compared byte by byte, so
+the caches change the time and nothing else, and their size is fixed.
 
-A piece of n bytes costs O(n²) up to `SHORT` bytes and O(n log n) above. The merges stand in one hash table of 16-byte slots.
+A pretoken of n bytes costs O(n²) up to `SHORT` bytes and O(n log n) above. The merges stand in one hash table of 16-byte slots.
 
-The algorithm is that of Hugging Face `tokenizers` (`models/bpe/word.rs`): the pair with the lowest rank in the whole piece
-merges next, the leftmost of equal ones.
+The algorithm is that of Hugging Face `tokenizers` (`models/bpe/word.rs`): the pair of lowest rank in the whole pretoken merges
+next, the leftmost of equal ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s,
 from datapipe.rng import GOLDEN
 
 SHORT = 40
-"""Bytes up to which the least rank is found by looking at all; above, a heap of pairs is kept."""
+"""Bytes up to which a scan finds the lowest rank; longer pretokens keep a heap of pairs."""
 
 NO_RANK = 0x7FFFFFFF
 _NONE = np.uint64(0)
@@ -44,13 +44,14 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 class Tokens(NamedTuple):
-    """What `encode_pieces` looks up, an input of kernels.
+    """The vocabulary of `encode_pretokens`, an input of kernels.
 
     Attributes:
         byte_ids: (256,) int32.
         merges: (num_slots, 2) uint64, `merge_table`.
-        whole_first: whether a piece that is a token is that token, whatever its merges say; else the rest is not read.
-        slots: (num_slots,) int32, the ids of tokens by the hash of their bytes, see `fill_vocabulary`.
+        whole_first: whether a pretoken that is a token becomes that token, whatever its merges; else the fields below are
+            unused.
+        slots: (num_slots,) int32, the ids of tokens by the hash of their bytes; see `fill_vocabulary`.
         offsets: (num_tokens + 1,) int64.
         data: the bytes of all tokens, uint8.
     """
@@ -64,13 +65,13 @@ class Tokens(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What `encode_pieces` keeps from call to call, and scratch.
+    """Caches that `encode_pretokens` keeps between calls, and scratch.
 
     Attributes:
-        short_lines: (num_lines, LINE_WORDS) uint64, the cache; zeros at first. num_lines is a power of two.
+        short_lines: (num_lines, LINE_WORDS) uint64, the first cache; zeros at first. num_lines is a power of two.
         long_lines: (num_long_lines, LONG_WORDS) uint64, the second cache, likewise.
-        ids, following, before: scratch, int32, as long as the longest piece and at least SHORT.
-        pairs: scratch, uint64, likewise: what each pair merges to.
+        ids, following, before: scratch, int32, as long as the longest pretoken and at least SHORT.
+        pairs: scratch, uint64, of the same length: the merge of each pair.
         heap: scratch, uint64, three times as long.
     """
 
@@ -84,10 +85,10 @@ class Workspace(NamedTuple):
 
 
 def merge_table(lefts: np.ndarray, rights: np.ndarray, results: np.ndarray) -> np.ndarray:
-    """Merges in the order of their ranks as a hash table: (num_slots, 2) uint64, `left << 32 | right` + 1, `rank << 32 | id`.
+    """The hash table of merges: (num_slots, 2) uint64, keys `left << 32 | right` + 1 and values `rank << 32 | id`.
 
     Args:
-        lefts, rights, results: (num_merges,) ids. Of a pair that comes twice the last counts, as in `tokenizers`.
+        lefts, rights, results: (num_merges,) ids, in order of rank. The last of two equal pairs counts, as in `tokenizers`.
     """
     table = np.zeros((num_slots_for(len(lefts)), 2), np.uint64)
     fill_merges(np.asarray(lefts, np.int64), np.asarray(rights, np.int64), np.asarray(results, np.int64), table)
@@ -102,7 +103,7 @@ def _slot_of(key, mask) -> Any:
 
 @kernel
 def fill_merges(lefts: Int64s, rights: Int64s, results: Int64s, table: UInt64MatrixOut) -> None:
-    """Fills the zeros of `table` (num_slots, 2), num_slots a power of two; see `merge_table`."""
+    """Fills `table` (num_slots, 2), zeros at first, num_slots a power of two; see `merge_table`."""
     mask = np.uint64(table.shape[0] - 1)
     for rank in range(len(lefts)):
         key = (np.uint64(lefts[rank]) << _32 | np.uint64(rights[rank])) + np.uint64(1)
@@ -115,40 +116,40 @@ def fill_merges(lefts: Int64s, rights: Int64s, results: Int64s, table: UInt64Mat
 
 @inline
 def _merged(table, left, right) -> Any:
-    """`rank << 32 | result` of a pair; the greatest uint64 where it does not merge."""
+    """`rank << 32 | result` of a pair; the greatest uint64 where the pair does not merge."""
     mask = np.uint64(table.shape[0] - 1)
     key = (np.uint64(left) << _32 | np.uint64(right)) + np.uint64(1)
     slot = _slot_of(key, mask)
     while True:
-        found = table[slot, 0]
-        if found == key:
+        stored = table[slot, 0]
+        if stored == key:
             return table[slot, 1]
-        if found == _NONE:
+        if stored == _NONE:
             return ~_NONE
         slot = (slot + 1) & np.int64(mask)
 
 
 @inline
 def _merge_short(data, start, stop, tokens, workspace) -> Any:
-    """Puts the ids of a short piece at the start of `workspace.ids`; returns their number."""
+    """Writes the ids of a short pretoken to the start of `workspace.ids`; returns their number."""
     byte_ids, table, ids, pairs = tokens.byte_ids, tokens.merges, workspace.ids, workspace.pairs
     num_ids = stop - start
-    for place in range(num_ids):
-        ids[place] = byte_ids[data[start + place]]
-    for place in range(num_ids - 1):
-        pairs[place] = _merged(table, ids[place], ids[place + 1])
+    for index in range(num_ids):
+        ids[index] = byte_ids[data[start + index]]
+    for index in range(num_ids - 1):
+        pairs[index] = _merged(table, ids[index], ids[index + 1])
     while num_ids > 1:
         best, least = 0, pairs[0]
-        for place in range(1, num_ids - 1):
-            if pairs[place] >> _32 < least >> _32:
-                best, least = place, pairs[place]
+        for index in range(1, num_ids - 1):
+            if pairs[index] >> _32 < least >> _32:
+                best, least = index, pairs[index]
         if least == ~_NONE:
             break
         ids[best] = np.int32(least & _LOW)
         num_ids -= 1
-        for place in range(best + 1, num_ids):
-            ids[place] = ids[place + 1]
-            pairs[place] = pairs[place + 1] if place < num_ids - 1 else ~_NONE
+        for index in range(best + 1, num_ids):
+            ids[index] = ids[index + 1]
+            pairs[index] = pairs[index + 1] if index < num_ids - 1 else ~_NONE
         if best > 0:
             pairs[best - 1] = _merged(table, ids[best - 1], ids[best])
         pairs[best] = _merged(table, ids[best], ids[best + 1]) if best < num_ids - 1 else ~_NONE
@@ -157,92 +158,92 @@ def _merge_short(data, start, stop, tokens, workspace) -> Any:
 
 @inline
 def _push(heap, size, entry) -> Any:
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
+    node = size
+    while node > 0:
+        parent = (node - 1) >> 1
         if heap[parent] <= entry:
             break
-        heap[place] = heap[parent]
-        place = parent
-    heap[place] = entry
+        heap[node] = heap[parent]
+        node = parent
+    heap[node] = entry
     return size + 1
 
 
 @inline
 def _pop(heap, size) -> Any:
-    """Takes the least entry, `heap[0]`, out; returns the new size."""
+    """Removes the least entry, `heap[0]`; returns the new size."""
     size -= 1
-    entry, place = heap[size], 0
+    entry, node = heap[size], 0
     while True:
-        child = 2 * place + 1
+        child = 2 * node + 1
         if child >= size:
             break
         if child + 1 < size and heap[child + 1] < heap[child]:
             child += 1
         if heap[child] >= entry:
             break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = entry
+        heap[node] = heap[child]
+        node = child
+    heap[node] = entry
     return size
 
 
 @inline
 def _merge_long(data, start, stop, tokens, workspace) -> Any:
-    """As `_merge_short`, by a linked list of ids and a heap of `rank << 32 | place`, entries gone stale passed over."""
+    """Like `_merge_short`, with a linked list of ids and a heap of `rank << 32 | index`; stale entries are skipped."""
     byte_ids, table, ids, pairs = tokens.byte_ids, tokens.merges, workspace.ids, workspace.pairs
     following, before, heap = workspace.following, workspace.before, workspace.heap
     num_ids, size = stop - start, 0
-    for place in range(num_ids):
-        ids[place] = byte_ids[data[start + place]]
-        following[place], before[place] = place + 1, place - 1
-    for place in range(num_ids):
-        pairs[place] = _merged(table, ids[place], ids[place + 1]) if place + 1 < num_ids else ~_NONE
-        if pairs[place] != ~_NONE:
-            size = _push(heap, size, (pairs[place] >> _32) << _32 | np.uint64(place))
+    for index in range(num_ids):
+        ids[index] = byte_ids[data[start + index]]
+        following[index], before[index] = index + 1, index - 1
+    for index in range(num_ids):
+        pairs[index] = _merged(table, ids[index], ids[index + 1]) if index + 1 < num_ids else ~_NONE
+        if pairs[index] != ~_NONE:
+            size = _push(heap, size, (pairs[index] >> _32) << _32 | np.uint64(index))
     while size > 0:
         entry = heap[0]
         size = _pop(heap, size)
-        place = np.int64(entry & _LOW)
-        if ids[place] < 0 or pairs[place] == ~_NONE or pairs[place] >> _32 != entry >> _32:
+        index = np.int64(entry & _LOW)
+        if ids[index] < 0 or pairs[index] == ~_NONE or pairs[index] >> _32 != entry >> _32:
             continue
-        gone = following[place]
-        ids[place] = np.int32(pairs[place] & _LOW)
+        gone = following[index]
+        ids[index] = np.int32(pairs[index] & _LOW)
         ids[gone] = -1
         after = np.int64(following[gone])
-        following[place] = after
-        pairs[place] = ~_NONE
+        following[index] = after
+        pairs[index] = ~_NONE
         if after < num_ids:
-            before[after] = place
-            pairs[place] = _merged(table, ids[place], ids[after])
-            if pairs[place] != ~_NONE:
-                size = _push(heap, size, (pairs[place] >> _32) << _32 | np.uint64(place))
-        ahead = np.int64(before[place])
+            before[after] = index
+            pairs[index] = _merged(table, ids[index], ids[after])
+            if pairs[index] != ~_NONE:
+                size = _push(heap, size, (pairs[index] >> _32) << _32 | np.uint64(index))
+        ahead = np.int64(before[index])
         if ahead >= 0:
-            pairs[ahead] = _merged(table, ids[ahead], ids[place])
+            pairs[ahead] = _merged(table, ids[ahead], ids[index])
             if pairs[ahead] != ~_NONE:
                 size = _push(heap, size, (pairs[ahead] >> _32) << _32 | np.uint64(ahead))
-    found, place = 0, np.int64(0)
-    while place < num_ids:
-        ids[found] = ids[place]
-        found += 1
-        place = np.int64(following[place])
-    return found
+    num_kept, index = 0, np.int64(0)
+    while index < num_ids:
+        ids[num_kept] = ids[index]
+        num_kept += 1
+        index = np.int64(following[index])
+    return num_kept
 
 
 @inline
-def _whole(data, start, stop, tokens) -> Any:
-    """The id of the token with just these bytes, or -1."""
+def _token_of_bytes(data, start, stop, tokens) -> Any:
+    """The id of the token with exactly these bytes, or -1."""
     mask = len(tokens.slots) - 1
-    slot = np.int64(piece_hash(data, start, stop) & np.uint64(mask))
+    slot = np.int64(pretoken_hash(data, start, stop) & np.uint64(mask))
     while tokens.slots[slot] >= 0:
         token = tokens.slots[slot]
         begin = tokens.offsets[token]
         same = tokens.offsets[token + 1] - begin == stop - start
-        place = 0
-        while same and place < stop - start:
-            same = tokens.data[begin + place] == data[start + place]
-            place += 1
+        index = 0
+        while same and index < stop - start:
+            same = tokens.data[begin + index] == data[start + index]
+            index += 1
         if same:
             return token
         slot = (slot + 1) & mask
@@ -250,28 +251,30 @@ def _whole(data, start, stop, tokens) -> Any:
 
 
 @inline
-def piece_hash(data, start, stop) -> Any:
-    """FNV-1a with a finish that mixes high bits into low ones."""
+def pretoken_hash(data, start, stop) -> Any:
+    """FNV-1a, finished so that high bits reach low ones."""
     hashed = fnv(data, start, stop)
     return (hashed ^ (hashed >> _29)) * _K2 >> _8
 
 
 @kernel
 def fill_vocabulary(token_offsets: Int64s, token_bytes: UInt8s, slots: Int32sOut) -> None:
-    """Fills `slots` (num_slots,), all -1, a power of two above the number of tokens: ids by the hash of their bytes."""
+    """Fills `slots` (num_slots,), all -1 at first, a power of two above the number of tokens: ids by the hash of their
+    bytes.
+    """
     mask = len(slots) - 1
     for token in range(len(token_offsets) - 1):
         if token_offsets[token + 1] == token_offsets[token]:
             continue
-        slot = np.int64(piece_hash(token_bytes, token_offsets[token], token_offsets[token + 1]) & np.uint64(mask))
+        slot = np.int64(pretoken_hash(token_bytes, token_offsets[token], token_offsets[token + 1]) & np.uint64(mask))
         while slots[slot] >= 0:
             slot = (slot + 1) & mask
         slots[slot] = token
 
 
 @kernel
-def longest_piece(start: int, ends: Int64s) -> int:
-    """Bytes of the longest of the pieces that end at `ends` (num_pieces,), the first of which begins at `start`; 0 for none."""
+def longest_pretoken(start: int, ends: Int64s) -> int:
+    """Bytes of the longest pretoken. They end at `ends` (num_pretokens,), and the first begins at `start`; 0 for none."""
     longest = np.int64(0)
     for end in ends:
         longest = max(longest, end - start)
@@ -280,7 +283,7 @@ def longest_piece(start: int, ends: Int64s) -> int:
 
 
 @kernel
-def encode_pieces(
+def encode_pretokens(
     offsets: Int64s,
     data: UInt8s,
     fixed: Int32s,
@@ -292,29 +295,32 @@ def encode_pieces(
 ) -> int:
     """Token ids of every text; returns their number.
 
+    One loop nest above 40 lines: it reads the first cache in place, since most pretokens are there and a call for each is
+    slower.
+
     Args:
         offsets: (num_texts + 1,) int64.
         data: (num_bytes,) uint8.
-        fixed: (num_texts,) int32: the one id that a text is, or -1.
-        ends: (num_pieces,) int64, where each piece ends; every text that is not empty ends with a piece.
-        tokens: what is looked up.
+        fixed: (num_texts,) int32: the id of a text that is one token, or -1.
+        ends: (num_pretokens,) int64, the end of each pretoken; every text that is not empty ends with one.
+        tokens: the vocabulary.
         workspace: caches and scratch.
         out_offsets: (num_texts + 1,) int64.
-        out: (num_bytes,) int32 at least: no piece has more ids than bytes.
+        out: int32, room for num_bytes: no pretoken has more ids than bytes.
     """
     lines, long_lines, ids = workspace.short_lines, workspace.long_lines, workspace.ids
     line_mask, long_mask = np.uint64(lines.shape[0] - 1), np.uint64(long_lines.shape[0] - 1)
-    to, piece = np.int64(0), np.int64(0)
+    num_written, pretoken = np.int64(0), np.int64(0)
     out_offsets[0] = 0
     for text in range(len(offsets) - 1):
         start, text_end = offsets[text], offsets[text + 1]
         is_fixed = fixed[text] >= 0
         if is_fixed:
-            out[to] = fixed[text]
-            to += 1
+            out[num_written] = fixed[text]
+            num_written += 1
         while start < text_end:
-            stop = ends[piece]
-            piece += 1
+            stop = ends[pretoken]
+            pretoken += 1
             size = stop - start
             if is_fixed:
                 start = stop
@@ -329,12 +335,12 @@ def encode_pieces(
                 if lines[slot, 0] == low and lines[slot, 1] == high:
                     first, last = lines[slot, 2], lines[slot, 3]
                     num_ids = np.int64(last >> _32)
-                    out[to] = np.int32(first & _LOW)
+                    out[num_written] = np.int32(first & _LOW)
                     if num_ids > 1:
-                        out[to + 1] = np.int32(first >> _32)
+                        out[num_written + 1] = np.int32(first >> _32)
                     if num_ids > 2:
-                        out[to + 2] = np.int32(last & _LOW)
-                    to += num_ids
+                        out[num_written + 2] = np.int32(last & _LOW)
+                    num_written += num_ids
                     start = stop
                     continue
             else:
@@ -342,13 +348,13 @@ def encode_pieces(
                 low = high = _NONE
             num_ids = np.int64(0)
             if tokens.whole_first:
-                whole = _whole(data, start, stop, tokens)
+                whole = _token_of_bytes(data, start, stop, tokens)
                 if whole >= 0:
                     ids[0] = whole
                     num_ids = 1
             long_slot = np.int64(-1)
             if num_ids == 0 and size <= LONG_BYTES:
-                long_slot = np.int64(piece_hash(data, start, stop) & long_mask)
+                long_slot = np.int64(pretoken_hash(data, start, stop) & long_mask)
                 num_ids = recall(long_lines, long_slot, data, start, size, ids)
                 long_slot = long_slot if num_ids == 0 else np.int64(-1)
             if num_ids == 0:
@@ -356,9 +362,9 @@ def encode_pieces(
                     num_ids = np.int64(_merge_short(data, start, stop, tokens, workspace))
                 else:
                     num_ids = np.int64(_merge_long(data, start, stop, tokens, workspace))
-            for place in range(num_ids):
-                out[to + place] = ids[place]
-            to += num_ids
+            for index in range(num_ids):
+                out[num_written + index] = ids[index]
+            num_written += num_ids
             if size <= LINE_BYTES and num_ids <= LINE_IDS:
                 lines[slot, 0], lines[slot, 1] = low, high
                 lines[slot, 2] = np.uint64(ids[0]) | (np.uint64(ids[1]) if num_ids > 1 else _NONE) << _32
@@ -366,5 +372,5 @@ def encode_pieces(
             elif long_slot >= 0 and num_ids <= LONG_IDS:
                 keep(long_lines, long_slot, data, start, size, ids, num_ids)
             start = stop
-        out_offsets[text + 1] = to
-    return int(to)
+        out_offsets[text + 1] = num_written
+    return int(num_written)

@@ -1,9 +1,9 @@
-"""The second cache of `bpe.encode_pieces`: the ids of pieces of 16 to 63 bytes, a line each, the newest of a slot kept.
+"""The second cache of `bpe.encode_pretokens`: ids of pretokens of 16 to 63 bytes, one line each, the newest of a slot kept.
 
-    | 8 words | the piece, padded with zeros, its length in the last byte |
-    | 16 words | up to 32 ids, two a word, each with 1 added; 0 ends them |
+    | 8 words | the pretoken, padded with zeros, its length in the last byte |
+    | 16 words | up to 32 ids, two per word, each plus 1; 0 ends them |
 
-The first cache, of pieces of up to 15 bytes, is read inside `encode_pieces`: bytes and length in two words, three ids in two.
+The first cache, of pretokens of up to 15 bytes, is read inside `encode_pretokens`: two words of bytes and length, two of ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datapipe.kernels.hashing import eight_bytes
 LINE_BYTES, LINE_IDS, LINE_WORDS = 15, 3, 4
 LONG_BYTES, LONG_IDS = 63, 32
 LONG_WORDS = 8 + LONG_IDS // 2
-"""Bytes and ids that a line of each cache has room for, and its words."""
+"""Of a line of each cache: the longest pretoken, in bytes, the most ids, and the size, in words of 8 bytes."""
 
 _NONE, _LOW = np.uint64(0), np.uint64(0xFFFFFFFF)
 _32, _56 = np.uint64(32), np.uint64(56)
@@ -26,7 +26,7 @@ _32, _56 = np.uint64(32), np.uint64(56)
 
 @inline
 def packed_bytes(data, start, size) -> Any:
-    """`size` bytes, at most 8, as a little-endian number; nothing is read past the end of `data`."""
+    """`size` bytes, at most 8, as a little-endian number; reads nothing past the end of `data`."""
     if start + 8 <= len(data):
         eight = eight_bytes(data, np.uint64(start))
         return eight & (~_NONE >> np.uint64(64 - 8 * size)) if size < 8 else eight
@@ -38,7 +38,7 @@ def packed_bytes(data, start, size) -> Any:
 
 @inline
 def _word_of(data, start, size, word) -> Any:
-    """Word `word` of 8 bytes of a piece padded to 64 with its length in the last byte."""
+    """Word number `word`, of 8 bytes, of a pretoken padded to 64 bytes with its length in the last byte."""
     left = size - 8 * word
     number = packed_bytes(data, start + 8 * word, min(left, 8)) if left > 0 else _NONE
     return number | np.uint64(size) << _56 if word == 7 else number
@@ -46,7 +46,7 @@ def _word_of(data, start, size, word) -> Any:
 
 @inline
 def recall(long_lines, slot, data, start, size, ids) -> Any:
-    """The number of ids kept for a piece, which are put into `ids`; 0 where it is not there."""
+    """Copies the cached ids of a pretoken to `ids` and returns their number; 0 where the pretoken is not cached."""
     for word in range(7, -1, -1):
         if long_lines[slot, word] != _word_of(data, start, size, word):
             return np.int64(0)
@@ -63,7 +63,7 @@ def recall(long_lines, slot, data, start, size, ids) -> Any:
 
 @inline
 def keep(long_lines, slot, data, start, size, ids, num_ids) -> None:
-    """Keeps the ids of a piece, each with 1 added, so that 0 ends them."""
+    """Caches the ids of a pretoken, each plus 1, so that 0 ends them."""
     for word in range(8):
         long_lines[slot, word] = _word_of(data, start, size, word)
     for pair in range(LONG_IDS // 2):

@@ -1,13 +1,14 @@
-"""Packing token sequences into rows of S tokens, and copying rows together.
+"""Packs token sequences into rows of S tokens, and copies rows together.
 
-    lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ which chunk goes to which row
+    lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ the row of each chunk
                         ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of chunks of one length
                         └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
     tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded
 
-Best fit is best-fit-decreasing over chunks of at most S tokens (Ding et al., 2024, arXiv 2404.10830): a counting sort by
-length, then for each chunk the open row with the least room that still holds it. The rooms in use are the leaves of a
-binary tree, so a chunk costs O(log S) and a pool O(n log S). Ties go to the row last touched; all is a function of `lengths`.
+A chunk is the part of a document that goes to one row, at most S tokens. Best fit is best-fit-decreasing over chunks (Ding et
+al., 2024, arXiv 2404.10830): a counting sort by length, then each chunk goes to the open row with the least room that still
+holds it. The amounts of room in use are the leaves of a binary tree, so a chunk costs O(log S) and a pool O(n log S). Ties go
+to the row last touched. The result is a function of `lengths` alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sO
 def split_documents(
     lengths: Int64s, sequence_length: int, chunk_documents: Int64sOut, chunk_starts: Int64sOut, chunk_lengths: Int32sOut
 ) -> None:
-    """Cuts documents of `lengths` (num_docs,) every `sequence_length` tokens, whole rows first, into (num_chunks,) outputs."""
+    """Cuts documents of `lengths` (num_docs,) every `sequence_length` tokens into (num_chunks,) outputs; the last chunk may be
+    short.
+    """
     chunk = 0
     for document in range(lengths.shape[0]):
         start = 0
@@ -43,10 +46,10 @@ def split_by_powers(
     chunk_starts: Int64sOut,
     chunk_lengths: Int32sOut,
 ) -> None:
-    """Cuts documents of `lengths` (num_docs,) into powers of two, the largest first; those below `min_chunk` are left out.
+    """Cuts documents of `lengths` (num_docs,) into powers of two, the largest first; chunks below `min_chunk` are left out.
 
-    `sequence_length`, a power of two, is the largest chunk: a document has as many of it as fit, of each smaller one at most
-    one. 14 tokens and S = 4 make 4, 4, 4, 2. The outputs, (num_chunks,), are as long as there are chunks.
+    `sequence_length`, a power of two, is the largest chunk. A document has as many of it as fit, and of each smaller power at
+    most one: 14 tokens and S = 4 make 4, 4, 4, 2. The outputs are (num_chunks,).
     """
     chunk = 0
     for document in range(lengths.shape[0]):
@@ -100,9 +103,9 @@ def cut_stream(
 
 @kernel
 def by_length(chunk_lengths: Int32s, positions: Int64sOut, order: Int64sOut) -> None:
-    """The chunks longest first, equal ones in their order: a counting sort into `order` (num_chunks,).
+    """Orders chunks by length, longest first and equal ones in their order: a counting sort into `order` (num_chunks,).
 
-    `positions` (longest + 2,) is working space and starts as zeros.
+    `positions` (longest + 2,) is scratch and starts as zeros.
     """
     for chunk in range(chunk_lengths.shape[0]):
         positions[chunk_lengths[chunk]] += 1
@@ -118,7 +121,10 @@ def by_length(chunk_lengths: Int32s, positions: Int64sOut, order: Int64sOut) -> 
 
 @inline
 def _least_room(tree: Any, wanted: Any) -> Any:
-    """The least room >= `wanted` that some open row has, or -1. `tree`: (2 * leaves,), leaf r says whether room r is in use."""
+    """The least room >= `wanted` of an open row, or -1.
+
+    `tree`: (2 * leaves,), leaf r tells whether some open row has room r.
+    """
     leaves = tree.shape[0] // 2
     node = leaves + wanted
     if tree[node] != 0:
@@ -160,11 +166,11 @@ def best_fit(
     older_row: Int64sOut,
     chunk_rows: Int64sOut,
 ) -> int:
-    """Gives each chunk, in `order`, the open row with the least room that holds it; returns the number of rows.
+    """Assigns each chunk, in `order`, to the open row with the least room that holds it; returns the number of rows.
 
     Args:
         tree: (2 * leaves,) uint8 zeros, leaves a power of two above `sequence_length`.
-        newest_row: (sequence_length + 1,) int64, all -1: the row last left with that much room.
+        newest_row: (sequence_length + 1,) int64, all -1: the row that was last left with that much room.
         older_row: (num_chunks,) int64: the next row with the same room, a linked list.
         chunk_rows: (num_chunks,) int64, the result.
     """
@@ -192,9 +198,9 @@ def best_fit(
 
 @kernel
 def by_row(chunk_rows: Int64s, positions: Int64sOut, row_offsets: Int64sOut, order: Int64sOut) -> None:
-    """Groups chunks by row, in a row by their number: `order` (num_chunks,), cut at `row_offsets` (num_rows + 1,).
+    """Groups chunks by row, in order of their number: `order` (num_chunks,), cut at `row_offsets` (num_rows + 1,).
 
-    `row_offsets` starts as zeros; `positions` (num_rows,) is working space.
+    `row_offsets` starts as zeros; `positions` (num_rows,) is scratch.
     """
     for chunk in range(chunk_rows.shape[0]):
         row_offsets[chunk_rows[chunk] + 1] += 1
@@ -211,14 +217,14 @@ def _fill_rows(
     tokens: Any, chunk_offsets: Any, chunk_lengths: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
 ) -> None:
     for row in range(row_offsets.shape[0] - 1):
-        at = row * sequence_length
+        position = row * sequence_length
         for chunk in range(row_offsets[row], row_offsets[row + 1]):
             length = chunk_lengths[chunk]
             source = chunk_offsets[chunk]
             for token in range(length):
-                out[at + token] = tokens[source + token]
-            at += length
-        for token in range(at, (row + 1) * sequence_length):
+                out[position + token] = tokens[source + token]
+            position += length
+        for token in range(position, (row + 1) * sequence_length):
             out[token] = pad
 
 
@@ -232,7 +238,7 @@ def fill_rows_16(
     sequence_length: int,
     out: UInt16sOut,
 ) -> None:
-    """Copies chunks, from `chunk_offsets` in `tokens` on, into rows of `out` (num_rows * S,); the rest is `pad`."""
+    """Copies chunks, which start at `chunk_offsets` in `tokens`, to rows of `out` (num_rows * S,); the rest is `pad`."""
     _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)
 
 

@@ -1,21 +1,16 @@
-"""Texts cut into the pieces within which byte-level BPE merges, exactly as the regular expressions of published tokenizers cut.
+"""Pretokenization: cuts texts into the pretokens that byte-level BPE merges within, like the published regular expressions.
 
-    offsets, bytes  --cut_gpt2-------->  the end of every piece: GPT-2, GPT-NeoX, OLMo; with digits taken out first, StarCoder
+    offsets, bytes  --cut_gpt2-------->  the end of every pretoken: GPT-2, GPT-NeoX, OLMo; digits split first: StarCoder
                     --cut_cl100k------>  GPT-4, Llama 3, OLMo 2, Qwen
                     --cut_o200k------->  GPT-4o, gpt-oss; Mistral's tekken
                     --cut_deepseek---->  DeepSeek V3 and R1, which split three times
 
-What a character is to a family is one byte of a table, the union of the bits below; `datapipe/tokens/character_classes.py`
-makes the tables. The order of the alternatives of each expression is the order of the branches here. A backtracking engine
-tries `\\s*[\\r\\n]+` and `\\s+(?!\\S)` by giving back white space from the end of a run, so a run is scanned once, and where
-its last newline, its last character and its end are tells what they match. What stays of a run is at most scanned twice
-more: the cost is linear in the bytes.
+Each family has a table with the bits below for every code point; `datapipe/tokens/character_classes.py` makes the tables.
+The branches follow the order of the alternatives of each expression. A backtracking engine matches `\\s*[\\r\\n]+` and
+`\\s+(?!\\S)` by giving back white space from the end of a run. Here a run is scanned once: its last newline, its last character
+and its end tell what the alternatives match. The rest of a run is scanned at most twice more: the cost is linear in the bytes.
 
-Texts must be UTF-8. On other bytes nothing is read or written out of bounds, and every document still ends a piece.
-
-One core of a 2-core AMD EPYC, in CPU time while other work shared it, cuts English (novels, web pages, news) at 280 to 355 MB/s
-by GPT-2, 275 to 365 by cl100k, 225 to 315 by o200k and 270 to 360 by DeepSeek; sentences of 75 languages at 240 to 290 MB/s;
-HTML and Java at 170 (o200k) to 340 MB/s.
+Texts must be UTF-8. With other bytes nothing is read or written out of bounds, and every document still ends with a pretoken.
 """
 
 from __future__ import annotations
@@ -31,75 +26,75 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 LETTER, LOWER, NUMBER, SPACE, NEWLINE, SIGN, APART, HAN = 1, 2, 4, 8, 16, 32, 64, 128
 """Bits of a table.
 
-LETTER: what words are made of; o200k: what may stand in their first, upper-case part.
-LOWER: o200k: what may stand in the second, lower-case part; unused in other families.
-SPACE: white space, the newlines too. NEWLINE: carriage return and line feed, in families that care.
-SIGN: what ` ?[^\\s\\p{L}\\p{N}]+` takes; in o200k marks are signs beside being letters of both parts.
+LETTER: letters of words; o200k: letters of the first, upper-case part of a word.
+LOWER: o200k: letters of the second, lower-case part; unused in other families.
+SPACE: white space, including newlines. NEWLINE: carriage return and line feed, in families that distinguish them.
+SIGN: characters of ` ?[^\\s\\p{L}\\p{N}]+`; in o200k marks are signs beside being letters of both parts.
 APART: digits that an earlier split has taken out, so that the expression sees the end of the text there.
 HAN: Chinese characters and kana, which an earlier split of DeepSeek has taken out in runs.
-A character without any bit is cut out by no alternative, and stays in what lies between the matches.
+No alternative matches a character without any bit: it stays in the text between matches.
 """
 
 _SPACE, _APOSTROPHE, _SLASH = ord(" "), ord("'"), ord("/")
 _ONES = np.uint64(0x0101010101010101)
 _HIGH_BITS, _SEVEN_BITS, _FOLD = _ONES * np.uint64(0x80), _ONES * np.uint64(0x7F), _ONES * np.uint64(0x20)
 _FROM_A, _PAST_Z = _ONES * np.uint64(0x80 - ord("a")), _ONES * np.uint64(0x80 - ord("z") - 1)
-"""Added to seven bits of each byte, they set its high bit from "a" on, and past "z"."""
+"""Added to the seven low bits of each byte, they set its high bit from "a" on, and past "z"."""
 
 _S, _T, _M, _D, _R, _E, _V, _L = (ord(letter) for letter in "stmdrevl")
 
 
 @inline
-def kind_at(data, at, stop, classes) -> tuple[Any, Any]:
-    """The bits of the character at `at` and its bytes; (0, 0) at the end."""
-    if at >= stop:
+def kind_at(data, offset, stop, classes) -> tuple[Any, Any]:
+    """The bits of the character at `offset` and its size in bytes; (0, 0) at the end."""
+    if offset >= stop:
         return np.int64(0), np.int64(0)
-    byte = data[at]
+    byte = data[offset]
     if byte < 0x80:
         return np.int64(classes[byte]), np.int64(1)
-    code, size = decode(data, at, stop)
+    code, size = decode(data, offset, stop)
     return np.int64(classes[code]), np.int64(size)
 
 
 @inline
-def run_end(data, at, stop, classes, mask, wanted) -> Any:
-    """Where the run of characters from `at` ends whose bits under `mask` are `wanted`."""
-    while at < stop:
-        byte = data[at]
+def run_end(data, offset, stop, classes, mask, wanted) -> Any:
+    """The end of the run of characters from `offset` on whose bits under `mask` equal `wanted`."""
+    while offset < stop:
+        byte = data[offset]
         if byte < 0x80:
             if classes[byte] & mask != wanted:
-                return at
-            at += 1
+                return offset
+            offset += 1
         else:
-            code, size = decode(data, at, stop)
+            code, size = decode(data, offset, stop)
             if classes[code] & mask != wanted:
-                return at
-            at += size
-    return at
+                return offset
+            offset += size
+    return offset
 
 
 @inline
-def plain_word_end(data, at, stop, fold) -> Any:
-    """The end of the ASCII letters from `at` where another ASCII character follows, else `at`.
+def plain_word_end(data, offset, stop, fold) -> Any:
+    """The end of the ASCII letters from `offset` where another ASCII character follows, else `offset`.
 
-    With `fold` 0, small letters only. Most pieces of most texts are such words. They are taken eight bytes at a time, without
-    a branch for each, and without the call of a function that knows the rest.
+    With `fold` 0, small letters only. Most pretokens of most texts are such words. The loop takes eight bytes at a time,
+    without a branch for each byte and without a call of the function for the other rules.
     """
-    end = at
+    end = offset
     while end + 8 < stop:
         count = _leading_letters(data, np.uint64(end), fold)
         end += count
         if count < 8:
-            return end if data[end] < 0x80 else at
-    return at
+            return end if data[end] < 0x80 else offset
+    return offset
 
 
 @inline
-def _leading_letters(data, at, fold) -> Any:
-    """How many of the eight bytes from `at` (uint64) are ASCII letters before the first that is none."""
-    word = np.uint64(data[at])
-    for place in range(1, 8):  # the compiler makes one load of these
-        word |= np.uint64(data[at + np.uint64(place)]) << np.uint64(8 * place)
+def _leading_letters(data, offset, fold) -> Any:
+    """Number of ASCII letters before the first other byte, of the eight bytes from `offset` (uint64)."""
+    word = np.uint64(data[offset])
+    for index in range(1, 8):  # the compiler makes one load of these
+        word |= np.uint64(data[offset + np.uint64(index)]) << np.uint64(8 * index)
     small = (word | fold) & _SEVEN_BITS
     others = ~((small + _FROM_A) & ~(small + _PAST_Z) & ~word) & _HIGH_BITS
     below = ((others & (~others + np.uint64(1))) >> np.uint64(7)) - np.uint64(1)
@@ -107,15 +102,16 @@ def _leading_letters(data, at, fold) -> Any:
 
 
 @inline
-def space_end(data, at, stop, classes, whole_tail) -> Any:
-    """What `\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+` matches at white space: the run to its last newline, or all but its last character
-    where something follows, or that one character.
+def space_end(data, offset, stop, classes, whole_tail) -> Any:
+    """The end of the match of `\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+` at white space.
+
+    The match is the run to its last newline, or all but its last character where more text follows, or that one character.
 
     Args:
-        whole_tail: whether `\\s++$` is tried before them, which takes a run that ends the text.
+        whole_tail: whether `\\s++$` comes before these alternatives; it takes a run that ends the text.
     """
-    end, last, after_newline = at, at, at
-    kind, size = kind_at(data, at, stop, classes)
+    end, last, after_newline = offset, offset, offset
+    kind, size = kind_at(data, offset, stop, classes)
     while kind & SPACE:
         last = end
         end += size
@@ -123,84 +119,84 @@ def space_end(data, at, stop, classes, whole_tail) -> Any:
             after_newline = end
         kind, size = kind_at(data, end, stop, classes)
     is_last = end >= stop or kind & (APART | HAN) != 0
-    if after_newline > at and not (whole_tail and is_last):
+    if after_newline > offset and not (whole_tail and is_last):
         return after_newline
-    return end if is_last or last == at else last
+    return end if is_last or last == offset else last
 
 
 @inline
-def contraction_end(data, at, stop, any_case) -> Any:
-    """The end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe, or `at`. Where case is ignored, the long s (U+017F) is an s."""
-    if at + 1 >= stop:
-        return at
+def contraction_end(data, offset, stop, any_case) -> Any:
+    """The end of `'s|'t|'re|'ve|'m|'ll|'d` at an apostrophe, or `offset`. Without case the long s (U+017F) is an s."""
+    if offset + 1 >= stop:
+        return offset
     fold = np.int64(0x20) if any_case else np.int64(0)
-    first = np.int64(data[at + 1]) | fold
+    first = np.int64(data[offset + 1]) | fold
     if first == _S or first == _T or first == _M or first == _D:
-        return at + 2
-    if at + 2 >= stop:
-        return at
-    if any_case and data[at + 1] == 0xC5 and data[at + 2] == 0xBF:
-        return at + 3
-    second = np.int64(data[at + 2]) | fold
+        return offset + 2
+    if offset + 2 >= stop:
+        return offset
+    if any_case and data[offset + 1] == 0xC5 and data[offset + 2] == 0xBF:
+        return offset + 3
+    second = np.int64(data[offset + 2]) | fold
     if (first == _L and second == _L) or (second == _E and (first == _R or first == _V)):
-        return at + 3
-    return at
+        return offset + 3
+    return offset
 
 
 @inline
-def number_end(data, at, stop, classes, bit, longest) -> Any:
-    """The end of at most `longest` characters with `bit`; of all of the run for 0."""
+def number_end(data, offset, stop, classes, bit, longest) -> Any:
+    """The end of at most `longest` characters with `bit`; of the whole run for 0."""
     if longest == 0:
-        return run_end(data, at, stop, classes, bit, bit)
-    kind, size = kind_at(data, at, stop, classes)
+        return run_end(data, offset, stop, classes, bit, bit)
+    kind, size = kind_at(data, offset, stop, classes)
     while longest > 0 and kind & bit:
-        at += size
+        offset += size
         longest -= 1
-        kind, size = kind_at(data, at, stop, classes)
-    return at
+        kind, size = kind_at(data, offset, stop, classes)
+    return offset
 
 
 @kernel
 def cut_gpt2(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: int, ends: Int64sOut) -> int:
     """Cuts by `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`.
 
-    Returns the number of pieces.
+    Returns the number of pretokens.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, the bits above; without NEWLINE.
-        longest_number: digits in a piece of those that are APART; 0 for no limit.
-        ends: (num_bytes,) int64, where each piece ends in `data`, ascending; no piece spans documents.
+        longest_number: most digits of a pretoken, where digits are APART; 0 for no limit.
+        ends: (num_bytes,) int64, the end of each pretoken in `data`, ascending; no pretoken spans documents.
     """
-    piece = np.int64(0)
+    pretoken = np.int64(0)
     for doc in range(len(offsets) - 1):
-        at, stop = offsets[doc], offsets[doc + 1]
-        while at < stop:
-            begin = at + 1 if data[at] == _SPACE else at
+        offset, stop = offsets[doc], offsets[doc + 1]
+        while offset < stop:
+            begin = offset + 1 if data[offset] == _SPACE else offset
             end = plain_word_end(data, begin, stop, _FOLD)
-            at = end if end > begin else _gpt2_end(data, at, stop, classes, longest_number)
-            ends[piece] = at
-            piece += 1
-    return int(piece)
+            offset = end if end > begin else _gpt2_end(data, offset, stop, classes, longest_number)
+            ends[pretoken] = offset
+            pretoken += 1
+    return int(pretoken)
 
 
 @inline
-def _gpt2_end(data, at, stop, classes, longest_number) -> Any:
-    byte = data[at]
+def _gpt2_end(data, offset, stop, classes, longest_number) -> Any:
+    byte = data[offset]
     if byte == _APOSTROPHE:
-        end = contraction_end(data, at, stop, False)
-        if end > at:
+        end = contraction_end(data, offset, stop, False)
+        if end > offset:
             return end
-    begin = at + 1 if byte == _SPACE else at
+    begin = offset + 1 if byte == _SPACE else offset
     kind, size = kind_at(data, begin, stop, classes)
     if kind & LETTER:
         return run_end(data, begin + size, stop, classes, LETTER, LETTER)
     if kind & (SIGN | NUMBER):
         return run_end(data, begin + size, stop, classes, kind, kind)
-    if kind & APART and begin == at:
-        return number_end(data, at, stop, classes, APART, longest_number)
-    return space_end(data, at, stop, classes, False)
+    if kind & APART and begin == offset:
+        return number_end(data, offset, stop, classes, APART, longest_number)
+    return space_end(data, offset, stop, classes, False)
 
 
 @kernel
@@ -208,42 +204,42 @@ def cut_cl100k(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: i
     """Cuts by `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|…`.
 
     Args:
-        longest_number: digits in a piece, APART or not; 0 for no limit.
+        longest_number: most digits of a pretoken, APART or not; 0 for no limit.
         whole_tail: see `space_end`.
 
-    The other arguments are those of `cut_gpt2`. Where marks go with letters (Qwen 3.5), the table says LETTER of them.
+    The other arguments are those of `cut_gpt2`. Where marks join letters (Qwen 3.5), the table marks them as LETTER.
     """
-    piece = np.int64(0)
+    pretoken = np.int64(0)
     for doc in range(len(offsets) - 1):
-        at, stop = offsets[doc], offsets[doc + 1]
-        while at < stop:
-            begin = at + 1 if data[at] == _SPACE else at
+        offset, stop = offsets[doc], offsets[doc + 1]
+        while offset < stop:
+            begin = offset + 1 if data[offset] == _SPACE else offset
             end = plain_word_end(data, begin, stop, _FOLD)
-            at = end if end > begin else _cl100k_end(data, at, stop, classes, longest_number, whole_tail)
-            ends[piece] = at
-            piece += 1
-    return int(piece)
+            offset = end if end > begin else _cl100k_end(data, offset, stop, classes, longest_number, whole_tail)
+            ends[pretoken] = offset
+            pretoken += 1
+    return int(pretoken)
 
 
 @inline
-def _cl100k_end(data, at, stop, classes, longest_number, whole_tail) -> Any:
-    byte = data[at]
+def _cl100k_end(data, offset, stop, classes, longest_number, whole_tail) -> Any:
+    byte = data[offset]
     if byte == _APOSTROPHE:
-        end = contraction_end(data, at, stop, True)
-        if end > at:
+        end = contraction_end(data, offset, stop, True)
+        if end > offset:
             return end
-    kind, size = kind_at(data, at, stop, classes)
+    kind, size = kind_at(data, offset, stop, classes)
     if kind & (NUMBER | APART):
-        return number_end(data, at, stop, classes, kind, longest_number)
+        return number_end(data, offset, stop, classes, kind, longest_number)
     following, following_size = kind, np.int64(0)
     if kind & LETTER == 0:
-        following, following_size = kind_at(data, at + size, stop, classes)
+        following, following_size = kind_at(data, offset + size, stop, classes)
     if following & LETTER and kind & NEWLINE == 0:
-        return run_end(data, at + size + following_size, stop, classes, LETTER, LETTER)
+        return run_end(data, offset + size + following_size, stop, classes, LETTER, LETTER)
     if kind & SIGN or (byte == _SPACE and following & SIGN):
-        end = run_end(data, at + size, stop, classes, SIGN, SIGN)
+        end = run_end(data, offset + size, stop, classes, SIGN, SIGN)
         return run_end(data, end, stop, classes, NEWLINE, NEWLINE)
-    return space_end(data, at, stop, classes, whole_tail)
+    return space_end(data, offset, stop, classes, whole_tail)
 
 
 @kernel
@@ -253,52 +249,52 @@ def cut_o200k(offsets: Int64s, data: UInt8s, classes: UInt8s, longest_number: in
     where U is `[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]` (LETTER) and W is `[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]` (LOWER).
 
     Args:
-        longest_number: digits in a piece; 0 for no limit.
-        contractions: whether a word takes a contraction that follows it.
+        longest_number: most digits of a pretoken; 0 for no limit.
+        contractions: whether a word includes a contraction that follows it.
 
     The other arguments are those of `cut_gpt2`.
     """
-    piece = np.int64(0)
+    pretoken = np.int64(0)
     for doc in range(len(offsets) - 1):
-        at, stop = offsets[doc], offsets[doc + 1]
-        while at < stop:
-            begin = at + 2 if data[at] == _SPACE else at + 1
+        offset, stop = offsets[doc], offsets[doc + 1]
+        while offset < stop:
+            begin = offset + 2 if data[offset] == _SPACE else offset + 1
             end = plain_word_end(data, begin, stop, np.uint64(0))
             is_word = end > begin and _is_ascii_letter(data, begin - 1, stop) and data[end] != _APOSTROPHE
-            at = end if is_word else _o200k_end(data, at, stop, classes, longest_number, contractions)
-            ends[piece] = at
-            piece += 1
-    return int(piece)
+            offset = end if is_word else _o200k_end(data, offset, stop, classes, longest_number, contractions)
+            ends[pretoken] = offset
+            pretoken += 1
+    return int(pretoken)
 
 
 @inline
-def _o200k_end(data, at, stop, classes, longest_number, contractions) -> Any:
-    kind, size = kind_at(data, at, stop, classes)
-    begin = at if kind & (LETTER | LOWER) or kind & (NEWLINE | NUMBER) else at + size
+def _o200k_end(data, offset, stop, classes, longest_number, contractions) -> Any:
+    kind, size = kind_at(data, offset, stop, classes)
+    begin = offset if kind & (LETTER | LOWER) or kind & (NEWLINE | NUMBER) else offset + size
     end = _word_end(data, begin, stop, classes)
     if end > begin:
         if contractions and end < stop and data[end] == _APOSTROPHE:
             return contraction_end(data, end, stop, True)
         return end
     if kind & NUMBER:
-        return number_end(data, at, stop, classes, NUMBER, longest_number)
-    following, _ = kind_at(data, at + size, stop, classes)
-    if kind & SIGN or (data[at] == _SPACE and following & SIGN):
-        end = run_end(data, at + size, stop, classes, SIGN, SIGN)
+        return number_end(data, offset, stop, classes, NUMBER, longest_number)
+    following, _ = kind_at(data, offset + size, stop, classes)
+    if kind & SIGN or (data[offset] == _SPACE and following & SIGN):
+        end = run_end(data, offset + size, stop, classes, SIGN, SIGN)
         while end < stop and (data[end] == _SLASH or classes[data[end]] & NEWLINE):
             end += 1
         return end
-    return space_end(data, at, stop, classes, False)
+    return space_end(data, offset, stop, classes, False)
 
 
 @inline
-def _word_end(data, at, stop, classes) -> Any:
-    """The end of `U*W+` at `at`, or else of `U+`; `at` where neither is.
+def _word_end(data, offset, stop, classes) -> Any:
+    """The end of `U*W+` at `offset`, or else of `U+`; `offset` where neither matches.
 
-    U* takes all it can. Where no W follows, it gives back as far as its last character that is a W too.
+    U* is greedy. Where no W follows, it gives back characters up to the last one that is a W too.
     """
-    end, last_both = at, at
-    kind, size = kind_at(data, at, stop, classes)
+    end, last_both = offset, offset
+    kind, size = kind_at(data, offset, stop, classes)
     while kind & LETTER:
         end += size
         if kind & LOWER:
@@ -306,65 +302,65 @@ def _word_end(data, at, stop, classes) -> Any:
         kind, size = kind_at(data, end, stop, classes)
     if kind & LOWER:
         return run_end(data, end + size, stop, classes, LOWER, LOWER)
-    return last_both if last_both > at else end
+    return last_both if last_both > offset else end
 
 
 @kernel
 def cut_deepseek(offsets: Int64s, data: UInt8s, classes: UInt8s, ends: Int64sOut) -> int:
-    """Cuts out digits (APART) by threes, then runs of HAN, and what is between and within them by
+    """Cuts out digits (APART) by threes, then runs of HAN, and the text between and within them by
     `[!-/:-@[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*` and the rest of cl100k.
 
     The arguments are those of `cut_gpt2`. LETTER is a letter or mark, SIGN is punctuation or a symbol.
     """
-    piece = np.int64(0)
+    pretoken = np.int64(0)
     for doc in range(len(offsets) - 1):
-        at, stop = offsets[doc], offsets[doc + 1]
-        while at < stop:
-            begin = at + 1 if data[at] == _SPACE else at
+        offset, stop = offsets[doc], offsets[doc + 1]
+        while offset < stop:
+            begin = offset + 1 if data[offset] == _SPACE else offset
             end = plain_word_end(data, begin, stop, _FOLD)
-            at = end if end > begin else _deepseek_end(data, at, stop, classes)
-            ends[piece] = at
-            piece += 1
-    return int(piece)
+            offset = end if end > begin else _deepseek_end(data, offset, stop, classes)
+            ends[pretoken] = offset
+            pretoken += 1
+    return int(pretoken)
 
 
 @inline
-def _deepseek_end(data, at, stop, classes) -> Any:
-    kind, size = kind_at(data, at, stop, classes)
+def _deepseek_end(data, offset, stop, classes) -> Any:
+    kind, size = kind_at(data, offset, stop, classes)
     part = kind & HAN  # a match stays among HAN or among the rest
     letter, sign = LETTER | part, SIGN | part
     if kind & APART:
-        return number_end(data, at, stop, classes, APART, 3)
+        return number_end(data, offset, stop, classes, APART, 3)
     following, following_size = kind, np.int64(0)
     if kind & LETTER == 0:
-        following, following_size = kind_at(data, at + size, stop, classes)
-    if kind & SIGN and data[at] < 0x80 and _is_ascii_letter(data, at + 1, stop):
-        end = at + 2
+        following, following_size = kind_at(data, offset + size, stop, classes)
+    if kind & SIGN and data[offset] < 0x80 and _is_ascii_letter(data, offset + 1, stop):
+        end = offset + 2
         while _is_ascii_letter(data, end, stop):
             end += 1
         return end
     if following & (LETTER | HAN) == letter and kind & (NEWLINE | SIGN) == 0:
-        return run_end(data, at + size + following_size, stop, classes, LETTER | HAN, letter)
-    if kind & SIGN or (data[at] == _SPACE and following & (SIGN | HAN) == SIGN):
-        end = run_end(data, at + size, stop, classes, SIGN | HAN, sign)
+        return run_end(data, offset + size + following_size, stop, classes, LETTER | HAN, letter)
+    if kind & SIGN or (data[offset] == _SPACE and following & (SIGN | HAN) == SIGN):
+        end = run_end(data, offset + size, stop, classes, SIGN | HAN, sign)
         return end if part else run_end(data, end, stop, classes, NEWLINE, NEWLINE)
     if kind & SPACE:
-        return space_end(data, at, stop, classes, False)
-    return _gap_end(data, at, stop, classes, part)
+        return space_end(data, offset, stop, classes, False)
+    return _gap_end(data, offset, stop, classes, part)
 
 
 @inline
-def _is_ascii_letter(data, at, stop) -> Any:
-    return at < stop and 0x61 <= data[at] | 0x20 <= 0x7A
+def _is_ascii_letter(data, offset, stop) -> Any:
+    return offset < stop and 0x61 <= data[offset] | 0x20 <= 0x7A
 
 
 @inline
-def _gap_end(data, at, stop, classes, part) -> Any:
-    """The end of a run of characters that nothing matches; its last is left to the word that it begins."""
-    end, last = at, at
-    kind, size = kind_at(data, at, stop, classes)
+def _gap_end(data, offset, stop, classes, part) -> Any:
+    """The end of a run of characters that nothing matches. The last of them may begin the word after it, and is left to it."""
+    end, last = offset, offset
+    kind, size = kind_at(data, offset, stop, classes)
     while size > 0 and kind == part:
         last = end
         end += size
         kind, size = kind_at(data, end, stop, classes)
-    return last if last > at and kind & (LETTER | HAN) == LETTER | part else end
+    return last if last > offset and kind & (LETTER | HAN) == LETTER | part else end

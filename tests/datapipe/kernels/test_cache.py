@@ -185,7 +185,7 @@ def test_cache_damaged_file_is_compiled_anew(stocked: Shop, damage) -> None:
     assert [path.read_bytes() for path in stocked.files(".bin")] == before
 
 
-def test_compile_kernels_named_ones_alone_are_compiled(shop: Shop) -> None:
+def test_compile_kernels_compiles_named_kernels_alone(shop: Shop) -> None:
     assert shop.run(_COMPILE.format(names=["shop.kernels:negate", "shop.helpers:doubled"])) == "kernels.negate"
     assert shop.compiled() == {"kernels.negate": 1}
     assert shop.files(".lock") == []
@@ -195,7 +195,7 @@ def test_compile_kernels_again_compiles_none(stocked: Shop) -> None:
     assert stocked.run(_COMPILE.format(names=["shop.kernels:negate", "shop.kernels:double"])) == ""
 
 
-def test_compile_kernels_that_cannot_be_compiled_are_named(shop: Shop) -> None:
+def test_compile_kernels_names_those_that_do_not_compile(shop: Shop) -> None:
     shop.write(helpers=_HELPERS.replace("value * 2", "value.no_such_attribute"))
     code = """
         from datapipe.errors import DatapipeError
@@ -269,7 +269,7 @@ def test_compilation_that_is_closed_at_once_leaves_whole_files_and_no_process(sh
     assert shop.compiled() == {"kernels.double": 1, "kernels.negate": 1}
 
 
-def test_remove_unused_deletes_what_nobody_used_and_folders_of_earlier_releases(stocked: Shop) -> None:
+def test_remove_unused_deletes_unused_kernels_and_folders_of_earlier_releases(stocked: Shop) -> None:
     legacy = stocked.home / "datapipe" / "kernels-0123-numba0.61.0"
     (legacy / "words_ab").mkdir(parents=True)
     (legacy / "words_ab" / "words.split-1.py311.nbi").write_bytes(b"old")

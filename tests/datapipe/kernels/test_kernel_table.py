@@ -7,7 +7,7 @@ import pytest
 from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, rows_by_kernel
 
 SLOW_ORACLES = {
-    "bpe.encode_pieces",
+    "bpe.encode_pretokens",
     "english_words.cut_words",
     "fasttext.embed",
     "normalize.rewrite",

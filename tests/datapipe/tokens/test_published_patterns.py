@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.tokens.published_patterns import PATTERNS
-from tests.oracles.pretokens import ATOMS, NAMED, SPACES, hard_texts, piece_ends, reference
+from tests.oracles.pretokens import ATOMS, NAMED, SPACES, hard_texts, pretoken_ends, reference
 from tests.support import kernel_table
 
 WORDS = [
@@ -52,7 +52,7 @@ def cut(name: str, texts: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("texts", [WORDS, RUNS, SPACED], ids=["words", "runs", "spaced"])
 def test_cut_hard_texts_equals_tokenizers(name, texts):
     splitter = reference(NAMED[name])
-    assert dict(zip(texts, cut(name, texts), strict=True)) == {text: piece_ends(splitter, text) for text in texts}
+    assert dict(zip(texts, cut(name, texts), strict=True)) == {text: pretoken_ends(splitter, text) for text in texts}
 
 
 @given(texts=st.lists(st.lists(st.sampled_from([atom for _, group in ATOMS for atom in group]) | st.characters()), max_size=3))
@@ -60,13 +60,13 @@ def test_cut_hard_texts_equals_tokenizers(name, texts):
 def test_cut_any_text_equals_tokenizers(texts):
     joined = ["".join(atoms) for atoms in texts] + [""]
     for name, expressions in NAMED.items():
-        assert cut(name, joined) == [piece_ends(reference(expressions), text) for text in joined]
+        assert cut(name, joined) == [pretoken_ends(reference(expressions), text) for text in joined]
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_cut_random_texts_equals_tokenizers(name):
     texts = hard_texts(np.random.default_rng(7), 500)
-    assert cut(name, texts) == [piece_ends(reference(NAMED[name]), text) for text in texts]
+    assert cut(name, texts) == [pretoken_ends(reference(NAMED[name]), text) for text in texts]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -144,7 +144,7 @@ def test_cut_real_texts_equals_tokenizers(real_data, name, path):
     texts = read(real_data / path, REAL[path])
     splitter = reference(NAMED[name])
     for text, ends in zip(texts, cut(name, texts), strict=True):
-        assert ends == piece_ends(splitter, text), text[:80]
+        assert ends == pretoken_ends(splitter, text), text[:80]
 
 
 def read(path: Path, key: str | None) -> list[str]:

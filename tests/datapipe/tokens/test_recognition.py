@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from datapipe.tokens.published_patterns import DEEPSEEK, GPT2, HAN_RUNS, PARTIAL, PATTERNS, QWEN35, THREES, Flags
 from datapipe.tokens.recognition import Recognised, recognise
-from tests.oracles.pretokens import NAMED, piece_ends, reference
+from tests.oracles.pretokens import NAMED, pretoken_ends, reference
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 EOS = {
@@ -75,7 +75,7 @@ def test_recognise_inverse_of_removed_cuts_as_tokenizers_does(name):
     text = "It's 12345\x01\u200b\ue000\u0378 中文!\n\n  x  \n "
     ends = np.zeros(200, np.int64)
     data = np.frombuffer(text.encode(), np.uint8)
-    assert ends[: recognised.cut(np.array([0, len(data)]), data, ends)].tolist() == piece_ends(splitter, text)
+    assert ends[: recognised.cut(np.array([0, len(data)]), data, ends)].tolist() == pretoken_ends(splitter, text)
 
 
 def test_recognise_line_ends_in_an_expression_may_be_characters():

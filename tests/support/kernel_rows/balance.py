@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/balance.py`: costs of any size, ranks of unlike room."""
+"""Rows of `datapipe/kernels/loader/balance.py`: costs of any size, ranks with different room."""
 
 from __future__ import annotations
 

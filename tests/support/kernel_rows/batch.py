@@ -15,7 +15,7 @@ _LENGTH = 23
 
 
 def _batch(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens (num_rows, S), piece offsets (num_rows + 1,) and piece lengths; one row per document."""
+    """Tokens (num_rows, S), chunk offsets (num_rows + 1,) and chunk lengths; one row per document."""
     generator = case.generator
     num_rows = len(case.texts)
     lengths = [_lengths(generator) for _ in range(num_rows)]
@@ -70,24 +70,24 @@ def _border_expected(
 ) -> tuple[None, list[Any]]:
     own = _per_row(offsets, lengths)
     batches = [oracle.borders(own[start:stop], sequence_length) for start, stop in zip(rows.tolist(), rows[1:].tolist())]
-    longest = [max((b - a for a, b in zip(found, found[1:])), default=0) for found in batches]
-    return None, [[place for found in batches for place in found], np.cumsum([0, *map(len, batches)]), longest]
+    longest = [max((b - a for a, b in zip(borders, borders[1:])), default=0) for borders in batches]
+    return None, [[border for borders in batches for border in borders], np.cumsum([0, *map(len, batches)]), longest]
 
 
 def _per_row(offsets: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     return [lengths[start:stop].tolist() for start, stop in zip(offsets[:-1], offsets[1:])]
 
 
-def _labels(one: Any) -> Any:
+def _labels(of_row: Any) -> Any:
     def expected(tokens: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> tuple[None, list[Any]]:
-        return None, [[one(row.tolist(), own) for row, own in zip(tokens, _per_row(offsets, lengths))]]
+        return None, [[of_row(row.tolist(), own) for row, own in zip(tokens, _per_row(offsets, lengths))]]
 
     return expected
 
 
-def _placed(one: Any) -> Any:
+def _positioned(of_row: Any) -> Any:
     def expected(offsets: np.ndarray, lengths: np.ndarray) -> tuple[None, list[Any]]:
-        return None, [[one(own, _LENGTH) for own in _per_row(offsets, lengths)]]
+        return None, [[of_row(own, _LENGTH) for own in _per_row(offsets, lengths)]]
 
     return expected
 
@@ -98,7 +98,7 @@ _LABELS = (
     (kernels.unshifted_labels_64, np.int64, oracle.unshifted_labels),
     (kernels.unshifted_labels_32, np.int32, oracle.unshifted_labels),
 )
-_PLACES = (
+_POSITIONS = (
     (kernels.positions_64, np.int64, oracle.positions),
     (kernels.positions_32, np.int32, oracle.positions),
     (kernels.segments_64, np.int64, oracle.segments),
@@ -106,7 +106,10 @@ _PLACES = (
 )
 
 ROWS = [
-    *(Row(kernel=kernel, arguments=_label_arguments(dtype), oracle=_labels(one)) for kernel, dtype, one in _LABELS),
-    *(Row(kernel=kernel, arguments=_position_arguments(dtype), oracle=_placed(one)) for kernel, dtype, one in _PLACES),
+    *(Row(kernel=kernel, arguments=_label_arguments(dtype), oracle=_labels(of_row)) for kernel, dtype, of_row in _LABELS),
+    *(
+        Row(kernel=kernel, arguments=_position_arguments(dtype), oracle=_positioned(of_row))
+        for kernel, dtype, of_row in _POSITIONS
+    ),
     Row(kernel=kernels.borders, arguments=_border_arguments, oracle=_border_expected, num_outputs=3),
 ]

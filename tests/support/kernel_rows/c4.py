@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.filters import c4
+from datapipe.kernels.filters import c4, citations
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.words import Lines, find_lines
 from datapipe.kernels.types import input_record
@@ -46,7 +46,7 @@ _SPICES = (
 
 
 def _lines(case: Case) -> tuple[Case, Lines]:
-    """The texts with some of their words replaced by what the rules look at, and their lines."""
+    """The texts with some words replaced by strings that the rules test, and their lines."""
     rng = random.Random(case.seed)
     texts = [[rng.choice(_SPICES) if rng.random() < 0.15 else word for word in text.split(b" ")] for text in case.texts]
     case = Case(texts=tuple(b" ".join(words) for words in texts), seed=case.seed)
@@ -54,61 +54,63 @@ def _lines(case: Case) -> tuple[Case, Lines]:
         return case, find_lines(case.offsets, case.data)
 
 
-def _pieces(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
+def _texts_of(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
     return [data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
 
 
-def _places(lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Where lines start that have a newline after each, and their lengths."""
+def _spans_of(lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of lines that each end with a newline."""
     lengths = np.array([len(line) for line in lines], np.int32)
     return np.cumsum([0, *(lengths + 1)], dtype=np.int64)[:-1], lengths
 
 
 def _find_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
-    places = np.flatnonzero(case.data == ord("["))
-    return [lines, case.data, places, np.empty(len(places), np.int64)]
+    brackets = np.flatnonzero(case.data == ord("["))
+    return [lines, case.data, brackets, np.empty(len(brackets), np.int64)]
 
 
-def _find(lines: Lines, data: np.ndarray, places: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    sizes = dict.fromkeys(places.tolist(), 0)
-    for start, line in zip(lines.starts.tolist(), _pieces(lines.starts, lines.lengths, data), strict=True):
-        sizes |= {start + found.start(): len(found.group()) for found in oracle.CITATION.finditer(line)}
+def _find(lines: Lines, data: np.ndarray, brackets: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    sizes = dict.fromkeys(brackets.tolist(), 0)
+    for start, line in zip(lines.starts.tolist(), _texts_of(lines.starts, lines.lengths, data), strict=True):
+        sizes |= {start + citation.start(): len(citation.group()) for citation in oracle.CITATION.finditer(line)}
     return sum(size > 0 for size in sizes.values()), [list(sizes.values())]
 
 
 def _cut_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(Case(texts=(b"one line", *case.texts), seed=case.seed))
-    places = np.flatnonzero(case.data == ord("["))
-    _, (sizes,) = _find(lines, case.data, places)
+    brackets = np.flatnonzero(case.data == ord("["))
+    _, (sizes,) = _find(lines, case.data, brackets)
     stop = int(lines.starts[-1] + lines.lengths[-1])
     out = np.empty(stop - int(lines.starts[0]) - sum(sizes), np.uint8)
-    places = [places, np.array(sizes, np.int64)]
+    brackets = [brackets, np.array(sizes, np.int64)]
     outputs = [np.empty(len(lines.starts), np.int64), np.empty(len(lines.starts), np.int32), out]
-    return [lines, case.data, *places, *outputs]
+    return [lines, case.data, *brackets, *outputs]
 
 
-def _cut(found: Lines, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[Any]]:
-    starts, lengths = found.starts, found.lengths
-    lines = [oracle.without_citations(line) for line in _pieces(starts, lengths, data)]
+def _cut(given: Lines, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    starts, lengths = given.starts, given.lengths
+    lines = [oracle.without_citations(line) for line in _texts_of(starts, lengths, data)]
     between = [data[stop:start].tobytes() for stop, start in zip((starts + lengths)[:-1], starts[1:], strict=True)]
     texts = [line + gap for line, gap in zip(lines, [*between, b""], strict=True)]
-    places = np.cumsum([0, *map(len, texts)])[:-1]
-    return None, [places, [len(line) for line in lines], np.frombuffer(b"".join(texts), np.uint8)]
+    out_starts = np.cumsum([0, *map(len, texts)])[:-1]
+    return None, [out_starts, [len(line) for line in lines], np.frombuffer(b"".join(texts), np.uint8)]
 
 
 def _judge_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
-    pieces = [oracle.without_citations(line) for line in _pieces(lines.starts, lines.lengths, case.data)]
-    clean = np.frombuffer(b"".join(line + b"\n" for line in pieces), np.uint8)
+    cleaned = [oracle.without_citations(line) for line in _texts_of(lines.starts, lines.lengths, case.data)]
+    clean = np.frombuffer(b"".join(line + b"\n" for line in cleaned), np.uint8)
     flags = case.generator.integers(0, 2, 7) if case.seed % 2 else np.array([0, 1, 0, 1, 1, 1, 1])
     limits = c4.Limits(case.seed % 4, 7, *flags.astype(bool).tolist())
-    clean_lines = input_record(c4.CleanLines, (*_places(pieces), clean))
-    return [lines, case.data, clean_lines, mark_table(), limits, np.empty(len(pieces), np.uint8)]
+    clean_lines = input_record(citations.CleanLines, (*_spans_of(cleaned), clean))
+    return [lines, case.data, clean_lines, mark_table(), limits, np.empty(len(cleaned), np.uint8)]
 
 
-def _judge(lines: Lines, data: np.ndarray, clean: c4.CleanLines, _: np.ndarray, limits: c4.Limits) -> tuple[Any, Sequence[Any]]:
-    pairs = zip(_pieces(lines.starts, lines.lengths, data), _pieces(*clean), strict=True)
+def _judge(
+    lines: Lines, data: np.ndarray, clean: citations.CleanLines, _: np.ndarray, limits: c4.Limits
+) -> tuple[Any, Sequence[Any]]:
+    pairs = zip(_texts_of(lines.starts, lines.lengths, data), _texts_of(*clean), strict=True)
     return None, [[oracle.reason(line, without, list(map(int, limits))) for line, without in pairs]]
 
 
@@ -139,13 +141,13 @@ def _join_arguments(case: Case) -> Sequence[Any]:
     if case.seed % 3 == 0:  # as citations leave white space at an edge
         starts, lengths = starts - 1, lengths + np.int32(1)
     out = np.empty(int(lengths.sum()) + len(lengths), np.uint8)
-    clean = input_record(c4.CleanLines, (starts, lengths, case.data))
+    clean = input_record(citations.CleanLines, (starts, lengths, case.data))
     return [lines.doc_offsets, clean, kept, keep, mark_table(), np.empty(len(case.offsets), np.int64), out]
 
 
-def _join(doc_offsets: np.ndarray, clean: c4.CleanLines, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
+def _join(doc_offsets: np.ndarray, clean: citations.CleanLines, *arrays: np.ndarray) -> tuple[Any, Sequence[Any]]:
     kept, keep, _ = arrays
-    lines, texts = _pieces(*clean), []
+    lines, texts = _texts_of(*clean), []
     for doc, (start, stop) in enumerate(zip(doc_offsets[:-1], doc_offsets[1:], strict=True)):
         texts.append(oracle.joined([lines[line] for line in range(start, stop) if kept[line]]) if keep[doc] else b"")
     offsets = np.cumsum([0, *map(len, texts)])
@@ -153,8 +155,8 @@ def _join(doc_offsets: np.ndarray, clean: c4.CleanLines, *arrays: np.ndarray) ->
 
 
 ROWS = [
-    Row(kernel=c4.find_citations, arguments=_find_arguments, oracle=_find),
-    Row(kernel=c4.cut_citations, arguments=_cut_arguments, oracle=_cut, num_outputs=3),
+    Row(kernel=citations.find_citations, arguments=_find_arguments, oracle=_find),
+    Row(kernel=citations.cut_citations, arguments=_cut_arguments, oracle=_cut, num_outputs=3),
     Row(kernel=c4.judge_lines, arguments=_judge_arguments, oracle=_judge),
     Row(kernel=c4.sum_documents, arguments=_sum_arguments, oracle=_sum),
     Row(kernel=c4.join_lines, arguments=_join_arguments, oracle=_join, num_outputs=2),

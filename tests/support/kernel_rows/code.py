@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/filters/code.py`: the texts with encoded data, and pieces of it, between and inside them."""
+"""Rows of `datapipe/kernels/filters/code.py`: the texts with encoded data, whole and in fragments, between and inside them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _column(case: Case, extra: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]
     rng = random.Random(case.seed)
     texts: list[bytes] = []
     for text in case.texts:
-        at = rng.randint(0, len(text))
+        index = rng.randint(0, len(text))
         inside = b"".join(rng.choice(extra) * rng.choice(_SIZES) for _ in range(rng.randint(0, 4)))
-        texts.append(text[:at] + inside + text[at:])
+        texts.append(text[:index] + inside + text[index:])
     return np.cumsum([2, *map(len, texts)], dtype=np.int64), np.frombuffer(b"a\\" + b"".join(texts) + b"x12,\n", np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/text/english_words.py`: the texts, each with chunks behind it that are cut in every way."""
+"""Rows of `datapipe/kernels/text/english_words.py`: the texts, each followed by chunks that exercise every rule."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _arguments(case: Case) -> Sequence[Any]:
 def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
     texts = _texts(case)
     starts = np.cumsum([1, *map(len, texts)])
-    found = [oracle.words(text) for text in texts]
-    rows = [one._replace(start=one.start + at) for at, doc in zip(starts, found) for one in doc]
-    return len(rows), [np.cumsum([0, *map(len, found)]), *(list(column) for column in zip(*rows))] if rows else [
+    spans = [oracle.words(text) for text in texts]
+    rows = [span._replace(start=span.start + offset) for offset, doc in zip(starts, spans) for span in doc]
+    return len(rows), [np.cumsum([0, *map(len, spans)]), *(list(column) for column in zip(*rows))] if rows else [
         [0],
         [],
         [],
@@ -58,7 +58,7 @@ def _most_arguments(case: Case) -> Sequence[Any]:
 
 
 def _most(case: Case) -> tuple[Any, Sequence[Any]]:
-    """Four words of a contraction of letters, one of other letters, else as many as bytes."""
+    """Four words per contraction of letters, one per other chunk of letters, else one per byte."""
     count = 0
     for text in _texts(case):
         for chunk in ("".join(character for _, character, _ in oracle.characters(text))).split():

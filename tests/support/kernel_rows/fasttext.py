@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/filters/fasttext.py`: small random models over words that the texts have."""
+"""Rows of `datapipe/kernels/filters/fasttext.py`: small random models over the words of the texts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _SETTINGS = (
 
 def _entries(case: Case, end_of_line: bool) -> list[bytes]:
     """Some words of the texts, one of them twice, then labels."""
-    found = list(dict.fromkeys(word for text in case.texts for word in oracle.words(text)))[:40:2]
-    return [*found, *found[:1], *[oracle.END_OF_LINE] * end_of_line, b"the", b"__label__the", b"__label__b"]
+    words = list(dict.fromkeys(word for text in case.texts for word in oracle.words(text)))[:40:2]
+    return [*words, *words[:1], *[oracle.END_OF_LINE] * end_of_line, b"the", b"__label__the", b"__label__b"]
 
 
 def _spans(entries: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,8 +104,8 @@ def _embedded(
         parts = [coded.centroids[part, coded.codes[:, part]] for part in range(coded.codes.shape[1])]
         matrix = np.concatenate(parts, axis=1)[:, :_DIM] * coded.norms[:, None]
     texts = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
-    found = [oracle.rows_of(text, entries, num_words, rows, (least, most), longest_run, num_buckets) for text in texts]
-    return None, [[oracle.mean(matrix[one]) for one in found], list(map(len, found)), [], []]
+    rows_by_text = [oracle.rows_of(text, entries, num_words, rows, (least, most), longest_run, num_buckets) for text in texts]
+    return None, [[oracle.mean(matrix[rows_of_text]) for rows_of_text in rows_by_text], list(map(len, rows_by_text)), [], []]
 
 
 ROWS = [

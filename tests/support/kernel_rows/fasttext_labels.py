@@ -15,7 +15,7 @@ _NUM_LABELS, _DIM = 9, 21
 
 
 def _hidden(case: Case) -> list[np.ndarray]:
-    """Means of as many texts as the case has, some of them without a row."""
+    """Means of the case's texts, some of them without a row."""
     rng, num_docs = case.generator, len(case.texts)
     return [rng.standard_normal((num_docs, _DIM)).astype(np.float32), rng.integers(0, 3, num_docs)]
 
@@ -76,8 +76,8 @@ def _of_flat(*inputs: Any) -> tuple[None, list[Any]]:
 
 
 def _best_of_all(scored: list[list[tuple[np.float32, int]]], k: int) -> list[Any]:
-    found = [oracle.best(one, k) for one in scored]
-    return [[labels for labels, _ in found], [scores for _, scores in found]]
+    best = [oracle.best(scores_of_text, k) for scores_of_text in scored]
+    return [[labels for labels, _ in best], [scores for _, scores in best]]
 
 
 ROWS = [

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/gather.py`: record batches of random rows, some with offsets and lengths that are damaged.
+"""Rows of `datapipe/kernels/loader/gather.py`: record batches of random rows, some with damaged offsets and lengths.
 
 Their memory is kept for as long as the tests run, since kernels know it by its address alone.
 """
@@ -22,7 +22,7 @@ _COUNTS = (7, 0, 20, 1, 0, 11)
 
 @cache
 def _blocks(case: Case, damaged: bool = False) -> tuple[list[oracle.ListBlock], np.ndarray, list[np.ndarray]]:
-    """Blocks, their entries (num_blocks, BLOCK_WIDTH), and the arrays that these point to."""
+    """Blocks, their entries (num_blocks, BLOCK_WIDTH), and the arrays that the entries point to."""
     generator, blocks, entries, kept = case.generator, [], [], []
     for _ in range(_NUM_BLOCKS):
         counts = generator.integers(0, 4, _ROWS_PER_BLOCK)
@@ -53,13 +53,13 @@ def _blocks(case: Case, damaged: bool = False) -> tuple[list[oracle.ListBlock], 
 
 
 def _wanted(case: Case, damaged: bool = False) -> list[tuple[int, int]]:
-    """(block, row) of the rows that are asked for: as many as there are documents."""
+    """(block, row) of the wanted rows: as many as there are documents."""
     generator = case.generator
     numbers = generator.integers(0, _NUM_BLOCKS, len(case.texts))
     return [(int(number), int(row)) for number, row in zip(numbers, generator.integers(0, _ROWS_PER_BLOCK, len(numbers)))]
 
 
-def _places(case: Case, wide: bool = False, damaged: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def _locations(case: Case, wide: bool = False, damaged: bool = False) -> tuple[np.ndarray, np.ndarray]:
     entries = _blocks(case, damaged)[1][int(wide)]
     wanted = _wanted(case)
     blocks = np.array([entries[number].ctypes.data for number, _ in wanted], np.int64)
@@ -68,7 +68,7 @@ def _places(case: Case, wide: bool = False, damaged: bool = False) -> tuple[np.n
 
 def _copy_row(kernel: Any, wide: bool, dtype: type) -> Row:
     def arguments(case: Case) -> list[Any]:
-        return [*_places(case, wide), np.empty((len(case.texts), _LENGTH), dtype)]
+        return [*_locations(case, wide), np.empty((len(case.texts), _LENGTH), dtype)]
 
     def expected(case: Case) -> tuple[None, list[Any]]:
         return None, [[_blocks(case)[0][number].tokens[row] for number, row in _wanted(case)]]
@@ -78,7 +78,7 @@ def _copy_row(kernel: Any, wide: bool, dtype: type) -> Row:
 
 def _count_arguments(damaged: bool) -> Callable[[Case], list[Any]]:
     return lambda case: [
-        *_places(case, damaged=damaged),
+        *_locations(case, damaged=damaged),
         np.empty(len(case.texts), np.int64),
         np.empty(len(case.texts) + 1, np.int64),
     ]
@@ -91,22 +91,22 @@ def _count_expected(damaged: bool) -> Callable[[Case], tuple[int, list[Any]]]:
             if not blocks[number].is_sound(row):
                 return i, [firsts, offsets]
             firsts.append(blocks[number].offsets[row])
-            offsets.append(offsets[-1] + len(blocks[number].pieces(row)))
+            offsets.append(offsets[-1] + len(blocks[number].chunks(row)))
         return -1, [firsts, offsets]
 
     return expected
 
 
 def _sound_rows(case: Case, damaged: bool) -> list[tuple[int, int]]:
-    """Those whose offsets are sound: `gather_*` are not called with others."""
+    """The wanted rows with sound offsets: `gather_*` are not called with others."""
     blocks = _blocks(case, damaged)[0]
     return [(number, row) for number, row in _wanted(case) if blocks[number].is_sound(row)]
 
 
-def _piece_places(case: Case, damaged: bool = False) -> list[Any]:
+def _chunk_locations(case: Case, damaged: bool = False) -> list[Any]:
     blocks, entries, _ = _blocks(case, damaged)
     wanted = _sound_rows(case, damaged)
-    counts = [len(blocks[number].pieces(row)) for number, row in wanted]
+    counts = [len(blocks[number].chunks(row)) for number, row in wanted]
     return [
         np.array([entries[0][number].ctypes.data for number, _ in wanted], np.int64),
         np.array([blocks[number].offsets[row] for number, row in wanted], np.int64),
@@ -116,34 +116,34 @@ def _piece_places(case: Case, damaged: bool = False) -> list[Any]:
 
 def _length_arguments(damaged: bool) -> Callable[[Case], list[Any]]:
     def arguments(case: Case) -> list[Any]:
-        places = _piece_places(case, damaged)
-        return [*places, _LENGTH, np.empty(places[2][-1], np.int32)]
+        locations = _chunk_locations(case, damaged)
+        return [*locations, _LENGTH, np.empty(locations[2][-1], np.int32)]
 
     return arguments
 
 
 def _length_expected(damaged: bool) -> Callable[[Case], tuple[int, list[Any]]]:
     def expected(case: Case) -> tuple[int, list[Any]]:
-        found: list[int] = []
+        lengths: list[int] = []
         for i, (number, row) in enumerate(_sound_rows(case, damaged)):
             block = _blocks(case, damaged)[0][number]
             if not block.fits(row):
-                return i, [found]
-            found += [block.lengths[piece] for piece in block.pieces(row)]
-        return -1, [found]
+                return i, [lengths]
+            lengths += [block.lengths[chunk] for chunk in block.chunks(row)]
+        return -1, [lengths]
 
     return expected
 
 
-def _piece_row(kernel: Any, column: str, make: Callable[[int], np.ndarray]) -> Row:
+def _chunk_row(kernel: Any, column: str, make: Callable[[int], np.ndarray]) -> Row:
     def arguments(case: Case) -> list[Any]:
-        places = _piece_places(case)
-        return [*places, make(int(places[2][-1]))]
+        locations = _chunk_locations(case)
+        return [*locations, make(int(locations[2][-1]))]
 
     def expected(case: Case) -> tuple[None, list[Any]]:
         blocks, wanted = _blocks(case)[0], _sound_rows(case, False)
         return None, [
-            [getattr(blocks[number], column)[piece] for number, row in wanted for piece in blocks[number].pieces(row)]
+            [getattr(blocks[number], column)[chunk] for number, row in wanted for chunk in blocks[number].chunks(row)]
         ]
 
     return Row(kernel=kernel, arguments=arguments, oracle=expected, from_case=True)
@@ -151,7 +151,7 @@ def _piece_row(kernel: Any, column: str, make: Callable[[int], np.ndarray]) -> R
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[list[np.ndarray], np.ndarray]:
-    """Tables of some shards, in which every third block is not there, and where they lie."""
+    """Tables of some shards, in which every third block is absent, and their addresses."""
     tables = []
     for count in _COUNTS:
         table = np.zeros((-(-count // _ROWS_PER_BLOCK) + 1, kernels.BLOCK_WIDTH), np.int64)
@@ -173,7 +173,7 @@ def _find_arguments(case: Case) -> list[Any]:
     ]
 
 
-def _find_expected(addresses: np.ndarray, starts: np.ndarray, places: np.ndarray, now: int) -> tuple[int, list[list[int]]]:
+def _find_expected(addresses: np.ndarray, starts: np.ndarray, tables: np.ndarray, now: int) -> tuple[int, list[list[int]]]:
     used, shards, rows, blocks = [-1] * len(_COUNTS), [], [], []
     for address in addresses.tolist():
         shard, row = oracle.find(address, _COUNTS)
@@ -182,7 +182,7 @@ def _find_expected(addresses: np.ndarray, starts: np.ndarray, places: np.ndarray
         is_there = shard % 2 == 0 and (number + 1) % 3 != 0
         shards.append(shard)
         rows.append(within if is_there else row)
-        blocks.append(int(places[shard]) + (number + 1) * kernels.BLOCK_BYTES if is_there else 0)
+        blocks.append(int(tables[shard]) + (number + 1) * kernels.BLOCK_BYTES if is_there else 0)
     return blocks.count(0), [used, shards, rows, blocks]
 
 
@@ -196,7 +196,7 @@ ROWS = [
     _copy_row(kernels.copy_32_to_int64, True, np.int64),
     *(
         Row(
-            kernel=kernels.count_pieces,
+            kernel=kernels.count_chunks,
             arguments=_count_arguments(damaged),
             oracle=_count_expected(damaged),
             num_outputs=2,
@@ -215,6 +215,6 @@ ROWS = [
         )
         for damaged in (False, True)
     ),
-    _piece_row(kernels.gather_starts, "starts", lambda size: np.empty(size, np.int64)),
-    _piece_row(kernels.gather_keys, "keys", lambda size: np.empty((size, 2), np.uint64)),
+    _chunk_row(kernels.gather_starts, "starts", lambda size: np.empty(size, np.int64)),
+    _chunk_row(kernels.gather_keys, "keys", lambda size: np.empty((size, 2), np.uint64)),
 ]

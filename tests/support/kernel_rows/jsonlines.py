@@ -24,15 +24,15 @@ _ODD = [
 
 
 def _lines(case: Case) -> list[bytes]:
-    """Objects with the texts of the case as keys and values, escaped and not, before and behind the fields that are sought."""
+    """Objects with the texts of the case as keys and values, escaped and not, before and after the fields to find."""
     texts = [text.decode(errors="replace") for text in case.texts]
-    found = []
+    rows = []
     for number, text in enumerate(texts):
         row: dict[str, Any] = {"text": text, text + "!": [text, {"id": number}], "id": text if number % 2 else number / 3}
         if number % 3:
             row = {"meta": {text + "?": None, "näme": text if number % 2 else [text]}, **row}
-        found.append(json.dumps(row, ensure_ascii=number % 4 < 2))
-    return [line.encode() for line in found + _ODD]
+        rows.append(json.dumps(row, ensure_ascii=number % 4 < 2))
+    return [line.encode() for line in rows + _ODD]
 
 
 def _packed(lines: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,7 +51,9 @@ def _find_row(*names: str) -> Row:
     def expected(data: np.ndarray, starts: np.ndarray, stops: np.ndarray, *_: np.ndarray) -> tuple[None, list[Any]]:
         lines = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
         spans = [oracle.find_value(line, [name.encode() for name in names]) for line in lines]
-        within = [(at + a, at + b) if a >= 0 else (-1, -1) for at, (a, b) in zip(starts.tolist(), spans)]
+        within = [
+            (line_start + a, line_start + b) if a >= 0 else (-1, -1) for line_start, (a, b) in zip(starts.tolist(), spans)
+        ]
         return None, [[a for a, _ in within], [b for _, b in within]]
 
     return Row(kernel=kernels.find_values, arguments=arguments, oracle=expected, num_outputs=2, variant=".".join(names))

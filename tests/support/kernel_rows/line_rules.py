@@ -38,7 +38,7 @@ _SPICES = (
 
 
 def _lines(case: Case) -> tuple[Case, Lines]:
-    """The texts with some of their words replaced by what the rules look at, and their lines."""
+    """The texts with some words replaced by strings that the rules test, and their lines."""
     rng = random.Random(case.seed)
     texts = [[rng.choice(_SPICES).encode() if rng.random() < 0.2 else word for word in text.split(b" ")] for text in case.texts]
     case = Case(texts=tuple(b" ".join(words) for words in texts), seed=case.seed)
@@ -62,7 +62,7 @@ def _symbols(seed: int) -> str:
     return random.Random(seed).choice(["", "|-"])
 
 
-def _pieces(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
+def _texts_of(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list[bytes]:
     return [data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
 
 
@@ -76,7 +76,7 @@ def _judge_arguments(case: Case) -> Sequence[Any]:
 def _judge(lines: Lines, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
     _, table, limits = tables
     symbols = "".join(map(chr, np.flatnonzero(table == 1)))
-    rows = [oracle.judged(line, limits, symbols) for line in _pieces(lines.starts, lines.lengths, data)]
+    rows = [oracle.judged(line, limits, symbols) for line in _texts_of(lines.starts, lines.lengths, data)]
     sizes = [len(rest) for *_, rest in rows]
     starts = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
     rests = np.frombuffer(b"".join(rest for *_, rest in rows), np.uint8)
@@ -103,23 +103,23 @@ def _sum(doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[An
 def _write_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     limits = _limits(case.seed)
-    rows = [oracle.judged(line, limits, _symbols(case.seed)) for line in _pieces(lines.starts, lines.lengths, case.data)]
+    rows = [oracle.judged(line, limits, _symbols(case.seed)) for line in _texts_of(lines.starts, lines.lengths, case.data)]
     sizes = np.array([len(rest) for *_, rest in rows], np.int32)
     edits = np.frombuffer(bytearray(b"".join(rest for *_, rest in rows)), np.uint8)
     reasons = np.array([reason for reason, *_ in rows], np.uint8)
     keep = (case.generator.random(len(case.texts)) < 0.9).view(np.uint8)
-    places = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
-    line_edits = input_record(line_rules.LineEdits, (reasons, places, sizes, edits))
+    rest_starts = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+    line_edits = input_record(line_rules.LineEdits, (reasons, rest_starts, sizes, edits))
     outputs = [np.empty(len(case.offsets), np.int64), np.empty(len(case.data), np.uint8)]
     return [case.offsets, case.data, lines, line_edits, keep, mark_table(), *outputs]
 
 
 def _write(
-    offsets: np.ndarray, data: np.ndarray, found: Lines, line_edits: line_rules.LineEdits, *arrays: np.ndarray
+    offsets: np.ndarray, data: np.ndarray, given: Lines, line_edits: line_rules.LineEdits, *arrays: np.ndarray
 ) -> tuple[Any, Sequence[Any]]:
-    doc_offsets, starts, lengths, *_ = found
-    (reasons, places, sizes, edits), keep = line_edits, arrays[0]
-    rests, texts = _pieces(places, sizes, edits), []
+    doc_offsets, starts, lengths, *_ = given
+    (reasons, rest_starts, sizes, edits), keep = line_edits, arrays[0]
+    rests, texts = _texts_of(rest_starts, sizes, edits), []
     for doc, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
         lines = [
             (int(starts[line] - begin), int(starts[line] + lengths[line] - begin), int(reasons[line]), rests[line])

@@ -33,7 +33,7 @@ def _survey(
     texts = _texts(offsets, data)
     touched = [oracle.is_touched(text, fix_newlines, strip_control) for text in texts]
     unstable = [any(not stable[ord(character)] for _, character, _ in characters(text)) for text in texts]
-    return None, [[one | 2 * other for one, other in zip(touched, unstable, strict=True)]]
+    return None, [[is_touched | 2 * is_unstable for is_touched, is_unstable in zip(touched, unstable, strict=True)]]
 
 
 def _rewrite_arguments(fix_newlines: bool, strip_control: bool) -> Callable[[Case], Sequence[Any]]:

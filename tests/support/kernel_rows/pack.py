@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/tokens/pack.py`: texts stand for documents of as many tokens as they have bytes, and one."""
+"""Rows of `datapipe/kernels/tokens/pack.py`: each text is a document of one token more than its bytes."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tests.oracles import pack as oracle
 from tests.support.kernel_table import Case, Row
 
 _LENGTH = 37
-"""Tokens of a row: no power of two, and less than most texts have bytes."""
+"""Tokens of a row: no power of two, and less than the bytes of most texts."""
 
 
 _POWER = 64
-"""The same for what needs a power of two."""
+"""The same for kernels that need a power of two."""
 
 
 def _lengths(case: Case) -> np.ndarray:
     return np.minimum(np.diff(case.offsets), 700) + 1
 
 
-def _piece_lengths(case: Case) -> np.ndarray:
+def _chunk_lengths(case: Case) -> np.ndarray:
     return np.array([length for _, _, length in oracle.split_documents(_lengths(case).tolist(), _LENGTH)], np.int32)
 
 
-def _piece_outputs(num_pieces: int) -> list[np.ndarray]:
-    return [np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int32)]
+def _chunk_outputs(num_chunks: int) -> list[np.ndarray]:
+    return [np.empty(num_chunks, np.int64), np.empty(num_chunks, np.int64), np.empty(num_chunks, np.int32)]
 
 
 def _split_arguments(case: Case) -> list[Any]:
-    return [_lengths(case), _LENGTH, *_piece_outputs(len(_piece_lengths(case)))]
+    return [_lengths(case), _LENGTH, *_chunk_outputs(len(_chunk_lengths(case)))]
 
 
-def _columns(pieces: list[oracle.Piece]) -> list[list[int]]:
-    return [[piece[field] for piece in pieces] for field in range(3)]
+def _columns(chunks: list[oracle.Chunk]) -> list[list[int]]:
+    return [[chunk[field] for chunk in chunks] for field in range(3)]
 
 
 def _split_expected(lengths: np.ndarray, sequence_length: int) -> tuple[None, list[Any]]:
@@ -45,38 +45,38 @@ def _split_expected(lengths: np.ndarray, sequence_length: int) -> tuple[None, li
 
 
 def _powers_arguments(case: Case) -> list[Any]:
-    lengths, min_piece = _lengths(case), int(case.generator.integers(1, 9))
-    pieces = oracle.split_by_powers(lengths.tolist(), _POWER, min_piece)
-    return [lengths, _POWER, min_piece, *_piece_outputs(len(pieces))]
+    lengths, min_chunk = _lengths(case), int(case.generator.integers(1, 9))
+    chunks = oracle.split_by_powers(lengths.tolist(), _POWER, min_chunk)
+    return [lengths, _POWER, min_chunk, *_chunk_outputs(len(chunks))]
 
 
-def _powers_expected(lengths: np.ndarray, sequence_length: int, min_piece: int) -> tuple[None, list[Any]]:
-    return None, _columns(oracle.split_by_powers(lengths.tolist(), sequence_length, min_piece))
+def _powers_expected(lengths: np.ndarray, sequence_length: int, min_chunk: int) -> tuple[None, list[Any]]:
+    return None, _columns(oracle.split_by_powers(lengths.tolist(), sequence_length, min_chunk))
 
 
 def _stream_arguments(case: Case) -> list[Any]:
     lengths = _lengths(case)
     num_rows = -(-int(lengths.sum()) // _LENGTH)
-    return [lengths, _LENGTH, *_piece_outputs(len(lengths) + num_rows), np.zeros(num_rows + 1, np.int64)]
+    return [lengths, _LENGTH, *_chunk_outputs(len(lengths) + num_rows), np.zeros(num_rows + 1, np.int64)]
 
 
 def _stream_expected(lengths: np.ndarray, sequence_length: int) -> tuple[int, list[Any]]:
     rows = oracle.cut_stream(lengths.tolist(), sequence_length)
-    pieces = [piece for row in rows for piece in row]
-    return len(pieces), [*_columns(pieces), list(accumulate(map(len, rows), initial=0))]
+    chunks = [chunk for row in rows for chunk in row]
+    return len(chunks), [*_columns(chunks), list(accumulate(map(len, rows), initial=0))]
 
 
 def _by_length_arguments(case: Case) -> list[Any]:
-    lengths = _piece_lengths(case)
+    lengths = _chunk_lengths(case)
     return [lengths, np.zeros(_LENGTH + 2, np.int64), np.empty(len(lengths), np.int64)]
 
 
-def _by_length_expected(lengths: np.ndarray, places: np.ndarray) -> tuple[None, list[Any]]:
+def _by_length_expected(lengths: np.ndarray, positions: np.ndarray) -> tuple[None, list[Any]]:
     return None, [oracle.by_length(lengths.tolist())]
 
 
 def _best_fit_arguments(case: Case) -> list[Any]:
-    lengths = _piece_lengths(case)
+    lengths = _chunk_lengths(case)
     count = len(lengths)
     tree = np.zeros(2 << _LENGTH.bit_length(), np.uint8)
     rooms = np.full(_LENGTH + 1, -1, np.int64)
@@ -97,14 +97,14 @@ def _best_fit_expected(lengths: np.ndarray, order: np.ndarray, sequence_length: 
 
 
 def _by_row_arguments(case: Case) -> list[Any]:
-    num_pieces = len(_piece_lengths(case))
-    num_rows = num_pieces // 3 + 1
-    rows = case.generator.integers(0, num_rows, num_pieces)
-    return [rows, np.empty(num_rows, np.int64), np.zeros(num_rows + 1, np.int64), np.empty(num_pieces, np.int64)]
+    num_chunks = len(_chunk_lengths(case))
+    num_rows = num_chunks // 3 + 1
+    rows = case.generator.integers(0, num_rows, num_chunks)
+    return [rows, np.empty(num_rows, np.int64), np.zeros(num_rows + 1, np.int64), np.empty(num_chunks, np.int64)]
 
 
-def _by_row_expected(rows: np.ndarray, places: np.ndarray) -> tuple[None, list[Any]]:
-    return None, list(oracle.by_row(rows.tolist(), len(places)))
+def _by_row_expected(rows: np.ndarray, positions: np.ndarray) -> tuple[None, list[Any]]:
+    return None, list(oracle.by_row(rows.tolist(), len(positions)))
 
 
 def _fill_arguments(dtype: type) -> Callable[[Case], list[Any]]:
@@ -113,18 +113,18 @@ def _fill_arguments(dtype: type) -> Callable[[Case], list[Any]]:
         num_rows = len(case.texts)
         offsets = np.cumsum([0, *case.generator.integers(0, 4, num_rows)], dtype=np.int64)
         lengths = case.generator.integers(1, _LENGTH // 3, offsets[-1]).astype(np.int32)
-        places = case.generator.integers(0, len(tokens) - np.minimum(lengths, len(tokens)) + 1)
+        starts = case.generator.integers(0, len(tokens) - np.minimum(lengths, len(tokens)) + 1)
         lengths = np.minimum(lengths, len(tokens)).astype(np.int32)
-        return [tokens, places, lengths, offsets, 5, _LENGTH, np.empty(num_rows * _LENGTH, dtype)]
+        return [tokens, starts, lengths, offsets, 5, _LENGTH, np.empty(num_rows * _LENGTH, dtype)]
 
     return arguments
 
 
 def _fill_expected(
-    tokens: np.ndarray, places: np.ndarray, lengths: np.ndarray, offsets: np.ndarray, pad: int, sequence_length: int
+    tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray, pad: int, sequence_length: int
 ) -> tuple[None, list[Any]]:
-    pieces = list(zip(places.tolist(), lengths.tolist()))
-    rows = [pieces[start:stop] for start, stop in zip(offsets[:-1], offsets[1:])]
+    chunks = list(zip(starts.tolist(), lengths.tolist()))
+    rows = [chunks[start:stop] for start, stop in zip(offsets[:-1], offsets[1:])]
     filled = oracle.fill_rows(tokens.tolist(), rows, pad, sequence_length)
     return None, [[token for row in filled for token in row]]
 

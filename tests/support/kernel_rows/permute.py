@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/permute.py`: sizes and keys of each case's seed; the oracle takes one index at a time."""
+"""Rows of `datapipe/kernels/loader/permute.py`: sizes and keys of each case's seed; the oracle computes one index at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.kernel_table import Case, Row
 _SIZES = (2, 3, 5, 1000, 65_536, 65_537, (1 << 30) + 1)
 _SMALL = (2, 3, 5, 64, 300)
 _TABLES = 251
-"""Sizes of shuffled tables: a key is made so that it tells the size."""
+"""Sizes of shuffled tables: the key determines the size."""
 
 
 def _arguments_for(sizes: tuple[int, ...], case: Case) -> list[Any]:
@@ -28,7 +28,7 @@ def _expected(indices: np.ndarray, size: int, keys: np.ndarray) -> tuple[None, l
 
 
 def _inverse_expected(positions: np.ndarray, size: int, keys: np.ndarray) -> tuple[None, list[Any]]:
-    """The inverse by sending every index forward."""
+    """The inverse, by permuting every index."""
     where = {oracle.feistel(index, size, keys.tolist()): index for index in range(size)}
     return None, [[where[position] for position in positions.tolist()]]
 

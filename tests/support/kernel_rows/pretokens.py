@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/tokens/pretokens.py`, held against `tokenizers`; `test_published_patterns.py` has every pattern."""
+"""Rows of `datapipe/kernels/tokens/pretokens.py`, compared with `tokenizers`; see also `test_published_patterns.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.kernel_table import Case, Row
 
 def _row(kernel: Any, family: Family, flags: Flags, arguments: Sequence[Any], variant: str = "") -> Row:
     """A row of the pattern that has these flags."""
-    expressions = next(one for one, known in PATTERNS.items() if (known.family, known.flags) == (family, flags))
+    expressions = next(pattern for pattern, known in PATTERNS.items() if (known.family, known.flags) == (family, flags))
 
     def expected(case: Case) -> tuple[int, list[list[int]]]:
         ends = ends_of_case(expressions, case.offsets, case.texts)

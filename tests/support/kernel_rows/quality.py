@@ -27,14 +27,14 @@ def _lines(case: Case) -> Lines:
         return find_lines(case.offsets, case.data)
 
 
-def _pieces(case: Case, found: Words | Lines) -> list[list[bytes]]:
+def _texts_of(case: Case, spans: Words | Lines) -> list[list[bytes]]:
     """The words or lines of every document."""
-    pieces = [case.data[start : start + length].tobytes() for start, length in zip(found.starts, found.lengths, strict=True)]
-    return [pieces[start:stop] for start, stop in zip(found.doc_offsets[:-1], found.doc_offsets[1:], strict=True)]
+    texts = [case.data[start : start + length].tobytes() for start, length in zip(spans.starts, spans.lengths, strict=True)]
+    return [texts[start:stop] for start, stop in zip(spans.doc_offsets[:-1], spans.doc_offsets[1:], strict=True)]
 
 
 def _row(kernel: Any, make: Callable[[Case], tuple[Sequence[Any], Sequence[Any]]], columns: int, variant: str = "") -> Row:
-    """A row whose inputs and expected counts both come of the case."""
+    """A row whose inputs and expected counts come from the case."""
     return Row(
         kernel=kernel,
         arguments=lambda case: [*make(case)[0], np.zeros((len(case.texts), columns), np.int64)],
@@ -46,7 +46,7 @@ def _row(kernel: Any, make: Callable[[Case], tuple[Sequence[Any], Sequence[Any]]
 
 def _counted(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
     words = _words(case)
-    return [words], [oracle.of_words(one) for one in _pieces(case, words)]
+    return [words], [oracle.of_words(texts_of_doc) for texts_of_doc in _texts_of(case, words)]
 
 
 def _symbols(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -58,7 +58,7 @@ def _stop_words(compare: str) -> Callable[[Case], tuple[Sequence[Any], Sequence[
         words = _words(case)
         table = quality.stop_word_table(_STOP_WORDS, compare != "exact")
         scratch = np.zeros(len(_STOP_WORDS), np.int64)
-        expected = [oracle.stop_words(one, _STOP_WORDS, compare) for one in _pieces(case, words)]
+        expected = [oracle.stop_words(texts_of_doc, _STOP_WORDS, compare) for texts_of_doc in _texts_of(case, words)]
         return [words, case.data, class_table(), table, compare == "stripped", scratch], expected
 
     return make
@@ -68,7 +68,7 @@ def _ends(spaced: bool) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]
     def make(case: Case) -> tuple[Sequence[Any], Sequence[Any]]:
         lines = _lines(case)
         bullets = np.array([ord(sign) for sign in _BULLETS])
-        expected = [oracle.of_lines(one, _BULLETS, spaced) for one in _pieces(case, lines)]
+        expected = [oracle.of_lines(texts_of_doc, _BULLETS, spaced) for texts_of_doc in _texts_of(case, lines)]
         return [lines, case.data, bullets, spaced], expected
 
     return make

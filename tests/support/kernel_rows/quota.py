@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/quota.py`: a tree over as many leaves as a case has documents, some of enormous weight."""
+"""Rows of `datapipe/kernels/loader/quota.py`: a tree with a leaf per document of a case, some of enormous weight."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _arguments(case: Case) -> list[Any]:
 
 
 def _expected(samples: np.ndarray, *tree: np.ndarray) -> tuple[None, list[Any]]:
-    found = [oracle.descend(sample, *(column.tolist() for column in tree)) for sample in samples.tolist()]
-    return None, [[leaf for leaf, _ in found], [ordinal for _, ordinal in found]]
+    leaves = [oracle.descend(sample, *(column.tolist() for column in tree)) for sample in samples.tolist()]
+    return None, [[leaf for leaf, _ in leaves], [ordinal for _, ordinal in leaves]]
 
 
 ROWS = [Row(kernel=kernels.descend, arguments=_arguments, oracle=_expected, num_outputs=2)]

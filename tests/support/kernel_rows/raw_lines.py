@@ -26,8 +26,8 @@ def _line_arguments(case: Case) -> Sequence[Any]:
 
 
 def _lines(offsets: np.ndarray, data: np.ndarray, _: Lines) -> tuple[Any, Sequence[Any]]:
-    found = [line for text in _texts(offsets, data) for line in oracle.of_text(text)]
-    return None, [list(column) for column in zip(*found)] if found else [[], [], []]
+    rows = [line for text in _texts(offsets, data) for line in oracle.of_text(text)]
+    return None, [list(column) for column in zip(*rows)] if rows else [[], [], []]
 
 
 def _total_arguments(case: Case) -> Sequence[Any]:

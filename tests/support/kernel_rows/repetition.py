@@ -60,7 +60,9 @@ def _ngram_arguments(slots: int, joined: bool) -> Callable[[Case], Sequence[Any]
 
 def _walk_arguments(case: Case) -> Sequence[Any]:
     words = _words(case)
-    depth = np.array([one for doc in _split(words.doc_offsets, words.hashes) for one in oracle.depth(doc)], np.uint8)
+    depth = np.array(
+        [length_of_word for doc in _split(words.doc_offsets, words.hashes) for length_of_word in oracle.depth(doc)], np.uint8
+    )
     scratch = np.zeros(1 << (2 * len(words.hashes)).bit_length(), np.uint64)
     return [_units_of(words), depth, scratch, np.zeros((len(case.texts), 9), np.int64)]
 
@@ -71,9 +73,12 @@ def _split(doc_offsets: np.ndarray, column: np.ndarray) -> list[list[int]]:
 
 def _paragraphs(units: repetition.Units, opens: np.ndarray, joint_chars: int) -> tuple[Any, Sequence[Any]]:
     documents = zip(*(_split(units.doc_offsets, column) for column in (units.hashes, units.chars, opens)), strict=True)
-    found = [oracle.paragraphs(*document, joint_chars) for document in documents]
-    all_hashes, all_chars = [hashed for doc, _ in found for hashed in doc], [length for _, doc in found for length in doc]
-    return None, [np.cumsum([0, *(len(doc) for doc, _ in found)]), all_hashes, all_chars]
+    paragraphs = [oracle.paragraphs(*document, joint_chars) for document in documents]
+    all_hashes, all_chars = (
+        [hashed for doc, _ in paragraphs for hashed in doc],
+        [length for _, doc in paragraphs for length in doc],
+    )
+    return None, [np.cumsum([0, *(len(doc) for doc, _ in paragraphs)]), all_hashes, all_chars]
 
 
 def _documents(units: repetition.Units) -> list[tuple[list[int], list[int]]]:
@@ -86,7 +91,7 @@ def _units(units: repetition.Units, every: bool, *_: Any) -> tuple[Any, Sequence
 
 def _ngrams(units: repetition.Units, joined: bool, *_: Any) -> tuple[Any, Sequence[Any]]:
     documents = _documents(units)
-    depth = [one for document, _ in documents for one in oracle.depth(document)]
+    depth = [length_of_word for document, _ in documents for length_of_word in oracle.depth(document)]
     return None, [depth, [oracle.of_words(*document, joined) for document in documents]]
 
 

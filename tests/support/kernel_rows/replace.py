@@ -17,8 +17,8 @@ def spans_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Up to three spans in every text, ascending: starts and stops."""
     generator = case.generator
     cuts = [np.unique(generator.integers(start, stop + 1, 6)) for start, stop in zip(case.offsets[:-1], case.offsets[1:])]
-    starts = [cut for some in cuts for cut in some[0 : len(some) // 2 * 2 : 2]]
-    stops = [cut for some in cuts for cut in some[1::2]]
+    starts = [cut for cuts_of_doc in cuts for cut in cuts_of_doc[0 : len(cuts_of_doc) // 2 * 2 : 2]]
+    stops = [cut for cuts_of_doc in cuts for cut in cuts_of_doc[1::2]]
     return np.array(starts, np.int64), np.array(stops, np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/redact/secrets.py`: the texts with secrets, made up, on lines of their own."""
+"""Rows of `datapipe/kernels/redact/secrets.py`: the texts with made-up secrets on lines of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/text/selection.py`: the words of every other document, as if found in their texts alone."""
+"""Rows of `datapipe/kernels/text/selection.py`: the words of every other document, equal to those of their texts alone."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def _arguments(case: Case) -> Sequence[Any]:
 
 
 def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
-    found = [oracle.words(text) for text in _kept(case)]
+    spans = [oracle.words(text) for text in _kept(case)]
     starts = np.cumsum([7, *map(len, _kept(case))])
-    rows = [one._replace(start=one.start + at) for at, doc in zip(starts, found) for one in doc]
-    doc_offsets = np.cumsum([0, *map(len, found)])
+    rows = [span._replace(start=span.start + offset) for offset, doc in zip(starts, spans) for span in doc]
+    doc_offsets = np.cumsum([0, *map(len, spans)])
     return None, [doc_offsets, *(list(column) for column in zip(*rows))] if rows else [doc_offsets, *[[]] * 5]
 
 

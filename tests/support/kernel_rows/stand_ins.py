@@ -24,8 +24,8 @@ def _expected(
     data: np.ndarray, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray, seed: np.uint64
 ) -> tuple[None, list[Any]]:
     spans = [data[start:stop].tobytes() for start, stop in zip(starts, stops)]
-    found = [oracle.stand_in(span, kind, int(seed)) for span, kind in zip(spans, kinds.tolist())]
-    return None, [[list(one.ljust(kernels.REPLACEMENT_BYTES, b"\0")) for one in found], list(map(len, found))]
+    stand_ins = [oracle.stand_in(span, kind, int(seed)) for span, kind in zip(spans, kinds.tolist())]
+    return None, [[list(stand_in.ljust(kernels.REPLACEMENT_BYTES, b"\0")) for stand_in in stand_ins], list(map(len, stand_ins))]
 
 
 ROWS = [Row(kernel=kernels.write_stand_ins, arguments=_arguments, oracle=_expected, num_outputs=2)]

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/text/unicode_words.py`: the texts, each with lines of many scripts behind it."""
+"""Rows of `datapipe/kernels/text/unicode_words.py`: the texts, each followed by lines of many scripts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _arguments(case: Case) -> Sequence[Any]:
 
 def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
     offsets, _ = _input(case)
-    found = [oracle.words(text) for text in _texts(case)]
-    rows = [one._replace(start=one.start + at) for at, doc in zip(offsets[:-1], found, strict=True) for one in doc]
-    return len(rows), [np.cumsum([0, *map(len, found)]), *(list(column) for column in zip(*rows))] if rows else [[0], *[[]] * 5]
+    spans = [oracle.words(text) for text in _texts(case)]
+    rows = [span._replace(start=span.start + offset) for offset, doc in zip(offsets[:-1], spans, strict=True) for span in doc]
+    return len(rows), [np.cumsum([0, *map(len, spans)]), *(list(column) for column in zip(*rows))] if rows else [[0], *[[]] * 5]
 
 
 def _most(case: Case) -> tuple[Any, Sequence[Any]]:
-    """A word for each first byte of a longer character, and for each run of ASCII letters, digits and underscores."""
+    """A word per first byte of a longer character, and per run of ASCII letters, digits and underscores."""
     count = 0
     for text in _texts(case):
         joins = [byte < 0x80 and (chr(byte).isalnum() or byte == ord("_")) for byte in text]

@@ -54,13 +54,13 @@ def _find_arguments(case: Case) -> list[Any]:
 
 
 def _find_expected(hashes: np.ndarray, table: np.ndarray) -> tuple[None, list[Any]]:
-    return None, [[one in set(table.tolist()) for one in hashes.tolist()]]
+    return None, [[key in set(table.tolist()) for key in hashes.tolist()]]
 
 
 def _domain_arguments(case: Case) -> list[Any]:
     starts, stops, data = _ranges(case)
     domains = [oracle.domains(host)[-2:] for host in _texts(starts, stops, data)]
-    listed = sorted({one[0] for one in domains if one})[::2]
+    listed = sorted({parents[0] for parents in domains if parents})[::2]
     return [starts, stops, data, kernels.hash_table(_hashes(listed)), np.empty(len(starts), np.uint8)]
 
 
@@ -70,7 +70,7 @@ def _domain_expected(starts: np.ndarray, stops: np.ndarray, data: np.ndarray, ta
 
 
 def _word_arguments(whole: bool) -> Callable[[Case], list[Any]]:
-    patterns = [b" " + pattern + b" " for pattern in _PATTERNS] if whole else [one.replace(b" ", b"") for one in _PATTERNS]
+    patterns = [b" " + pattern + b" " for pattern in _PATTERNS] if whole else [entry.replace(b" ", b"") for entry in _PATTERNS]
     made = kernels.automaton(patterns)
 
     def arguments(case: Case) -> list[Any]:
@@ -82,9 +82,9 @@ def _word_arguments(whole: bool) -> Callable[[Case], list[Any]]:
 
 def _word_expected(offsets: np.ndarray, data: np.ndarray, *rest: Any) -> tuple[None, list[Any]]:
     whole = rest[-1]
-    patterns = [b" " + pattern + b" " for pattern in _PATTERNS] if whole else [one.replace(b" ", b"") for one in _PATTERNS]
-    found = [oracle.occurring(patterns, text, whole) for text in _texts(offsets[:-1], offsets[1:], data)]
-    return None, [[[sum(one[:_FIRST_SOFT]), sum(one[_FIRST_SOFT:])] for one in found]]
+    patterns = [b" " + pattern + b" " for pattern in _PATTERNS] if whole else [entry.replace(b" ", b"") for entry in _PATTERNS]
+    occurring = [oracle.occurring(patterns, text, whole) for text in _texts(offsets[:-1], offsets[1:], data)]
+    return None, [[[sum(entry[:_FIRST_SOFT]), sum(entry[_FIRST_SOFT:])] for entry in occurring]]
 
 
 ROWS = [

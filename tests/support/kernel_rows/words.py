@@ -22,26 +22,28 @@ def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
 
 
 def _arguments(case: Case) -> Sequence[Any]:
-    """Room for as many words or lines as there are bytes: the kernels that count what is needed have rows of their own."""
+    """Room for one word or line per byte: the kernels that compute upper bounds have rows of their own."""
     return [case.offsets, case.data, class_table(), words.room_for_spans(len(case.offsets), len(case.data))]
 
 
-def _columns(find: Callable[[bytes], list[oracle.Found]]) -> Callable[..., tuple[Any, Sequence[Any]]]:
+def _columns(find: Callable[[bytes], list[oracle.Span]]) -> Callable[..., tuple[Any, Sequence[Any]]]:
     def expected(offsets: np.ndarray, data: np.ndarray, _: np.ndarray) -> tuple[Any, Sequence[Any]]:
-        found = [find(text) for text in _texts(offsets, data)]
-        doc_offsets = np.cumsum([0, *map(len, found)])
-        rows = [one._replace(start=one.start + at) for at, doc in zip(offsets[:-1], found, strict=True) for one in doc]
+        spans = [find(text) for text in _texts(offsets, data)]
+        doc_offsets = np.cumsum([0, *map(len, spans)])
+        rows = [
+            span._replace(start=span.start + offset) for offset, doc in zip(offsets[:-1], spans, strict=True) for span in doc
+        ]
         return len(rows), [doc_offsets, *(list(column) for column in zip(*rows))] if rows else [doc_offsets, [], [], [], [], []]
 
     return expected
 
 
 def _most_words(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:
-    """White space that a word may follow: where a run of it ends in ASCII, and what starts like longer white space."""
+    """White space that a word may follow: ends of runs in ASCII, and bytes that start like longer white space."""
     text = data[offsets[0] : offsets[-1]].tobytes()
     spaces = [chr(byte).isspace() and byte < 0x80 for byte in text]
     ends = sum(space and not following for space, following in zip(spaces, spaces[1:]))
-    return len(offsets) - 1 + ends + sum(text[at : at + 2] in _WIDE_SPACES for at in range(len(text) - 1)), []
+    return len(offsets) - 1 + ends + sum(text[index : index + 2] in _WIDE_SPACES for index in range(len(text) - 1)), []
 
 
 def _most_lines(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:

@@ -1,4 +1,4 @@
-"""Cuts after whole characters."""
+"""Prefixes and suffixes are cut between whole characters."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_prefix_stops_any_text_cut_as_python_cuts(num_chars: int) -> None:
     offsets, data = columns.text_buffers(pa.array(["ü", *TEXTS], pa.large_string()).slice(1))
     stops = np.empty(len(TEXTS), np.int64)
     prefix_stops(offsets, data, num_chars, stops)
-    found = [data[start:stop].tobytes().decode() for start, stop in zip(offsets[:-1], stops, strict=True)]
-    assert found == [text[:num_chars] for text in TEXTS]
+    actual = [data[start:stop].tobytes().decode() for start, stop in zip(offsets[:-1], stops, strict=True)]
+    assert actual == [text[:num_chars] for text in TEXTS]

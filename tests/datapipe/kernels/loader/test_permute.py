@@ -1,4 +1,4 @@
-"""The shuffle is a permutation, can be inverted, and looks random to a battery that finds known weak ones."""
+"""The shuffle is a permutation, is invertible, and passes a battery of randomness tests that detects known weak shuffles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers identify someone, and that hostile bytes cost no more than others."""
+"""Numbers that identify a person; hostile bytes cost no more than others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ALL = 63
 def _find(text: str | bytes, wanted: int = ALL) -> list[str]:
     array = pa.array([text.encode() if isinstance(text, str) else text], pa.large_binary())
     offsets, data = columns.text_buffers(array)
-    found = identifiers.find(offsets, data, wanted)
-    return [data[start:stop].tobytes().decode() for start, stop in zip(found.starts, found.stops, strict=True)]
+    spans = identifiers.find(offsets, data, wanted)
+    return [data[start:stop].tobytes().decode() for start, stop in zip(spans.starts, spans.stops, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -175,18 +175,18 @@ def test_find_random_numbers_equal_the_oracle() -> None:
 
 def test_find_valid_ibans_of_every_country() -> None:
     for country, length in oracle._LENGTH_OF.items():
-        rest = "".join(str((7 * place + length) % 10) for place in range(length - 4))
-        check = 98 - int("".join(str(int(one, 36)) for one in f"{rest}{country}00")) % 97
+        rest = "".join(str((7 * index + length) % 10) for index in range(length - 4))
+        check = 98 - int("".join(str(int(character, 36)) for character in f"{rest}{country}00")) % 97
         written = f"{country}{check:02}{rest}"
-        grouped = " ".join(written[at : at + 4] for at in range(0, length, 4))
+        grouped = " ".join(written[start : start + 4] for start in range(0, length, 4))
         assert _find(f"to {written}, or {grouped}.", identifiers.WANTS_IBAN) == [written, grouped]
 
 
 def test_find_numbers_of_several_documents_stay_inside_them() -> None:
     texts = ["411111111", "1111111", "4111111111111111", "", "+1415", "5552671", "GB", "82WEST12345698765432"]
     offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
-    found = identifiers.find(offsets, data, ALL)
-    assert (found.starts.tolist(), found.stops.tolist()) == ([offsets[2]], [offsets[3]])
+    spans = identifiers.find(offsets, data, ALL)
+    assert (spans.starts.tolist(), spans.stops.tolist()) == ([offsets[2]], [offsets[3]])
 
 
 def test_find_lone_continuation_bytes_are_no_part_of_a_number() -> None:
@@ -196,7 +196,7 @@ def test_find_lone_continuation_bytes_are_no_part_of_a_number() -> None:
 @pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "piece",
+    "fragment",
     [
         "1",
         "1 ",
@@ -215,5 +215,5 @@ def test_find_lone_continuation_bytes_are_no_part_of_a_number() -> None:
         "GB82WEST1234569876543",
     ],
 )
-def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
-    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 7
+def test_find_two_megabytes_of_one_fragment_is_linear(fragment: str) -> None:
+    assert len(_find(fragment * (2_000_000 // len(fragment)))) <= 2_000_000 // 7

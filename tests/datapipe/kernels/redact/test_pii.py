@@ -1,4 +1,4 @@
-"""Which spans are addresses, and that hostile bytes cost no more than others."""
+"""Spans that are addresses; hostile bytes cost no more than others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.oracles import pii as oracle
 
 def _find(text: str) -> list[str]:
     offsets, data = columns.text_buffers(pa.array([text], pa.large_string()))
-    found = pii.find(offsets, data, True, True, True)
-    return [data[start:stop].tobytes().decode() for start, stop in zip(found.starts, found.stops, strict=True)]
+    spans = pii.find(offsets, data, True, True, True)
+    return [data[start:stop].tobytes().decode() for start, stop in zip(spans.starts, spans.stops, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_find_random_ipv6_are_found_where_public_and_clear() -> None:
 def test_find_spans_of_several_documents_stay_inside_them() -> None:
     texts = ["jane@x.", "com", "8.8.", "8.8", "", "a", "@b.com", "x a@b.com"]
     offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
-    found = pii.find(offsets, data, True, True, True)
-    assert found.starts.tolist() == [offsets[7] + 2]
-    assert found.stops.tolist() == [offsets[8]]
+    spans = pii.find(offsets, data, True, True, True)
+    assert spans.starts.tolist() == [offsets[7] + 2]
+    assert spans.stops.tolist() == [offsets[8]]
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "piece",
+    "fragment",
     [
         "aaaa@",
         "a",
@@ -174,5 +174,5 @@ def test_find_spans_of_several_documents_stay_inside_them() -> None:
         "a://b:c@",
     ],
 )
-def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
-    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 7
+def test_find_two_megabytes_of_one_fragment_is_linear(fragment: str) -> None:
+    assert len(_find(fragment * (2_000_000 // len(fragment)))) <= 2_000_000 // 7

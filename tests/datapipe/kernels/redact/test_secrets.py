@@ -1,4 +1,4 @@
-"""Which spans are secrets, and that hostile bytes cost no more than others."""
+"""Spans that are secrets; hostile bytes cost no more than others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ALL = (1 << len(secrets.KINDS)) - 1
 def _find(text: str | bytes, min_entropy: float = 3.5) -> list[tuple[str, str]]:
     array = pa.array([text.encode() if isinstance(text, str) else text], pa.large_binary())
     offsets, data = columns.text_buffers(array)
-    found = secrets.find(offsets, data, ALL, min_entropy)
-    spans = [data[start:stop].tobytes().decode(errors="replace") for start, stop in zip(found.starts, found.stops)]
-    return [(secrets.KINDS[kind], span) for kind, span in zip(found.kinds, spans)]
+    result = secrets.find(offsets, data, ALL, min_entropy)
+    spans = [data[start:stop].tobytes().decode(errors="replace") for start, stop in zip(result.starts, result.stops)]
+    return [(secrets.KINDS[kind], span) for kind, span in zip(result.kinds, spans)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -65,7 +65,7 @@ def test_find_keys_behind_their_names(frame: str, seed: int) -> None:
         'if password == "a1b2c3d4e5f6a7b8c9d0e1":',
     ],
 )
-def test_find_look_alikes_are_left_alone(text: str) -> None:
+def test_find_look_alikes_are_not_found(text: str) -> None:
     assert _find(text) == []
 
 
@@ -84,7 +84,7 @@ def test_find_assignments_by_their_entropy() -> None:
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
     drawn = [secret for _, secret in drawn_secrets(seed) + drawn_keys(seed)]
-    scraps = [*drawn, *(one[: len(one) // 2] for one in drawn), *(one[len(one) // 2 :] for one in drawn)]
+    scraps = [*drawn, *(scrap[: len(scrap) // 2] for scrap in drawn), *(scrap[len(scrap) // 2 :] for scrap in drawn)]
     scraps += [
         *"=:'\"` .-_\n>",
         "password",
@@ -100,7 +100,7 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
         "a" * 9,
     ]
     for _ in range(800):
-        text = "".join(scraps[at] for at in generator.integers(0, len(scraps), 8)).encode()
+        text = "".join(scraps[index] for index in generator.integers(0, len(scraps), 8)).encode()
         expected = [(secrets.KINDS[kind], text[a:b].decode()) for a, b, kind in oracle.find(text, ALL, 3500)]
         assert _find(text) == expected, text
 
@@ -109,13 +109,13 @@ def test_find_secrets_of_several_documents_stay_inside_them() -> None:
     (_, secret), *_ = drawn_secrets(1)
     texts = [secret[:9], secret[9:], secret, "", "password =", '"q8Zt5Lw2Rx9Vb3Kd"']
     offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
-    found = secrets.find(offsets, data, ALL, 3.5)
-    assert (found.starts.tolist(), found.stops.tolist()) == ([offsets[2]], [offsets[3]])
+    spans = secrets.find(offsets, data, ALL, 3.5)
+    assert (spans.starts.tolist(), spans.stops.tolist()) == ([offsets[2]], [offsets[3]])
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "piece",
+    "fragment",
     [
         *("a", "-", "=", ":", "'", "\x80", "token=", "token='", "ghp_", "ya29.", "eyJaaaaaaaa."),
         "-----BEGIN PRIVATE KEY-----",
@@ -124,5 +124,5 @@ def test_find_secrets_of_several_documents_stay_inside_them() -> None:
         "sk-ant-" + "aZ7b1C2d3" * 9 + " ",
     ],
 )
-def test_find_two_megabytes_of_one_piece_is_linear(piece: str) -> None:
-    assert len(_find(piece * (2_000_000 // len(piece)))) <= 2_000_000 // 8
+def test_find_two_megabytes_of_one_fragment_is_linear(fragment: str) -> None:
+    assert len(_find(fragment * (2_000_000 // len(fragment)))) <= 2_000_000 // 8

@@ -1,4 +1,4 @@
-"""Stand-ins are what their oracle says, are of their kind, belong to nobody, and are not found again."""
+"""Stand-ins equal their oracle, are of their kind, belong to nobody, and are not found again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _stand_ins(spans: list[bytes], kinds: list[int], seed: int) -> list[bytes]:
 
 
 def _of_kind(kind: int) -> list[str]:
-    return [one.decode() for one in _stand_ins([b"%d" % number for number in range(300)], [kind] * 300, 5)]
+    return [stand_in.decode() for stand_in in _stand_ins([b"%d" % number for number in range(300)], [kind] * 300, 5)]
 
 
 def test_write_stand_ins_random_spans_equal_the_oracle() -> None:
@@ -51,25 +51,25 @@ def test_write_stand_ins_random_spans_equal_the_oracle() -> None:
     ],
 )
 def test_write_stand_ins_have_their_shape_and_differ(kind: int, shape: str, least: int) -> None:
-    found = _of_kind(kind)
-    assert all(re.fullmatch(shape, one) for one in found)
-    assert len(set(found)) >= least
+    stand_ins = _of_kind(kind)
+    assert all(re.fullmatch(shape, stand_in) for stand_in in stand_ins)
+    assert len(set(stand_ins)) >= least
 
 
 def test_write_stand_ins_are_valid_and_reserved() -> None:
-    assert all(ipaddress.ip_address(one) in ipaddress.ip_network("192.0.2.0/24") for one in _of_kind(pii.IPV4))
-    assert all(ipaddress.ip_address(one) in ipaddress.ip_network("2001:db8::/32") for one in _of_kind(pii.IPV6))
+    assert all(ipaddress.ip_address(stand_in) in ipaddress.ip_network("192.0.2.0/24") for stand_in in _of_kind(pii.IPV4))
+    assert all(ipaddress.ip_address(stand_in) in ipaddress.ip_network("2001:db8::/32") for stand_in in _of_kind(pii.IPV6))
     for digits in _of_kind(pii.CARD):
-        doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+        doubled = [int(digit) * (1 + index % 2) for index, digit in enumerate(reversed(digits))]
         assert sum(number // 10 + number % 10 for number in doubled) % 10 == 0
     for written in _of_kind(pii.IBAN):
-        assert int("".join(str(int(one, 36)) for one in written[4:] + written[:4])) % 97 == 1
-    assert not any(phonenumbers.is_valid_number(phonenumbers.parse(one)) for one in _of_kind(pii.PHONE))
+        assert int("".join(str(int(stand_in, 36)) for stand_in in written[4:] + written[:4])) % 97 == 1
+    assert not any(phonenumbers.is_valid_number(phonenumbers.parse(stand_in)) for stand_in in _of_kind(pii.PHONE))
 
 
 def test_write_stand_ins_are_not_found_again() -> None:
     kinds = [pii.EMAIL, pii.IPV4, pii.IPV6, pii.CARD, pii.IBAN, pii.SSN]
-    text = " ".join(one for kind in kinds for one in _of_kind(kind)) + "".join(
+    text = " ".join(stand_in for kind in kinds for stand_in in _of_kind(kind)) + "".join(
         f" https://{x}h.com" for x in _of_kind(pii.CREDENTIALS)
     )
     data = np.frombuffer(text.encode(), np.uint8)

@@ -1,4 +1,4 @@
-"""The marks of characters against what `str` says of them, and the ends of texts."""
+"""The marks of characters compared with `str`, and the ends of texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
 @pytest.mark.parametrize(
     ("mark", "method"), [(WHITE, str.isspace), (CAPITAL, str.isupper), (DIGIT, str.isdigit), (ALNUM, str.isalnum)]
 )
-def test_mark_table_says_what_str_says_of_every_character(mark: int, method: Callable[[str], bool]) -> None:
+def test_mark_table_agrees_with_str_for_every_character(mark: int, method: Callable[[str], bool]) -> None:
     expected = np.array(list(map(method, CHARACTERS)))
     assert np.flatnonzero(((mark_table() & mark) != 0) != expected).tolist() == []
 

@@ -1,4 +1,4 @@
-"""The tables against the Unicode database, for every code point."""
+"""The tables compared with the Unicode database, for every code point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_class_table_every_code_point_has_its_class() -> None:
     assert np.array_equal(class_table(), np.array(classes, np.uint8))
 
 
-def test_class_table_white_space_is_what_split_takes() -> None:
+def test_class_table_white_space_is_that_of_str_split() -> None:
     for code in range(sys.maxunicode + 1):
         if len(f"a{chr(code)}b".split()) == 2:
             assert class_table()[code] == SPACE
@@ -93,9 +93,9 @@ def _decoded_backwards(text: bytes) -> list[tuple[int, int]]:
 
 
 def _decoded(text: bytes) -> list[tuple[int, int]]:
-    data, at, seen = np.frombuffer(text, np.uint8), 0, []
-    while at < len(text):
-        code, size = decode(data, at, len(text))
+    data, offset, seen = np.frombuffer(text, np.uint8), 0, []
+    while offset < len(text):
+        code, size = decode(data, offset, len(text))
         seen.append((code, size))
-        at += size
+        offset += size
     return seen

@@ -1,0 +1,274 @@
+"""Signs and units that spaCy's English tokenizer separates from words, at the front, at the end and inside of a chunk.
+
+    chunk  --prefix_bytes-->  signs at the front      --suffix_bytes-->  signs, 's and units at the end
+           --infix_bytes--->  signs inside ("re-use"), unless the chunk is a web or e-mail address (`is_address`)
+
+The rules are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`). Sets of characters that spaCy lists by hand are taken from
+the Unicode database. Every function is linear in the bytes it reads.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline
+from datapipe.kernels.hashing import hash_bytes, hash_of
+from datapipe.kernels.text.unicode_classes import LETTER, OTHER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
+
+EDGE, BEFORE, LOWER, UPPER, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(9))
+"""Roles of a character. EDGE: comes off either end. BEFORE: comes off the front. STOPS: a full stop after it comes off."""
+
+ALPHA = LOWER | UPPER
+_PUNCTUATION = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
+_QUOTES = "'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧"
+_LISTED = "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
+"""The punctuation set of datatrove. A word of other signs (a bullet, a euro sign) is a word to its filters."""
+
+_CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫₭₮₯₰₱₲₳₵₶₷₸₹₺₻₼₾₿"
+_UNITS = (
+    "km km² km³ m m² m³ dm cm cm² cm³ mm mm² ha µm nm yd in ft kg g mg µg t lb oz m/s km/h kmh mph hPa Pa mbar mb MB kb "
+    "KB gb GB tb TB T G M K %"
+)
+
+_DOT, _COMMA, _PLUS, _DASH, _COLON, _SLASH, _AT, _S = (ord(sign) for sign in ".,+-:/@s")
+_DOLLAR, _STRAIGHT, _UNDERSCORE, _TILDE, _CARET, _STAR = (ord(sign) for sign in "$'_~^*")
+_PATH_SIGNS = tuple(ord(sign) for sign in "/?#")
+_SCHEME_SIGNS = (_UNDERSCORE, _PLUS, _DASH, _DOT)
+_CURLY, _EN, _EM, _ELLIPSIS = (ord(sign) for sign in "’–—…")
+_LONGEST_UNIT = max(len(unit.encode()) for unit in _UNITS.split())
+
+
+@lru_cache(maxsize=1)
+def sign_table() -> np.ndarray:
+    """The roles of every code point: (0x110000,) uint16."""
+    table = np.zeros(sys.maxunicode + 1, np.uint16)
+    for code in np.flatnonzero(class_table() & (LETTER | SYMBOL)).tolist():
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category == "So":
+            table[code] = EDGE | ICON
+        elif category[0] == "L":
+            upper, lower = character.isupper(), character.islower()
+            table[code] = UPPER if upper else LOWER | STOPS if lower else UPPER | LOWER | STOPS
+    for members, bits in (
+        (_PUNCTUATION, EDGE | STOPS),
+        (_QUOTES, EDGE | QUOTE | STOPS),
+        (_CURRENCY, BEFORE | CURRENCY),
+        ("0123456789", DIGIT | STOPS),
+        ("—–", EDGE),
+        ("…", EDGE | ICON),
+        ("§%=", BEFORE),
+        ("%²-+", STOPS),
+    ):
+        for member in members:
+            table[ord(member)] |= bits
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=1)
+def content_table() -> np.ndarray:
+    """`class_table` with datatrove's punctuation: signs that it does not list are OTHER. (0x110000,) uint8."""
+    table = class_table().copy()
+    table[(table & (PUNCTUATION | SYMBOL | OTHER)) != 0] = OTHER
+    listed = [ord(sign) for sign in _LISTED]
+    listed += [*range(9), 0x0B, 0x0C, *range(0x0D, 0x20), *range(0x7F, 0xA0)]
+    listed = [code for code in listed if table[code] != SPACE]
+    table[listed] = PUNCTUATION
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=1)
+def unit_hashes() -> np.ndarray:
+    """Hashes of the units of measure, sorted: (num_units,) uint64."""
+    return np.sort(np.array([hash_of(unit.encode()) for unit in _UNITS.split()], np.uint64))
+
+
+@inline
+def prefix_bytes(data, start, stop, signs) -> Any:
+    """Bytes of the sign to cut off the front; 0 for none."""
+    code, size = decode(data, start, stop)
+    if signs[code] & (EDGE | BEFORE):
+        return size
+    if code == _PLUS:
+        return size if start + 1 == stop or not signs[data[start + 1]] & DIGIT else 0
+    run = start
+    while run < stop and data[run] == _DOT:
+        run += 1
+    if run - start >= 2:
+        return run - start
+    is_dollars = stop - start >= 2 and data[start + 1] == _DOLLAR and (code == 0x41 or code == 0x43)
+    if is_dollars:
+        return 2
+    return 3 if stop - start >= 3 and code == 0x55 and data[start + 1] == 0x53 and data[start + 2] == _DOLLAR else 0
+
+
+@inline
+def suffix_bytes(data, start, stop, signs, units) -> Any:
+    """Bytes of the longest suffix to cut off the end; 0 for none."""
+    if start >= stop:
+        return 0
+    code, size = decode_before(data, stop, start)
+    if code | 0x20 == _S and stop - size > start:
+        before, more = decode_before(data, stop - size, start)
+        if before == _STRAIGHT or before == _CURLY:
+            return size + more
+    if code == _DOT:
+        return _stop_bytes(data, start, stop, signs)
+    unit = _unit_bytes(data, start, stop, signs, units)
+    if unit > 0:
+        return unit
+    if signs[code] & EDGE:
+        return size
+    if (code == _PLUS or signs[code] & CURRENCY) and stop - size > start:
+        return size if signs[data[stop - size - 1]] & DIGIT and data[stop - size - 1] < 0x80 else 0
+    return 0
+
+
+@inline
+def _stop_bytes(data, start, stop, signs) -> Any:
+    """Bytes to cut off an end that is a full stop: a run of dots, or one dot after a character that may end a sentence."""
+    run = stop
+    while run > start and data[run - 1] == _DOT:
+        run -= 1
+    if stop - run >= 2:
+        return stop - run
+    if run == start:
+        return 0
+    code, size = decode_before(data, run, start)
+    if signs[code] & STOPS:
+        return 1
+    if signs[code] & UPPER and run - size > start and signs[decode_before(data, run - size, start)[0]] & UPPER:
+        return 1
+    return 0
+
+
+@inline
+def _unit_bytes(data, start, stop, signs, units) -> Any:
+    """Bytes of a unit of measure that directly follows a digit; 0 for none."""
+    unit_start = stop
+    while (
+        unit_start > start
+        and stop - unit_start <= _LONGEST_UNIT
+        and not (data[unit_start - 1] < 0x80 and signs[data[unit_start - 1]] & DIGIT)
+    ):
+        unit_start -= 1
+    if unit_start == start or unit_start == stop or stop - unit_start > _LONGEST_UNIT:
+        return 0
+    key = hash_bytes(data, unit_start, stop)
+    slot = np.searchsorted(units, key)
+    return stop - unit_start if slot < len(units) and units[slot] == key else 0
+
+
+@inline
+def infix_bytes(data, offset, size, code, before, stop, signs) -> Any:
+    """Bytes of the sign at `offset` that splits a chunk; 0 for none. `before` holds the roles of the character before it."""
+    if signs[code] & ICON:
+        return size
+    if code >= 0x80 and code != _EN and code != _EM:
+        return 0
+    ahead = offset + size
+    if code == _DOT:
+        run = ahead
+        while run < stop and data[run] == _DOT:
+            run += 1
+        if run - offset >= 2:
+            return run - offset
+    if ahead >= stop:
+        return 0
+    following = signs[decode(data, ahead, stop)[0]]
+    if code == _DOT:
+        return 1 if before & (LOWER | QUOTE) and following & (UPPER | QUOTE) else 0
+    is_sum = code == _PLUS or code == _DASH or code == _STAR or code == _CARET
+    if is_sum and before & DIGIT and (following & DIGIT or data[ahead] == _DASH):
+        return 1
+    if code == _COMMA:
+        return 1 if before & ALPHA and following & ALPHA else 0
+    if not before & (ALPHA | DIGIT):
+        return 0
+    if code == _DASH or code == _EN or code == _EM or code == _TILDE:
+        same = ahead
+        while (
+            code != _TILDE and code != _EN and same < stop and same - offset < 3 * size and decode(data, same, stop)[0] == code
+        ):
+            same += size
+        longest = 2 if code == _EM else 3
+        is_joined = same < stop and same - offset <= longest * size and signs[decode(data, same, stop)[0]] & ALPHA
+        return same - offset if is_joined else 0
+    is_sign = code == _COLON or code == _SLASH or (code >= 0x3C and code <= 0x3E)
+    return 1 if is_sign and following & ALPHA else 0
+
+
+@inline
+def is_address(data, start, stop, signs) -> Any:
+    """Whether the chunk is a web or e-mail address: a host at its front, after `scheme://`, or after an `@`."""
+    if _is_host(data, start, stop, signs):
+        return True
+    scheme_stop = start
+    while scheme_stop < stop and (
+        data[scheme_stop] >= 0x80 or signs[data[scheme_stop]] & (ALPHA | DIGIT) or data[scheme_stop] in _SCHEME_SIGNS
+    ):
+        scheme_stop += 1
+    has_scheme = scheme_stop - start >= 2 and scheme_stop + 3 < stop and data[scheme_stop] == _COLON
+    if (
+        has_scheme
+        and data[scheme_stop + 1] == _SLASH
+        and data[scheme_stop + 2] == _SLASH
+        and _is_host(data, scheme_stop + 3, stop, signs)
+    ):
+        return True
+    for offset in range(start + 1, stop):
+        if data[offset] == _AT and _is_host(data, offset + 1, stop, signs):
+            return True
+    return False
+
+
+@inline
+def _is_host(data, host, stop, signs) -> Any:
+    """Whether a host starts at `host`, with an optional port and path: labels separated by dots, the last of small letters.
+
+    Reads no further than the labels go.
+    """
+    label, offset, num_labels = host, host, 0
+    while offset < stop:
+        code, size = decode(data, offset, stop)
+        if code == _DOT:
+            if offset == label or data[offset - 1] in (_DASH, _UNDERSCORE) or data[label] in (_DASH, _UNDERSCORE):
+                return False
+            label, num_labels = offset + 1, num_labels + 1
+        elif not (signs[code] & (ALPHA | DIGIT) or code >= 0xA1 or code == _DASH or code == _UNDERSCORE):
+            break
+        offset += size
+    if num_labels == 0 or offset - label < 2:
+        return False
+    for index in range(label, offset):
+        if data[index] < 0x80 and not signs[data[index]] & LOWER:
+            return False
+    if offset < stop and data[offset] == _COLON:
+        offset += 1
+        port = offset
+        while offset < stop and data[offset] < 0x80 and signs[data[offset]] & DIGIT:
+            offset += 1
+        if offset - port < 2 or offset - port > 5:
+            return False
+    return offset == stop or data[offset] in _PATH_SIGNS
+
+
+@inline
+def is_word_and_sign(data, start, stop, signs) -> Any:
+    """Whether the chunk is ASCII letters and one sign to cut off. Most chunks that are not all letters are."""
+    last = stop - 1
+    if last == start or data[last] >= 0x80:
+        return False
+    for offset in range(start, last):
+        if data[offset] >= 0x80 or not signs[data[offset]] & ALPHA:
+            return False
+    if data[last] == _DOT:
+        return bool(signs[data[last - 1]] & LOWER)
+    return bool(signs[data[last]] & EDGE)

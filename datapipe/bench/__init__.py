@@ -1,1 +1,1 @@
-"""Measuring a mixture: what each piece of work costs on one core, on a sample of the user's data."""
+"""Benchmarks of a mixture: the time of each kind of work on one core, on a sample of the user's data."""

@@ -1,32 +1,33 @@
-"""How fast a mixture runs on one core, piece by piece, measured on a sample of the user's own data.
+"""Measures how fast a mixture runs on one core, by kind of work, on a sample of the user's own data.
 
-    mixture ─▶ plan ─▶ sample of each source ─▶ warm-up ─▶ passes: the very tasks of a run, in this process ─▶ medians ─▶ rows
+    mixture ─▶ plan ─▶ sample of each source ─▶ warm-up ─▶ passes: the tasks of a run, in this process ─▶ medians ─▶ rows
 
-One process, held to one core, with everything compiled and loaded before the clock starts. Each source is a run of its own in
-a temporary folder, which is removed: global stages meet within the source, and a tokenizer is trained on the sample, once.
-Earlier runs that a stage is held `against` are left out: their rows are read once a run, whatever the size of the source.
-Reading is timed with the files in the system's cache, so a slow disk or network comes on top. Memory is that of one worker.
+One process runs on one core, with everything compiled and loaded before the clock starts. Each source is a run of its own in a
+temporary folder, which is removed: global stages compare documents within the source, and a tokenizer is trained once, on the
+sample. Earlier runs that a stage compares `against` are left out, because their rows are read once a run, whatever the size of
+the source. Files are read from the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
 
-What `to_json` gives; keys are only ever added:
+`to_json` returns these keys; later versions only add keys:
 
     version                1
     name                   of the mixture
-    core                   the core's number; null where the platform cannot hold a process to one
-    cores                  how many this process may use
+    core                   number of the core; null on platforms without processor affinity
+    cores                  number of cores that this process may use
     peak_bytes             peak resident memory of the process
-    scratch_bytes          most that lay in the temporary folder at once
+    scratch_bytes          largest size of the temporary folder
     sources.<name>
-        documents, text_bytes       of the sample; is_whole: whether it is all of the source
-        passes                      repeats that were timed; the seconds below are medians of them
-        cpu_share                   processor time / wall time: below 1 others had the core, or the disk was waited for
-        seconds, mb_per_s           of the whole chain, training apart: text read / seconds
+        documents, text_bytes       of the sample; is_whole: whether the sample is the whole source
+        passes                      number of timed passes; the seconds below are medians of them
+        cpu_share                   processor time / wall time: below 1, the process waited for other processes or the disk
+        seconds, mb_per_s           of all work except training: text read / seconds
         tokens, quarantined         of the sample
-        source_bytes                its input files as stored; estimated_text_bytes: their text, by the sample's ratio
+        source_bytes                size of the input files as stored
+        estimated_text_bytes        text of the whole source, by the ratio in the sample
         estimated_core_hours        estimated_text_bytes at mb_per_s
-        bottleneck, advice          the name of the slowest row, and what would relieve it
-        rows                        in the order of the data: name, kind, uses, seconds, share, bytes, mb_per_s, documents_in,
-                                    documents_out, as `bench_rows.Row` has them; share is of `seconds`, null for training
-    total                  text_bytes, estimated_text_bytes, estimated_core_hours, mb_per_s: the sources by their size
+        bottleneck, advice          name of the slowest row, and how to relieve it
+        rows                        in data-flow order: name, kind, uses, seconds, share, bytes, mb_per_s, documents_in,
+                                    documents_out, as in `bench.rows.Row`; share is of `seconds`, null for training
+    total                  text_bytes, estimated_text_bytes, estimated_core_hours, mb_per_s: sources weighted by size
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -42,7 +43,7 @@ from typing import Any
 
 from datapipe.bench.one_core import one_core
 from datapipe.bench.rows import Row, advice, bottleneck, medians, pass_rows
-from datapipe.bench.sample import Sample, choose
+from datapipe.bench.sample import Sample, choose_sample
 from datapipe.config import Mixture
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
@@ -62,7 +63,7 @@ from datapipe.tasks.run_task import peak_bytes, run_task
 VERSION = 1
 
 WARM_UP_BYTES = 1 << 20
-"""Text of the pass that is not counted: it loads kernels and models and fills caches."""
+"""Text of the first pass, which is not timed: it loads kernels and models and fills caches."""
 
 MAX_PASSES = 5
 
@@ -71,7 +72,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceBench:
-    """What was measured of one source; see `to_json` in the module's docstring."""
+    """The measurements of one source; the module's docstring describes them."""
 
     sample: Sample
     rows: tuple[Row, ...]
@@ -87,13 +88,13 @@ class SourceBench:
 
     @property
     def estimated_core_seconds(self) -> float:
-        """For the whole source, at the rate of the sample."""
+        """Seconds for the whole source, at the rate of the sample."""
         return self.seconds * self.sample.estimated_text_bytes / self.sample.text_bytes if self.sample.text_bytes else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """What was measured; see the module's docstring."""
+    """The measurements of a mixture; the module's docstring describes them."""
 
     name: str
     core: int | None
@@ -103,9 +104,9 @@ class Bench:
     scratch_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        text = sum(one.sample.text_bytes for one in self.sources.values())
-        estimated = sum(one.sample.estimated_text_bytes for one in self.sources.values())
-        seconds = sum(one.estimated_core_seconds for one in self.sources.values())
+        text_bytes = sum(source.sample.text_bytes for source in self.sources.values())
+        estimated_bytes = sum(source.sample.estimated_text_bytes for source in self.sources.values())
+        seconds = sum(source.estimated_core_seconds for source in self.sources.values())
         return {
             "version": VERSION,
             "name": self.name,
@@ -113,35 +114,35 @@ class Bench:
             "cores": self.cores,
             "peak_bytes": self.peak_bytes,
             "scratch_bytes": self.scratch_bytes,
-            "sources": {name: _source_json(one) for name, one in self.sources.items()},
+            "sources": {name: _source_json(source) for name, source in self.sources.items()},
             "total": {
-                "text_bytes": text,
-                "estimated_text_bytes": estimated,
+                "text_bytes": text_bytes,
+                "estimated_text_bytes": estimated_bytes,
                 "estimated_core_hours": seconds / 3600,
-                "mb_per_s": rate_mb_per_s(estimated, seconds),
+                "mb_per_s": rate_mb_per_s(estimated_bytes, seconds),
             },
         }
 
 
-def _source_json(found: SourceBench) -> dict[str, Any]:
-    slowest = bottleneck(found.rows)
-    sample = found.sample
+def _source_json(source: SourceBench) -> dict[str, Any]:
+    slowest = bottleneck(source.rows)
+    sample = source.sample
     return {
         "documents": sample.documents,
         "text_bytes": sample.text_bytes,
         "is_whole": sample.is_whole,
-        "passes": found.passes,
-        "cpu_share": found.cpu_share,
-        "seconds": found.seconds,
-        "mb_per_s": rate_mb_per_s(sample.text_bytes, found.seconds),
-        "tokens": found.tokens,
-        "quarantined": found.quarantined,
+        "passes": source.passes,
+        "cpu_share": source.cpu_share,
+        "seconds": source.seconds,
+        "mb_per_s": rate_mb_per_s(sample.text_bytes, source.seconds),
+        "tokens": source.tokens,
+        "quarantined": source.quarantined,
         "source_bytes": sample.source_bytes,
         "estimated_text_bytes": sample.estimated_text_bytes,
-        "estimated_core_hours": found.estimated_core_seconds / 3600,
+        "estimated_core_hours": source.estimated_core_seconds / 3600,
         "bottleneck": slowest.name,
-        "advice": advice(slowest, found.compressions),
-        "rows": [_row_json(row, found.seconds) for row in found.rows],
+        "advice": advice(slowest, source.compressions),
+        "rows": [_row_json(row, source.seconds) for row in source.rows],
     }
 
 
@@ -163,16 +164,17 @@ def _row_json(row: Row, total_s: float) -> dict[str, Any]:
 
 
 def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say) -> Bench:
-    """Measures a mixture. Raises UserError for what is wrong with it, as a run would.
+    """Measures a mixture. Raises UserError for a mistake in the mixture, as a run does.
 
     Args:
-        source: only this one.
+        source: only this source; empty for all.
         sample_bytes: text to read of each source.
-        seconds: passes over the samples are repeated for about so long, at most `MAX_PASSES` times; there is always one.
+        seconds: repeat the passes over the samples for about so long, at least once and at most `MAX_PASSES` times.
+        say: shows a line of progress.
     """
     if source and source not in mixture.sources:
         known = ", ".join(mixture.sources)
-        raise UserError(f"no source '{source}' in this mixture.{suggest(source, mixture.sources)} There are: {known}")
+        raise UserError(f"no source '{source}' in this mixture.{suggest(source, mixture.sources)} Its sources: {known}")
     request = prepare(mixture)
     names = [source] if source else list(mixture.sources)
     cores = usable_cores()
@@ -181,19 +183,26 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
         cores,
         lambda name, number, count: say(f"compiled kernel {number} of {count}, once for this machine: {name}"),
     )
-    found: dict[str, SourceBench] = {}
+    measured: dict[str, SourceBench] = {}
     scratch_bytes = 0
     with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:
         for name in names:
             alone = replace(request, sources={name: request.sources[name]}, reference_rows={})
             measuring = _Measuring(name, alone, Path(folder) / name, say)
-            found[name] = measuring.measure(sample_bytes, seconds / len(names))
+            measured[name] = measuring.measure(sample_bytes, seconds / len(names))
             scratch_bytes = max(scratch_bytes, measuring.scratch_bytes)
-    return Bench(name=mixture.name, core=core, cores=cores, sources=found, peak_bytes=peak_bytes(), scratch_bytes=scratch_bytes)
+    return Bench(
+        name=mixture.name, core=core, cores=cores, sources=measured, peak_bytes=peak_bytes(), scratch_bytes=scratch_bytes
+    )
 
 
 class _Measuring:
-    """One source being measured, in a folder of its own."""
+    """The measurement of one source, in its own folder.
+
+    Attributes:
+        scratch_bytes: largest size of the folder so far.
+        trained: records of the tokenizer that an earlier pass trained.
+    """
 
     def __init__(self, name: str, request: Request, folder: Path, say: Say) -> None:
         self.name, self.request, self.folder, self.say = name, request, folder, say
@@ -201,43 +210,46 @@ class _Measuring:
         self.trained: tuple[Record, ...] = ()
 
     def measure(self, sample_bytes: int, seconds: float) -> SourceBench:
-        warm_up, sample = self._choose(min(WARM_UP_BYTES, sample_bytes)), self._choose(sample_bytes)
+        warm_up, sample = self._sample(min(WARM_UP_BYTES, sample_bytes)), self._sample(sample_bytes)
         if not sample.text_bytes:
-            raise UserError(f"source '{self.name}': nothing to measure, its files hold no document that can be read")
+            raise UserError(f"source '{self.name}': nothing to measure: its files contain no readable document")
         self._pass(warm_up, 0)
         self.trained = ()
         plans: list[Plan] = []
-        wall = cpu = last = 0.0
-        while not plans or (len(plans) < MAX_PASSES and wall + last <= seconds):
+        wall_s = cpu_s = pass_s = 0.0
+        while not plans or (len(plans) < MAX_PASSES and wall_s + pass_s <= seconds):
             self.say(f"{self.name}: pass {len(plans) + 1} over {sample.documents:,} documents …")
             started, cpu_started = perf_counter(), process_time()
             plans.append(self._pass(sample, len(plans) + 1))
-            last = perf_counter() - started
-            wall, cpu = wall + last, cpu + process_time() - cpu_started
+            pass_s = perf_counter() - started
+            wall_s, cpu_s = wall_s + pass_s, cpu_s + process_time() - cpu_started
+        return self._result(sample, plans, cpu_s / wall_s)
+
+    def _result(self, sample: Sample, plans: Sequence[Plan], cpu_share: float) -> SourceBench:
         mixture = self.request.mixture
         uses = {use.alias: use.name for use in mixture.stages_of(self.name)}
         stages = self.request.sources[self.name].stages
         emitting = [bound.name for bound in stages if isinstance(bound.stage, Global)]
-        document_counts = source_counts(plans[0], self.name)
+        counts = source_counts(plans[0], self.name)
         files = self.request.sources[self.name].files.values()
         return SourceBench(
             sample=sample,
             rows=medians([pass_rows(plan, uses, emitting) for plan in plans]),
             passes=len(plans),
-            cpu_share=cpu / wall,
-            tokens=document_counts.tokens,
-            quarantined=document_counts.document_counts.quarantined,
+            cpu_share=cpu_share,
+            tokens=counts.tokens,
+            quarantined=counts.document_counts.quarantined,
             compressions=tuple(sorted({file.compression or "" for file in files})),
         )
 
-    def _choose(self, budget_bytes: int) -> Sample:
+    def _sample(self, budget_bytes: int) -> Sample:
         mixture = self.request.mixture
         source = mixture.sources[self.name]
         fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
-        return choose(self.request.sources[self.name], fields, budget_bytes, mixture.seed)
+        return choose_sample(self.request.sources[self.name], fields, budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:
-        """Runs every task of the sample; what was trained in the pass before is taken over."""
+        """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""
         root = Root(str(self.folder / str(number)))
         planned = replace(self.request.sources[self.name], groups=tuple(part.splits for part in sample.parts))
         request = replace(self.request, sources={self.name: planned})
@@ -261,13 +273,13 @@ class _Measuring:
             shutil.copyfile(self.folder / str(number) / path, target)
 
     def _clear(self, number: int) -> None:
-        """Takes the size of what lies there, and removes the pass before."""
-        sizes = [os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(self.folder) for name in names]
+        """Records the size of the folder, and removes the files of a pass."""
+        sizes = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(self.folder) for name in names]
         self.scratch_bytes = max(self.scratch_bytes, sum(sizes))
         if number >= 0:
             shutil.rmtree(self.folder / str(number))
 
 
 def _limited(task: Task, limits: Mapping[Any, int | None]) -> Task:
-    """A task that reads, held to its part of the sample."""
+    """The task; a task that reads input is limited to its part of the sample."""
     return replace(task, limit=limits[task.splits]) if isinstance(task, MapTask) and task.splits else task

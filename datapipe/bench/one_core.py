@@ -1,4 +1,4 @@
-"""One core for this process: what is timed here is what one worker does, whatever else the machine has to offer."""
+"""Restricts this process to one core, so that its times are those of one worker on any machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 
 @contextmanager
 def one_core() -> Iterator[int | None]:
-    """Holds every thread of the process to one core, and Arrow to the threads of a worker; both are restored behind it.
+    """Restricts every thread of the process to one core and Arrow to the threads of a worker. Restores both at the end.
 
     Yields:
-        The core's number; None where the platform has no such thing, and threads of libraries may use others.
+        The number of the core; None on platforms without processor affinity, where threads of libraries may use other cores.
     """
     arrow_cores, arrow_io = pa.cpu_count(), pa.io_thread_count()
     pa.set_cpu_count(1)
@@ -23,20 +23,20 @@ def one_core() -> Iterator[int | None]:
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
     try:
         if allowed is not None:
-            _hold(frozenset({max(allowed)}))
+            _set_affinity(frozenset({max(allowed)}))
         yield None if allowed is None else max(allowed)
     finally:
         if allowed is not None:
-            _hold(allowed)
+            _set_affinity(allowed)
         pa.set_cpu_count(arrow_cores)
         pa.set_io_thread_count(arrow_io)
 
 
-def _hold(cores: Set[int]) -> None:
-    """Affinity belongs to a thread; those that exist are set one by one, new ones take after who starts them."""
+def _set_affinity(cores: Set[int]) -> None:
+    """Affinity belongs to a thread: sets it for each existing thread. New threads inherit it from their parent."""
     threads = Path("/proc/self/task")
-    for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
+    for thread in [int(entry.name) for entry in threads.iterdir()] if threads.is_dir() else [0]:
         try:
             os.sched_setaffinity(thread, cores)
-        except ProcessLookupError:  # it has ended since it was listed
+        except ProcessLookupError:  # the thread has ended since it was listed
             continue

@@ -1,9 +1,9 @@
-"""The part of a source that a bench reads: the same documents every time, from all over the source.
+"""The sample of a source that a bench reads: the same documents every time, from all parts of the source.
 
-    groups of splits, in the order of a keyed hash ─▶ `SPREAD` of them read in turn, a batch each ─▶ until the budget is full
-                                                                         └─▶ how many documents of each group: a prefix
+    groups of splits, in the order of a keyed hash ─▶ `SPREAD` groups read in turn, batch by batch ─▶ until the budget is used
+                                                                     └─▶ of each group a prefix: a number of documents
 
-Choosing reads the sample once, which also brings its files into the system's cache. Memory is a batch of each open group.
+Choosing reads the sample once, which also loads its files into the page cache. Memory holds one batch of each open group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from datapipe.stage.base import FieldNames, ReadBatch, Split
 from datapipe.storage import open_input
 
 SPREAD = 16
-"""Groups that are read in turn: enough that one odd file does not stand for the whole source."""
+"""Groups that are read in turn: enough that one unusual file does not decide the result."""
 
 _RAW_BYTES = 64 << 10
-"""What an archive is given at once, so that how much of it was read is known as closely."""
+"""Most bytes of an archive in one read: the accuracy of its read position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Splits that one task reads, and how many documents of them; None: all."""
+    """Splits that one task reads, and the number of their documents in the sample; None for all of them."""
 
     splits: tuple[Split, ...]
     limit: int | None
@@ -39,14 +39,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """What is read of a source.
+    """The sample of a source.
 
     Attributes:
         documents, text_bytes: of the sample.
-        read_bytes: text in the batches it was taken from.
-        stored_bytes: about what those batches take in the input files.
-        source_bytes: all input files of the source, as stored.
-        is_whole: whether every document of the source is in it.
+        read_bytes: text of the batches that the sample was taken from.
+        stored_bytes: estimated size of these batches in the input files.
+        source_bytes: size of all input files of the source, as stored.
+        is_whole: whether the sample contains every document of the source.
     """
 
     parts: tuple[Part, ...]
@@ -59,19 +59,19 @@ class Sample:
 
     @property
     def estimated_text_bytes(self) -> int:
-        """The text of the whole source, if the rest of its files is like the sample."""
+        """The text of the whole source, at the sample's ratio of text to stored bytes."""
         if self.is_whole:
             return self.text_bytes
         return int(self.source_bytes * self.read_bytes / self.stored_bytes) if self.stored_bytes else 0
 
 
-def choose(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: int) -> Sample:
-    """A sample of about `budget_bytes` of text; all of the source where that is less."""
+def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: int) -> Sample:
+    """A sample of about `budget_bytes` of text; the whole source if it has less."""
     waiting = deque(sorted(planned.groups, key=lambda group: _order(group, seed)))
     active: deque[_Reading] = deque()
     taken: list[_Reading] = []
-    left = budget_bytes
-    while left > 0 and (active or waiting):
+    budget_left = budget_bytes
+    while budget_left > 0 and (active or waiting):
         if waiting and len(active) < SPREAD:
             taken.append(_Reading(waiting.popleft(), planned, fields))
             reading = taken[-1]
@@ -79,7 +79,7 @@ def choose(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: 
             reading = active.popleft()
         batch = next(reading.batches, None)
         if batch is not None:
-            left -= reading.take(batch, left)
+            budget_left -= reading.take(batch, budget_left)
             active.append(reading)
     for reading in active:
         reading.batches.close()
@@ -91,7 +91,7 @@ def choose(planned: PlannedSource, fields: FieldNames, budget_bytes: int, seed: 
         read_bytes=sum(reading.read_bytes for reading in taken),
         stored_bytes=int(sum(reading.stored_bytes for reading in taken)),
         source_bytes=source_bytes,
-        is_whole=not active and not waiting and left > 0,
+        is_whole=not active and not waiting and budget_left > 0,
     )
 
 
@@ -101,7 +101,7 @@ def _order(group: Sequence[Split], seed: int) -> int:
 
 
 class _Reading:
-    """A group while it is read."""
+    """A group while it is read: what the sample takes of it, and how much of its files was read."""
 
     def __init__(self, group: tuple[Split, ...], planned: PlannedSource, fields: FieldNames) -> None:
         self.group, self.planned, self.fields = group, planned, fields
@@ -114,15 +114,15 @@ class _Reading:
     def part(self) -> Part:
         return Part(splits=self.group, limit=None if self.is_done else self.documents)
 
-    def take(self, batch: ReadBatch, left: int) -> int:
-        """Takes documents up to the one that fills what is left of the budget; the bytes they have."""
+    def take(self, batch: ReadBatch, budget_left: int) -> int:
+        """Takes documents until they fill the rest of the budget. Returns their bytes."""
         ends = np.cumsum(text_lengths(batch.texts))
-        number = min(len(ends), int(np.searchsorted(ends, left)) + 1)
-        taken = int(ends[number - 1]) if number else 0
-        self.documents += number
-        self.text_bytes += taken
+        num_taken = min(len(ends), int(np.searchsorted(ends, budget_left)) + 1)
+        taken_bytes = int(ends[num_taken - 1]) if num_taken else 0
+        self.documents += num_taken
+        self.text_bytes += taken_bytes
         self.read_bytes += int(ends[-1]) if len(ends) else 0
-        return taken
+        return taken_bytes
 
     def _read(self) -> Generator[ReadBatch, None, None]:
         for split in self.group:
@@ -139,7 +139,7 @@ class _Reading:
 
 
 def _stored_bytes(split: Split) -> float:
-    """What a split takes in its file."""
+    """The bytes of a split in its file."""
     file = split.file
     if file.pieces:
         sizes = [num_bytes for _, num_bytes in file.pieces]
@@ -148,7 +148,7 @@ def _stored_bytes(split: Split) -> float:
 
 
 def _stored_so_far(split: Split, position: int, documents: int, input_bytes: int) -> float:
-    """The same for what was read of it: by rows, by the place in an archive, or by the input itself."""
+    """The bytes in its file of the part that was read: by rows, by the position in an archive, or by the input bytes."""
     if split.file.pieces:
         rows = sum(num_rows for num_rows, _ in split.file.pieces[split.start : split.stop])
         return _stored_bytes(split) * documents / max(1, rows)
@@ -156,22 +156,22 @@ def _stored_so_far(split: Split, position: int, documents: int, input_bytes: int
 
 
 class _Position:
-    """How far into an archive its reader has come."""
+    """The position that the reader of an archive has reached."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def open(self, url: str) -> Any:
-        return _Watched(open_input(url), self)
+        return _PositionTracker(open_input(url), self)
 
 
-class _Watched:
-    """A file that notes how far it is read; all else is the file's own."""
+class _PositionTracker:
+    """A file that records its read position. Everything else is delegated to the file."""
 
     def __init__(self, stream: Any, position: _Position) -> None:
         self._stream, self._position = stream, position
 
-    def __enter__(self) -> _Watched:
+    def __enter__(self) -> _PositionTracker:
         self._stream.__enter__()
         return self
 
@@ -182,11 +182,11 @@ class _Watched:
         return getattr(self._stream, name)
 
     def read(self, num_bytes: int | None = None) -> bytes:
-        piece = self._stream.read(num_bytes)
+        content = self._stream.read(num_bytes)
         self._position.bytes = max(self._position.bytes, self._stream.tell())
-        return piece
+        return content
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
-        piece = self._stream.read_at(min(num_bytes, _RAW_BYTES), offset)
-        self._position.bytes = max(self._position.bytes, offset + len(piece))
-        return piece
+        content = self._stream.read_at(min(num_bytes, _RAW_BYTES), offset)
+        self._position.bytes = max(self._position.bytes, offset + len(content))
+        return content

@@ -1,4 +1,4 @@
-"""`datapipe index` and `datapipe takedown`: what later runs compare their documents with."""
+"""`datapipe index` and `datapipe takedown`: the rows of earlier runs that later runs compare their documents with."""
 
 from __future__ import annotations
 
@@ -12,61 +12,69 @@ from datapipe.errors import UserError
 
 def index(
     outputs: Annotated[list[str], typer.Argument(metavar="OUTPUT...", help="Outputs of runs, or indexes: paths or URLs.")],
-    to: Annotated[str, typer.Option("--to", metavar="INDEX", help="Folder of the new index: a path or URL, empty or new.")],
+    to: Annotated[str, typer.Option("--to", metavar="INDEX", help="Folder of the new index: a path or URL, new or empty.")],
 ) -> None:
-    """Keep what dedup stages know of the documents of finished runs, to hold later runs against it.
+    """Store the rows of dedup stages of finished runs, so that later runs drop documents that these runs have seen.
 
-    A run can be held `against` the output of an earlier one as it is, as long as that has its work/ folder. An index is a
-    folder of its own, also of several outputs together: the hashes and signatures of every document that came to a dedup stage,
-    dropped ones too, and for dedup.substring the text in passages. In the mixture of the next run:
+    A dedup stage can compare `against` the output of an earlier run directly, while that output has its work/ folder. An index
+    is a separate folder, of one output or several. It holds hashes and signatures of every document that reached a dedup stage,
+    including those that the stage dropped; for dedup.substring it holds passages of text.
 
-        - dedup.minhash: {against: INDEX}
+    \b
+        datapipe index runs/2023 runs/2024 --to indexes/crawls
+
+    In the mixture of the next run:
+
+    \b
+        - dedup.minhash: {against: indexes/crawls}
     """
     from datapipe.index.takedown import make_index
     from datapipe.report.funnel import size
 
     made = make_index(outputs, to)
-    num_files = len({one.hash for one in made.files})
-    total = sum(one.output.bytes for one in made.rows)
-    print(
-        f"{to}: {size(total)} of rows about the documents of {num_files:,} files, for {', '.join(s.name for s in made.stages)}"
-    )
+    num_files = len({file.hash for file in made.files})
+    row_bytes = sum(rows.output.bytes for rows in made.rows)
+    stages = ", ".join(stage.name for stage in made.stages)
+    print(f"{to}: {size(row_bytes)} of rows about the documents of {num_files:,} files, for {stages}")
 
 
 def takedown(
     index: Annotated[str, typer.Argument(metavar="INDEX", help="An index that `datapipe index` made.")],
     documents: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DOCUMENT...", help="SOURCE/PATH:PLACE as `inspect` shows it, or the 32 hex digits of a key."),
+        typer.Argument(
+            metavar="DOCUMENT...", help="SOURCE/PATH:POSITION as `inspect` prints it, or the 32 hex digits of a key."
+        ),
     ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A file that names one document a line.")
-    ] = None,
+    from_file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with one document a line.")] = None,
 ) -> None:
-    """Delete documents from an index: later runs no longer know that they were ever there.
+    """Delete documents from an index, so that later runs no longer compare with them.
 
-    Only the index changes. Rows about these documents are deleted from the disk, not marked; the files that hold none are not
-    touched. A document that was dropped before it came to a dedup stage has no rows.
+    The rows of these documents are deleted from the disk, not marked. Files without such rows, and the outputs that the index
+    was made of, do not change. A document that was dropped before it reached a dedup stage has no rows.
+
+    \b
+        datapipe takedown indexes/crawls web/part-0.jsonl:123 --from requests.txt
     """
     from datapipe.index.takedown import take_down
 
     named = [*(documents or []), *(_lines(from_file) if from_file else [])]
     if not named:
-        raise UserError("give the documents to take down, or a file of them with --from.")
-    done = take_down(index, named)
-    for stage, rows in done.rows.items():
-        print(f"{stage}: {rows:,} rows deleted")
-    known = len(set(named)) - len(done.unknown)
-    print(f"{known:,} of {len(set(named)):,} documents were there" + ("; these were not:" if done.unknown else ""))
-    for name in done.unknown:
+        raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
+    taken_down = take_down(index, named)
+    for stage, num_rows in taken_down.rows.items():
+        print(f"{stage}: {num_rows:,} rows deleted")
+    num_named, num_unknown = len(set(named)), len(taken_down.unknown)
+    print(f"{num_named - num_unknown:,} of {num_named:,} documents deleted" + ("; not in the index:" if num_unknown else ""))
+    for name in taken_down.unknown:
         print(f"  {name}")
 
 
 def _lines(path: Path) -> list[str]:
-    """The documents that a file names, one a line; after # a comment."""
+    """The documents that a file names, one a line. A comment begins with #."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UserError(f"--from {path}: {error}. Expected a text file that names one document a line.") from error
+        raise UserError(f"--from {path}: {error}. Expected a text file with one document a line.") from error
     lines = (line.partition(" #")[0].strip() for line in content.splitlines())
     return [line for line in lines if line and not line.startswith("#")]

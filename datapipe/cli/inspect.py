@@ -1,110 +1,135 @@
-"""`datapipe inspect`: look at documents, at clusters of duplicates, and at what other thresholds would keep."""
+"""`datapipe inspect`: documents, clusters of duplicates, and threshold sweeps of an output."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from datapipe.cli.options import OutputFolder
 from datapipe.errors import UserError
 
+Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
+Dropped = Annotated[
+    str | None, typer.Option(metavar="REASON", help="Show documents that a STAGE or STAGE:RULE dropped; 'all' for any.")
+]
+Quarantined = Annotated[bool, typer.Option("--quarantined", help="Show documents that could not be read or processed.")]
+Clusters = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STAGE",
+        help="Show clusters of duplicates: the documents that a stage such as dedup.minhash dropped, beside the surviving "
+        "one, with the differences marked; 'all' for any stage.",
+    ),
+]
+Sweep = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STAGE.THRESHOLD", help="Count the documents that other thresholds of a filter with `mode: tag` would keep."
+    ),
+]
+Source = Annotated[str, typer.Option(help="Only documents of this source; only clusters that lost documents of it.")]
+Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Number of documents or clusters.")]
+Full = Annotated[bool, typer.Option("--full", help="Print whole texts.")]
+Members = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
+]
+LeastAlike = Annotated[bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")]
+Thresholds = Annotated[
+    str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
+]
+
+
+_CHOICES = "--kept, --dropped REASON, --quarantined, --clusters STAGE, --sweep STAGE.THRESHOLD"
+
 
 def inspect(
     output: OutputFolder,
-    kept: Annotated[bool, typer.Option("--kept", help="Documents that were kept (the default).")] = False,
-    dropped: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Dropped by a stage or stage:rule; 'all' for any.")
-    ] = None,
-    quarantined: Annotated[bool, typer.Option("--quarantined", help="What could not be read or processed.")] = False,
-    clusters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STAGE",
-            help="Clusters of duplicates: what a stage such as dedup.minhash dropped, beside the document that stays, with "
-            "what differs; 'all' for any stage.",
-        ),
-    ] = None,
-    source: Annotated[str, typer.Option(help="Of this source only; clusters that lost documents of it.")] = "",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many documents or clusters.")] = 5,
-    full: Annotated[bool, typer.Option("--full", help="Whole texts instead of their beginnings, or of what differs.")] = False,
-    members: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --clusters: how many dropped documents of each; 3 by default.")
-    ] = None,
-    least_alike: Annotated[
-        bool, typer.Option("--least-alike", help="With --clusters: those of lowest measured likeness first.")
-    ] = False,
-    sweep: Annotated[
-        str | None,
-        typer.Option(metavar="STAGE.THRESHOLD", help="What other thresholds of a filter run with `mode: tag` would keep."),
-    ] = None,
-    at: Annotated[str | None, typer.Option(metavar="0.1,0.2,…", help="The thresholds to sweep; by default quantiles.")] = None,
+    kept: Kept = False,
+    dropped: Dropped = None,
+    quarantined: Quarantined = False,
+    clusters: Clusters = None,
+    source: Source = "",
+    count: Count = 5,
+    full: Full = False,
+    members: Members = None,
+    least_alike: LeastAlike = False,
+    sweep: Sweep = None,
+    thresholds: Thresholds = None,
 ) -> None:
-    """Look at documents: kept, dropped for a reason with the measured value, quarantined, or duplicates side by side.
+    """Show documents of an output: kept, dropped with the measured value, quarantined, or duplicates side by side.
 
-    Those shown are a sample, the same each time; a larger --count holds the smaller. Is a dedup stage right about what it
-    removes? Look at what it was least sure of, then at a sample, and read what is marked as different:
+    The documents are a sample that is the same each time; a larger --count contains the smaller one. To check a dedup stage,
+    read the differences in the duplicates with the lowest similarity, then in a sample:
 
+    \b
         datapipe inspect OUTPUT --clusters dedup.minhash --least-alike
         datapipe inspect OUTPUT --clusters dedup.minhash -n 20
 
-    'measured' is the likeness that the stage found; 'in common' is counted from the two texts. A document with less in common
-    with the one that stays is there because it is like a third. Where pages say different things in one template, raise
-    min_similarity, or cut the template out first (dedup.lines).
+    'measured' is the similarity that the stage computed; 'in common' is counted here from the two texts. A dropped document
+    that has little in common with the surviving one is similar to a third document of the cluster. Where pages with different
+    content share a template, raise min_similarity, or remove the template first (dedup.lines). To choose the threshold of a
+    filter, run it with `mode: tag` and count:
 
-    --sweep tells what other thresholds of a filter would keep.
+    \b
+        datapipe inspect OUTPUT --sweep filter.gopher_quality.min_words --at 20,50,80
     """
-    asked = [kept, dropped is not None, quarantined, clusters is not None, sweep is not None]
-    if sum(asked) > 1:
-        raise UserError("expected one of --kept, --dropped REASON, --quarantined, --clusters STAGE, --sweep STAGE.THRESHOLD")
-    if at is not None and sweep is None:
+    if sum([kept, dropped is not None, quarantined, clusters is not None, sweep is not None]) > 1:
+        raise UserError(f"expected one of {_CHOICES}")
+    _check_companions(sweep, thresholds, clusters, members, least_alike)
+    if sweep is not None:
+        _print_sweep(output, sweep, source, thresholds)
+    elif clusters is not None:
+        _print_clusters(output, clusters, source, count, members or 3, least_alike, full)
+    else:
+        _print_documents(output, dropped, quarantined, source, count, full)
+
+
+def _check_companions(
+    sweep: str | None, thresholds: str | None, clusters: str | None, members: int | None, least_alike: bool
+) -> None:
+    """Raises UserError for an option without the option that it belongs to."""
+    if thresholds is not None and sweep is None:
         raise UserError("--at goes with --sweep STAGE.THRESHOLD")
     if (members is not None or least_alike) and clusters is None:
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
-    if sweep is not None:
-        _sweep(output, sweep, source, at)
-    elif clusters is not None:
-        _clusters(output, clusters, source, count, members or 3, least_alike, full)
-    else:
-        outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
-        _documents(output, outcome, source, "" if dropped in (None, "all") else dropped, count, full)
 
 
-def _documents(
-    output: str, outcome: Literal["kept", "dropped", "quarantined"], source: str, reason: str, count: int, full: bool
-) -> None:
-    from datapipe.inspect.documents import Looker, Wanted
+def _print_documents(output: str, dropped: str | None, quarantined: bool, source: str, count: int, full: bool) -> None:
+    from datapipe.inspect.documents import DocumentQuery, Inspector
     from datapipe.report.documents import print_document
     from datapipe.report.funnel import wide_console
 
-    found = Looker(output).look(Wanted(outcome=outcome, source=source, reason=reason, count=count))
+    outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
+    reason = "" if dropped in (None, "all") else dropped
+    documents = Inspector.open(output).find(DocumentQuery(outcome=outcome, source=source, reason=reason, count=count))
     console = wide_console()
-    for document in found:
+    for document in documents:
         print_document(document, console, full)
-    if not found:
+    if not documents:
         print(f"no {outcome} documents")
 
 
-def _clusters(output: str, stage: str, source: str, count: int, members: int, least_alike: bool, full: bool) -> None:
-    from datapipe.inspect.documents import Looker
-    from datapipe.inspect.duplicates import WantedClusters, find_clusters
+def _print_clusters(output: str, stage: str, source: str, count: int, members: int, least_alike: bool, full: bool) -> None:
+    from datapipe.inspect.documents import Inspector
+    from datapipe.inspect.duplicates import ClusterQuery, find_clusters
     from datapipe.report.clusters import print_clusters
     from datapipe.report.funnel import wide_console
 
-    wanted = WantedClusters(stage=stage, source=source, count=count, members=members, least_alike=least_alike)
-    print_clusters(find_clusters(Looker(output), wanted), wide_console(), full)
+    query = ClusterQuery(stage=stage, source=source, count=count, members=members, least_alike=least_alike)
+    print_clusters(find_clusters(Inspector.open(output), query), wide_console(), full)
 
 
-def _sweep(output: str, threshold: str, source: str, at: str | None) -> None:
+def _print_sweep(output: str, threshold: str, source: str, listed: str | None) -> None:
     from datapipe.inspect.sweep import sweep
     from datapipe.report.funnel import wide_console
     from datapipe.report.sweep import print_sweep
 
     try:
-        thresholds = [float(one) for one in at.split(",")] if at is not None else []
-        if not all(math.isfinite(one) for one in thresholds):
+        thresholds = [float(value) for value in listed.split(",")] if listed is not None else []
+        if not all(math.isfinite(value) for value in thresholds):
             raise ValueError
     except ValueError:
-        raise UserError(f"--at {at}: expected numbers with commas between them, such as 0.1,0.2,0.5") from None
-    print_sweep(sweep(output, threshold, source=source, at=thresholds), wide_console())
+        raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5") from None
+    print_sweep(sweep(output, threshold, source=source, thresholds=thresholds), wide_console())

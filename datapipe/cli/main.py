@@ -1,7 +1,14 @@
-"""The command line: every command, and how it ends.
+"""The command line: its commands, error messages and exit status.
 
-Exit status: 0 done, 1 the run failed, 2 the user's input is wrong, 130 stopped by Ctrl-C. Errors are plain lines on stderr.
-A command is one function in a module of this package, a few lines over the package that does the work.
+| status | meaning |
+|---|---|
+| 0 | done |
+| 1 | the run failed |
+| 2 | the user's input is wrong |
+| 130 | stopped by Ctrl-C |
+
+Errors are plain lines on stderr. A command is one function in a module of this package that calls the package that does the
+work.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ from datapipe.errors import DatapipeError, UserError
 
 app = typer.Typer(
     name="datapipe",
-    help="Raw corpora to training batches: one mixture file, deterministic to the byte, resumable.",
+    help="Turn raw corpora into training batches, from one mixture file: resumable, and the same bytes on any machine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,13 +41,13 @@ app = typer.Typer(
 for command in (init, run, plan, bench, report, inspect, verify, export, trace, loader_bench, index, takedown, stages, schema):
     app.command()(command)
 
-tokenizer_app = typer.Typer(help="Tokenizers apart from a mixture.", no_args_is_help=True, rich_markup_mode=None)
+tokenizer_app = typer.Typer(help="Tokenizers without a mixture.", no_args_is_help=True, rich_markup_mode=None)
 tokenizer_app.command("train")(tokenizer_train)
 app.add_typer(tokenizer_app, name="tokenizer")
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"datapipe {version('datapipe')}")
         raise typer.Exit
 
@@ -55,7 +62,7 @@ def _every_command(
 
 
 def main() -> None:
-    """The entry point: turns errors into plain lines and an exit status."""
+    """The entry point. Turns errors into plain lines and an exit status."""
     try:
         app()
     except UserError as error:
@@ -74,8 +81,8 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def _unexpected(error: Exception) -> str:
-    """A line for an error nobody foresaw; the traceback goes to a file that can be sent along."""
+    """A message for an unexpected error. The traceback goes to a file for the bug report."""
     with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write("".join(traceback.format_exception(error)))
-    kind = "The system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
-    return f"{type(error).__name__}: {error}\n{kind}; the traceback is in {file.name}"
+    cause = "The operating system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
+    return f"{type(error).__name__}: {error}\n{cause}; the traceback is in {file.name}"

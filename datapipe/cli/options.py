@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how their values are read."""
+"""Arguments and options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output 
 MixtureFile = Annotated[Path, typer.Argument(metavar="MIXTURE.yaml", help="The mixture file; `datapipe init` writes one.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the mixture: --set pack.sequence_length=512"),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the mixture, as in --set pack.sequence_length=512"),
 ]
-Output = Annotated[str | None, typer.Option(metavar="URL", help="Where to write, instead of the mixture's output.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source: a quick look.")]
+Output = Annotated[str | None, typer.Option(metavar="URL", help="Folder or URL to write to, instead of the mixture's output.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
+]
 
 
 def size_of(option: str, value: str) -> int:
-    """Bytes of a size such as "64MB". Raises UserError, which names the option."""
-
+    """Bytes of a size such as "64MB". Raises UserError that names the option."""
     from datapipe.config.units import parse_size
 
     try:
@@ -32,5 +33,5 @@ def size_of(option: str, value: str) -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """A signal handler: ends the command as Ctrl-C does."""
+    """A signal handler that ends the command as Ctrl-C does."""
     raise KeyboardInterrupt

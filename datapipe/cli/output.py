@@ -1,4 +1,4 @@
-"""`datapipe report`, `verify` and `export`: the commands that take a finished output."""
+"""`datapipe report`, `verify` and `export`: the commands about a finished output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datapipe.errors import SnapshotError, UserError
 
 
 def report(output: OutputFolder) -> None:
-    """Print the funnel of a run from its report.json."""
+    """Print the report of a run: documents by reason, the mixture, the time of each step and the tokenizer."""
     from datapipe.ledger.names import REPORT
     from datapipe.report.funnel import print_funnel, wide_console
     from datapipe.storage import Root
@@ -25,32 +25,32 @@ def report(output: OutputFolder) -> None:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"{output}/{REPORT}: not a report that this version can read ({type(error).__name__}: {error}). "
-            f"Run the mixture again: what is done is not done again, and the report is written anew"
+            f"Run the mixture again with this version: it repeats no committed task and writes a new report"
         ) from error
 
 
 def verify(output: OutputFolder) -> None:
-    """Re-read every shard against its checksum, and the manifest against the shards."""
+    """Read every shard and compare it with its checksum and with the manifest."""
     from datapipe.shards.manifest import SNAPSHOT, length_folders, read_snapshot
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
 
     root = Root(output)
-    further = [root.within(folder) for folder in length_folders(root)]
+    others = (root.within(folder) for folder in length_folders(root))
     problems: list[str] = []
-    for place in (root, *(one for one in further if one.exists(SNAPSHOT))):
+    for folder in (root, *(other for other in others if other.exists(SNAPSHOT))):
         try:
-            snapshot = read_snapshot(place)
+            snapshot = read_snapshot(folder)
         except SnapshotError as error:
-            if place is root:
+            if folder is root:
                 raise
             problems.append(str(error))
             continue
-        found = [f"{place.url}: {problem}" if place is not root else problem for problem in verify_snapshot(place, snapshot)]
-        if not found:
-            tokens = sum(shard.tokens for shard in snapshot.shards)
-            print(f"{place.url}: {len(snapshot.shards)} shards, {tokens:,} tokens: every byte is as it was committed")
-        problems += found
+        damaged = verify_snapshot(folder, snapshot)
+        if not damaged:
+            num_tokens = sum(shard.tokens for shard in snapshot.shards)
+            print(f"{folder.url}: {len(snapshot.shards)} shards, {num_tokens:,} tokens: every byte equals what was committed")
+        problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
@@ -59,16 +59,22 @@ def verify(output: OutputFolder) -> None:
 
 def export(
     output: OutputFolder,
-    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow", help="What to write.")],
-    to: Annotated[str, typer.Option(metavar="URL", help="An empty folder, or one that is not there yet.")],
+    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow", help="The format.")],
+    to: Annotated[str, typer.Option(metavar="URL", help="A new or empty folder.")],
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
     split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
     target_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Size of a file; else one for each shard, or for megatron.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Size of a file; by default one file a shard, for megatron one a source and split."),
     ] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Of megatron: packed rows as sequences, instead of documents.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="With megatron: write packed rows as sequences, instead of documents.")
+    ] = False,
 ) -> None:
-    """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow that can be streamed."""
+    """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow for the loader.
+
+    datapipe export OUTPUT --format megatron --to exports/megatron
+    """
     from datapipe.shards.export import ExportRequest, export_snapshot
     from datapipe.shards.manifest import read_snapshot
     from datapipe.storage import Root

@@ -7,66 +7,84 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from datapipe.cli.options import Limit, MixtureFile, Output, Settings, interrupt, size_of
 from datapipe.errors import DatapipeError, UserError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def init(file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("mixture.yaml")) -> None:
+    from datapipe.engine.run import Run
+
+
+def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
     from datapipe.config.starter import starter_mixture
 
     if file.exists():
-        raise UserError(f"{file} exists already, and is not overwritten. Give another name: datapipe init other.yaml")
+        raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    print(f"wrote {file}. Try it: datapipe plan {file}, then datapipe run {file}")
+    print(f"wrote {file}. Next: datapipe plan {file}, then datapipe run {file}")
 
 
 def run(
     mixture_file: MixtureFile,
-    engine: Annotated[str, typer.Option(metavar="local|ray", help="Where tasks run.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; one per core by default.")] = None,
+    engine: Annotated[str, typer.Option(metavar="local|ray", help="Run tasks in local processes or on Ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; one a core by default.")] = None,
     address: Annotated[str | None, typer.Option(metavar="ADDR", help="A running Ray cluster: auto, or host:port.")] = None,
     output: Output = None,
     limit: Limit = None,
     set_: Settings = None,
 ) -> None:
-    """Run a mixture, or go on with it: the same command resumes after any stop."""
+    """Run a mixture. The same command resumes a run that was stopped.
+
+    datapipe run mixture.yaml --output runs/trial --limit 10000
+    datapipe run mixture.yaml --engine ray --address auto
+    """
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
-    from datapipe.report.fertility import tokenizer_report
-    from datapipe.report.funnel import print_funnel, wide_console
+    from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
-    from datapipe.report.summary import summarize, write_report
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     console = wide_console()
     problem: BaseException | None = None
     signal.signal(signal.SIGTERM, interrupt)
     with Progress(console) as progress:
-        running = Run(mixture, _engine_factory(engine, workers, address), progress, limit, runs_here=engine == "local")
+        run = Run(mixture, _engine_factory(engine, workers, address), progress, limit, runs_here=engine == "local")
         try:
-            running.execute()
+            run.execute()
         except (DatapipeError, KeyboardInterrupt) as error:
             problem = error
-    if running.plan is not None:
-        status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-        tokenizer = tokenizer_report(running.root, running.plan)
-        told = str(problem) if problem else None
-        report = summarize(mixture.name, running.plan, mixture.sources, status, told, tokenizer, running.snapshot)
-        write_report(running.root, report)
-        if report["total"]["documents"]["read"]:
-            print_funnel(report | {"problem": None}, console)
+    _report(run, problem, console)
     if isinstance(problem, KeyboardInterrupt):
-        print(f"stopped. What is committed stays; to go on, run the same command again: {_command()}", file=sys.stderr)
+        print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
         raise typer.Exit(130)
     if problem is not None:
         raise problem
     for length in mixture.pack.sequence_length:
-        _print_next_steps(running.root.within(mixture.pack.folder(length)).url, length)
+        _print_next_steps(run.root.within(mixture.pack.folder(length)).url, length)
+
+
+def _report(run: Run, problem: BaseException | None, console: Console) -> None:
+    """Writes report.json and prints the funnel of what is committed."""
+    from datapipe.report.fertility import tokenizer_report
+    from datapipe.report.funnel import print_funnel
+    from datapipe.report.summary import summarize, write_report
+
+    if run.plan is None:
+        return
+    status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+    tokenizer = tokenizer_report(run.root, run.plan)
+    mixture = run.mixture
+    message = None if problem is None else str(problem)
+    report = summarize(mixture.name, run.plan, mixture.sources, status, message, tokenizer, run.snapshot)
+    write_report(run.root, report)
+    if report["total"]["documents"]["read"]:
+        print_funnel(report | {"problem": None}, console)
 
 
 def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:
@@ -99,7 +117,7 @@ def _print_next_steps(output: str, sequence_length: int) -> None:
 
 
 def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None) -> None:
-    """Show the step tree: what is committed, what would run, and the mixture table."""
+    """Show the steps of a run, those that are committed and those that would run, and the mixture. Nothing runs."""
     from datapipe.config import load_mixture
     from datapipe.engine.run import planned
     from datapipe.report.funnel import wide_console
@@ -113,12 +131,15 @@ def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, 
 def bench(
     mixture_file: MixtureFile,
     source: Annotated[str, typer.Option(help="Only this source.")] = "",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text to read of each source.")] = "64MB",
-    seconds: Annotated[float, typer.Option(min=0, help="Repeat for about so long, at most 5 times, and give medians.")] = 120,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers here too.")] = None,
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of text to read of each source.")] = "64MB",
+    seconds: Annotated[float, typer.Option(min=0, help="Repeat for about so long, at most 5 times, and report medians.")] = 120,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to a file.")] = None,
     set_: Settings = None,
 ) -> None:
-    """Measure the speed of each stage on one core, on a sample of your own data; names the bottleneck."""
+    """Measure the speed of each stage on one core, on a sample of your own data, and name the bottleneck.
+
+    datapipe bench mixture.yaml --source web --sample 256MB --json bench.json
+    """
     from datapipe.bench.bench import bench
     from datapipe.config import load_mixture
     from datapipe.report.bench import print_bench
@@ -126,12 +147,12 @@ def bench(
 
     sample_bytes = size_of("--sample", sample)
     if json_file is not None and not json_file.parent.is_dir():
-        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in a folder that exists")
+        raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
     mixture = load_mixture(mixture_file, set_ or ())
     signal.signal(signal.SIGTERM, interrupt)
     console = wide_console()
     with console.status("") as status:
-        found = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update).to_json()
-    print_bench(found, console)
+        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update).to_json()
+    print_bench(figures, console)
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

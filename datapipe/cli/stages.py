@@ -1,4 +1,4 @@
-"""`datapipe stages` and `datapipe schema`: what a mixture file may say."""
+"""`datapipe stages` and `datapipe schema`: the stages and keys of a mixture file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 
 
 def stages(name: Annotated[str, typer.Argument(help="Only this stage.")] = "") -> None:
-    """List every stage with its options and defaults; of one stage, tell also what it does, how right and how fast."""
+    """List every stage with its options and defaults; for one stage, also print its documentation."""
     from datapipe import catalogue
 
     names = [name] if name else catalogue.stage_names()
-    for one in names:
-        described = catalogue.describe(one)
+    for stage_name in names:
+        described = catalogue.describe(stage_name)
         print(f"{described.name}  ({described.kind})\n    {described.summary}")
         if name:
             print("\n" + textwrap.indent(described.details, "    ") + "\n")

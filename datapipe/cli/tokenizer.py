@@ -1,4 +1,4 @@
-"""`datapipe tokenizer train`: a tokenizer without a mixture."""
+"""`datapipe tokenizer train`: trains a tokenizer without a mixture."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from datapipe.errors import UserError
 
 
 def tokenizer_train(
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files or globs, of any format that is read.")],
-    vocab_size: Annotated[int, typer.Option(metavar="N", help="Tokens in all: 256 bytes, merges, and the end-of-text token.")],
-    pattern: Annotated[str, typer.Option(metavar="P", help="How text is cut: gpt2, cl100k, o200k, llama3, qwen2.")] = "gpt2",
-    eos: Annotated[str, typer.Option(metavar="T", help="The token that ends a document.")] = "<|endoftext|>",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text to train on.")] = "256MB",
-    output: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the tokenizer.")] = Path("tokenizer.json"),
-    text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots reach into objects.")] = "text",
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files or globs, of any supported format.")],
+    vocab_size: Annotated[
+        int, typer.Option(metavar="N", help="Number of tokens: 256 bytes, merges and the end-of-text token.")
+    ],
+    pattern: Annotated[str, typer.Option(metavar="P", help="Pre-tokenization: gpt2, cl100k, o200k, llama3, qwen2.")] = "gpt2",
+    eos: Annotated[str, typer.Option(metavar="T", help="The end-of-text token.")] = "<|endoftext|>",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of text to train on.")] = "256MB",
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("tokenizer.json"),
+    text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots select nested fields.")] = "text",
 ) -> None:
-    """Train a byte-level BPE tokenizer from files, and tell what it makes of documents held out from training."""
+    """Train a byte-level BPE tokenizer from files, and measure it on documents that are held out from training.
+
+    datapipe tokenizer train "data/*.jsonl" --vocab-size 32000 --output tokenizer.json
+    """
     from datapipe.engine.train_tokenizer import train_tokenizer_from_files
     from datapipe.report.funnel import print_training, wide_console
 
     if output.exists() or not output.parent.is_dir():
-        found = "exists already, and is not overwritten" if output.exists() else "its folder does not exist"
-        raise UserError(f"--output {output}: {found}. Give another name")
+        problem = "the file exists and is not overwritten" if output.exists() else "its folder does not exist"
+        raise UserError(f"--output {output}: {problem}. Expected a new file in an existing folder")
     try:
         with tempfile.TemporaryFile(dir=output.parent):
             pass
-    except OSError as error:  # known before the work, not after it
-        raise UserError(f"--output {output}: its folder cannot be written: {error.strerror}. Give another name") from error
+    except OSError as error:  # checked before the work, which may take long
+        raise UserError(f"--output {output}: its folder is not writable: {error.strerror}. Give another folder") from error
     sample_bytes, console = size_of("--sample", sample), wide_console()
     with console.status("") as status:
         trained = train_tokenizer_from_files(

@@ -21,7 +21,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
 from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import excesses, over_quarantined, source_counts
+from datapipe.plan.counts import excess_drops, source_counts, source_over_quarantine_limit
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
@@ -139,7 +139,7 @@ class Driver:
 
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
-        for excess in excesses(plan):
+        for excess in excess_drops(plan):
             look = f"List the duplicates it found with `datapipe inspect {self.ledger.root.url} {excess.inspect}`"
             if excess.on_excess == "fail":
                 raise DatapipeError(
@@ -155,7 +155,7 @@ class Driver:
         read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
         document_counts = {name: source_counts(plan, name) for name in read}
         share = self.request.mixture.max_quarantined
-        source = over_quarantined(document_counts, share)
+        source = source_over_quarantine_limit(document_counts, share)
         if source is None:
             return
         total = document_counts[source].document_counts

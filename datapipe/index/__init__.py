@@ -1,1 +1,1 @@
-"""Reference rows: what earlier runs know of their documents, for later runs to compare theirs with."""
+"""Reference rows: rows of earlier runs about their documents, which later runs compare theirs with."""

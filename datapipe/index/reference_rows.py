@@ -1,6 +1,9 @@
-"""What the global stages of a mixture are held against: the rows of earlier runs, found by what they mean.
+"""Finds the rows of earlier runs that the global stages of a mixture compare their documents with.
 
-dedup.minhash: {against: runs/2023}  ─▶  runs/2023: the stage whose rows are made in the same way  ─▶  its files, by table
+    dedup.minhash: {against: runs/2023}  ─▶  index of runs/2023  ─▶  its stage with an equal row identity  ─▶  files by table
+
+Rows of two runs are comparable when their stages make them in the same way: `Global.row_identity` is equal. The names of the
+stages may differ.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
-from datapipe.index.write import Index, check_there, open_index
+from datapipe.index.write import Index, check_first_file, open_index
 from datapipe.ledger.names import WORK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
@@ -21,48 +24,52 @@ from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, is_remote
 
 Stages = Mapping[str, Sequence[BoundStage]]
-"""By source its stages."""
+"""The stages of each source."""
 
 
-def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Tables]:
-    """The rows of earlier runs that global stages are held against, by the stage's name and digest.
+StageKey = tuple[str, str]
+"""Name and digest of a stage."""
+
+
+def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Sequence[str]]) -> dict[StageKey, Tables]:
+    """The rows of earlier runs that each global stage compares its documents with.
 
     Args:
-        mixture: for its seed.
+        mixture: for its seed and output.
         stages: of every source.
         paths: of the input files of every source.
 
-    Raises UserError where a path holds no index, none of its stages has comparable rows, or it is about files of a source that
-    is held against it.
+    Raises UserError when a path holds no index, when none of its stages has comparable rows, or when its rows are about files
+    of a source that is compared with it.
     """
     opened: dict[str, Index] = {}
-    apart: set[tuple[str, str]] = set()
-    wanted: dict[tuple[str, str], tuple[str, ...]] = {}
-    found: dict[tuple[str, str], Tables] = {}
-    for source, listed in stages.items():
-        for one in listed:
-            if not isinstance(one.stage, Global):
+    checked: set[tuple[str, str]] = set()
+    urls_of: dict[StageKey, tuple[str, ...]] = {}
+    rows: dict[StageKey, Tables] = {}
+    for source, bound_stages in stages.items():
+        for bound in bound_stages:
+            if not isinstance(bound.stage, Global):
                 continue
-            where = f"sources.{source}: {one.name}: against: "
-            urls = tuple(dict.fromkeys(_absolute(url) for url in one.stage.against))
-            if wanted.setdefault((one.name, one.digest), urls) != urls:
-                raise UserError(f"{where}other sources have this stage with another list. Give all of them the same.")
+            where, key = f"sources.{source}: {bound.name}: against: ", (bound.name, bound.digest)
+            urls = tuple(dict.fromkeys(_absolute(url) for url in bound.stage.against))
+            if urls_of.setdefault(key, urls) != urls:
+                raise UserError(f"{where}other sources give this stage another list. Expected the same list for all sources.")
             for url in urls:
                 if url not in opened:
                     _check_not_own(url, mixture, where)
                     opened[url] = open_index(url, where)
-                if (url, source) not in apart:
-                    _check_apart(opened[url], where, source, paths[source])
-                    apart.add((url, source))
-            if (one.name, one.digest) not in found and urls:
-                indexes = [opened[url] for url in urls]
-                found[one.name, one.digest] = _tables(mixture.seed, one, indexes, where)
-    return found
+                if (url, source) not in checked:
+                    _check_no_common_file(opened[url], where, source, paths[source])
+                    checked.add((url, source))
+            if key not in rows and urls:
+                rows[key] = _tables(mixture.seed, bound, [opened[url] for url in urls], where)
+    return rows
 
 
 def earlier_runs(stages: Iterable[BoundStage]) -> list[str]:
-    """The outputs and indexes that these stages are held against, from wherever they are looked for."""
-    return list(dict.fromkeys(_absolute(url) for one in stages if isinstance(one.stage, Global) for url in one.stage.against))
+    """The outputs and indexes that these stages compare their documents with, as absolute paths or URLs."""
+    globals_ = (bound.stage for bound in stages if isinstance(bound.stage, Global))
+    return list(dict.fromkeys(_absolute(url) for stage in globals_ for url in stage.against))
 
 
 def _absolute(url: str) -> str:
@@ -70,25 +77,25 @@ def _absolute(url: str) -> str:
 
 
 def _check_not_own(url: str, mixture: Mixture, where: str) -> None:
-    """Raises UserError for the output of this very run, whose index goes when the run ends: what is held there would be
-    forgotten, and nothing would say so."""
+    """Raises UserError for the output of this run. At its end the run replaces the index there with its own, so the rows of
+    the earlier documents would be lost without notice."""
     own = Root(_absolute(mixture.output))
     if url in (own.url, own.within(WORK).url):
         raise UserError(
-            f"{where}{url} is the output of this run, which puts an index of its own documents in the place of what is there. "
-            "Give the run another output, or make an index of this one first with `datapipe index`."
+            f"{where}{url} is the output of this run, which replaces the index there with its own. "
+            "Give the run another output, or first make a separate index of this output with `datapipe index`."
         )
 
 
-def _check_apart(index: Index, where: str, source: str, paths: Sequence[str]) -> None:
-    """Raises UserError for a file of a source that is in the index too: its documents would be told from themselves by nothing.
-    Sources that are held against other rows, or against none, may be in it."""
-    known = {one.hash for one in index.files}
-    again = next((path for path in paths if file_hash(source, path) in known), None)
-    if again is not None:
+def _check_no_common_file(index: Index, where: str, source: str, paths: Sequence[str]) -> None:
+    """Raises UserError for a file of the source that the index is about: its documents would have the keys of the new ones.
+    Sources that are not compared with this index may share files with it."""
+    known = {file.hash for file in index.files}
+    common = next((path for path in paths if file_hash(source, path) in known), None)
+    if common is not None:
         raise UserError(
-            f"{where}{index.url} is about the file '{again}' of a source '{source}' too. If that is the same file, "
-            f"leave it out here; if it is another one, name the source otherwise, such as '{source}-2'."
+            f"{where}{index.url} already has rows about the file '{common}' of a source '{source}'. If it is the same file, "
+            f"leave it out of this run. If it is another file, give the source another name, such as '{source}-2'."
         )
 
 
@@ -97,64 +104,67 @@ def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) 
     tables: dict[str, dict[str, ExchangeFile]] = {}
     seen: dict[int, tuple[set[str], str]] = {}
     for index in indexes:
-        numbers = _numbers(index, bound.name, identity, where)
-        _check_once(index, numbers, seen, where)
+        numbers = _comparable_stages(index, bound.name, identity, where)
+        _check_same_rows(index, numbers, seen, where)
         for number in numbers:
-            for name, outputs in index.of_stage(number).items():
-                check_there(index, outputs)
-                tables.setdefault(name, {}).update({one.checksum: one for one in outputs})
-    return {name: tuple(outputs.values()) for name, outputs in tables.items()}
+            for table, outputs in index.of_stage(number).items():
+                check_first_file(index, outputs)
+                tables.setdefault(table, {}).update({output.checksum: output for output in outputs})
+    return {table: tuple(outputs.values()) for table, outputs in tables.items()}
 
 
-def _check_once(index: Index, stages: Sequence[int], seen: dict[int, tuple[set[str], str]], where: str) -> None:
-    """Raises UserError where another index has other rows about a file of this one: their documents would have the same keys.
-    The same rows may come twice, as from an output and the index that was made of it.
+def _check_same_rows(index: Index, stages: Sequence[int], seen: dict[int, tuple[set[str], str]], where: str) -> None:
+    """Raises UserError when another index has different rows about a file of this one: their documents would have equal keys.
+    The same rows may come twice, as from an output and from the index that was made of it.
 
     Args:
-        seen: by the hash of a file, the checksums of the rows that are about it, and whose they are; added to.
+        seen: by file hash, the checksums of the rows about that file, and the URL of their index; this call adds to it.
     """
     of_group: dict[int, set[str]] = {}
-    for one in index.rows:
-        if one.stage in stages:
-            of_group.setdefault(one.group, set()).add(one.output.checksum)
-    own: dict[int, set[str]] = {}
+    for rows in index.rows:
+        if rows.stage in stages:
+            of_group.setdefault(rows.group, set()).add(rows.output.checksum)
+    of_file: dict[int, set[str]] = {}
     for file in index.files:
-        own.setdefault(file.hash, set()).update(of_group.get(file.group, ()))
+        of_file.setdefault(file.hash, set()).update(of_group.get(file.group, ()))
     for file in index.files:
-        rows, other = seen.get(file.hash, (own[file.hash], ""))
-        if rows != own[file.hash]:
+        checksums, other_url = seen.get(file.hash, (of_file[file.hash], ""))
+        if checksums != of_file[file.hash]:
             raise UserError(
-                f"{where}{other} and {index.url} are both about a file '{file.path}' of a source '{file.source}', and say "
-                "different things of it. Leave out one of them; if these are two files, name the source of one run "
+                f"{where}{other_url} and {index.url} both have rows about a file '{file.path}' of a source '{file.source}', "
+                "and their rows differ. Leave out one of them. If these are two files, name the source of one run "
                 f"'{file.source}-2', and run that mixture again."
             )
-    seen.update({number: (rows, index.url) for number, rows in own.items()})
+    seen.update({file: (checksums, index.url) for file, checksums in of_file.items()})
 
 
-def _numbers(index: Index, name: str, identity: Mapping[str, Any], where: str) -> list[int]:
-    """Which of the index's stages have rows that mean the same; by name where they have several names. Those of one name were
-    one stage with other options for other sources, each with the documents of its own."""
-    alike = [number for number, one in enumerate(index.stages) if one.identity == identity]
-    named = [number for number in alike if index.stages[number].name == name]
-    if len({index.stages[number].name for number in alike}) == 1 or named:
-        return named or alike
-    there = f"{where}{index.url}"
-    if alike:
-        names = ", ".join(dict.fromkeys(index.stages[number].name for number in alike))
+def _comparable_stages(index: Index, name: str, identity: Mapping[str, Any], where: str) -> list[int]:
+    """The numbers of the stages in an index whose rows are comparable; those with this name where there are several names.
+
+    Stages of one name were one stage with different options for different sources, each with the documents of its sources.
+    """
+    comparable = [number for number, stage in enumerate(index.stages) if stage.identity == identity]
+    same_name = [number for number in comparable if index.stages[number].name == name]
+    if same_name or len({index.stages[number].name for number in comparable}) == 1:
+        return same_name or comparable
+    if comparable:
+        names = ", ".join(dict.fromkeys(index.stages[number].name for number in comparable))
         raise UserError(
-            f"{there} has several stages that this one could be held against: {names}. Name this one as one of them."
+            f"{where}{index.url} has several stages with rows that this stage can be compared with: {names}. "
+            "Give this stage one of these names."
         )
-    raise UserError(f"{there} has no rows that this stage's could be held against. {_why(index, identity)}")
+    raise UserError(f"{where}{index.url} has no rows that this stage can be compared with. {_why(index, identity)}")
 
 
 def _why(index: Index, identity: Mapping[str, Any]) -> str:
-    """What tells the stages of an index from the one that is looked for."""
-    same = [one for one in index.stages if one.identity.get("stage") == identity["stage"]]
+    """How the stages of an index differ from the requested one."""
+    same = [stage for stage in index.stages if stage.identity.get("stage") == identity["stage"]]
     if not same:
-        return f"It was made by {', '.join(one.name for one in index.stages)}. Run that mixture with this stage, too."
-    differing = {one.name: _differing(one.identity, identity) for one in same}
+        names = ", ".join(stage.name for stage in index.stages)
+        return f"Its stages are {names}. Run that mixture with this stage as well."
+    differing = {stage.name: _differing(stage.identity, identity) for stage in same}
     nearest = min(differing, key=lambda name: len(differing[name]))
-    return f"Of its {nearest}, {'; '.join(differing[nearest])}. Make them the same, here or there."
+    return f"In its {nearest}, {'; '.join(differing[nearest])}. Use the same options in both."
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,11 @@
-"""Indexes that stand by themselves: made of the outputs of runs, and rid of documents that are to be forgotten.
+"""Indexes in folders of their own: made of the outputs of runs, and rid of documents by takedowns.
 
-    OUTPUT, OUTPUT, …  ─▶  INDEX            the files of rows linked, or copied where links cannot go
-    INDEX, documents   ─▶  INDEX            the files that hold rows about them written again without; the old ones deleted
+    OUTPUT, OUTPUT, …  ─▶  INDEX      files of rows are hard links, or copies where links are impossible
+    INDEX, documents   ─▶  INDEX      files with rows of these documents are written again without them
 
-The rows of an input file lie in the files of its group alone, so a document costs reading those and no others. Both end with
-`index.json` put in place, so that whoever is killed on the way leaves the index as it was, and may begin again. One at a time:
-of two that are at work on an index the second is refused, since it would bring back, or delete, what the first one wrote.
+The rows of an input file are in the files of its group alone, so a takedown reads the groups of its documents and no others.
+Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. Of
+two commands at work on one index the second is refused: it would restore or delete files that the first one writes.
 """
 
 from __future__ import annotations
@@ -35,110 +35,111 @@ from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
 _LOCKS = LOCK, LEASE
-_LEFT = re.compile(
+_LEFTOVERS = re.compile(
     rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
 )
-"""Files of an index that was not finished; and the lock, which stays."""
+"""Files of an index that was not completed, and the lock, which stays."""
 
-_OF = re.compile(r" \(of [^()]*\).*$")
-_BETWEEN = re.compile(r"  +")
-"""How `inspect` prints a document: `web  part-0.jsonl:123 (of runs/2024)  4,194 characters`."""
+_AFTER_POSITION = re.compile(r" \(of [^()]*\).*$")
+_AFTER_SOURCE = re.compile(r"  +")
+"""`inspect` prints a document as `web  part-0.jsonl:123 (of runs/2024)  4,194 characters`."""
 
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs (or indexes). Raises UserError where `target` holds anything, two of them
-    are about one input file, or one has rows of a stage that another lacks."""
+    """Makes one index of the rows of several outputs or indexes.
+
+    Raises UserError when `target` contains other files, when two outputs are about one input file, or when the outputs have
+    different stages.
+    """
     root = Root(target.rstrip("/"))
     _check_free(root)
     with exclusive(root):
-        _check_free(root)  # somebody else may have been the first
+        _check_free(root)  # another process may have made an index meanwhile
         for path, _ in root.list_files(""):
             if path not in _LOCKS:
                 root.delete(path)
-        made = _made(outputs, root)
-        write_index(made)
-    return made
+        index = _copy_rows(outputs, root)
+        write_index(index)
+    return index
 
 
 def _check_free(root: Root) -> None:
-    """Raises UserError where there is more than what a killed `datapipe index` leaves."""
-    others = [path for path, _ in root.list_files("") if not _LEFT.fullmatch(path)]
+    """Raises UserError for a folder with other files than those that a killed `datapipe index` leaves."""
+    others = [path for path, _ in root.list_files("") if not _LEFTOVERS.fullmatch(path)]
     if others:
-        raise UserError(
-            f"{root.url}: there are files here already, such as {others[0]}. Expected a folder that is empty, or "
-            "is not there yet."
-        )
+        raise UserError(f"{root.url}: the folder has other files, such as {others[0]}. Expected a new or empty folder.")
 
 
-def _made(outputs: Sequence[str], root: Root) -> Index:
-    """The index, with its rows in place."""
+def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
+    """The index of several outputs, with their files of rows linked or copied below `root`."""
     stages: tuple[IndexedStage, ...] = ()
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
     for url in outputs:
         index = open_index(url)
-        _check_apart(index, files, url)
+        _check_no_common_file(index, files, url)
         stages = stages or _distinct(index.stages)
-        numbers = _numbers(stages, index, url)
-        offset = 1 + max((one.group for one in files), default=-1)
-        for one in index.rows:
-            path = f"{ROWS}/{len(rows):06d}-{one.table}.exchange"
-            output = _copied(index, one.output, root, path)
-            rows.append(IndexedRows(stage=numbers[one.stage], group=one.group + offset, table=one.table, output=output))
-        files += [replace(one, group=one.group + offset) for one in index.files]
+        numbers = _stage_numbers(stages, index, url)
+        group_offset = 1 + max((file.group for file in files), default=-1)
+        for old in index.rows:
+            path = f"{ROWS}/{len(rows):06d}-{old.table}.exchange"
+            output = _copied(index, old.output, root, path)
+            rows.append(replace(old, stage=numbers[old.stage], group=old.group + group_offset, output=output))
+        files += [replace(file, group=file.group + group_offset) for file in index.files]
     return Index(root=root, stages=stages, rows=tuple(rows), files=tuple(files))
 
 
-def _check_apart(index: Index, files: Sequence[IndexedFile], url: str) -> None:
-    known = {one.hash for one in files}
-    again = next((one for one in index.files if one.hash in known), None)
-    if again is not None:
+def _check_no_common_file(index: Index, files: Sequence[IndexedFile], url: str) -> None:
+    known = {file.hash for file in files}
+    common = next((file for file in index.files if file.hash in known), None)
+    if common is not None:
         raise UserError(
-            f"{url}: the file '{again.path}' of source '{again.source}' is in another of these too. If it is the same file, "
-            "leave out one of them. Two files of one name cannot be in one index, since their documents have the same keys: "
-            f"give the source of one run another name, such as '{again.source}-2', and run that mixture again."
+            f"{url}: the file '{common.path}' of source '{common.source}' is in another of these outputs too. If it is the "
+            "same file, leave out one of the outputs. Two files of one name cannot be in one index, because their documents "
+            "have the same keys: give the source of one run another name, such as "
+            f"'{common.source}-2', and run that mixture again."
         )
 
 
 def _distinct(stages: Sequence[IndexedStage]) -> tuple[IndexedStage, ...]:
-    """Stages without those that a run had twice, for different sources, with options that change no row."""
-    return tuple(one for number, one in enumerate(stages) if one not in stages[:number])
+    """The stages without repetitions. A run has a stage twice where sources give it different options that change no row."""
+    return tuple(stage for number, stage in enumerate(stages) if stage not in stages[:number])
 
 
-def _numbers(stages: Sequence[IndexedStage], index: Index, url: str) -> list[int]:
-    """The number of each of an index's stages among `stages`: the one of this name whose rows mean the same, or the only one
-    whose rows do.
+def _stage_numbers(stages: Sequence[IndexedStage], index: Index, url: str) -> list[int]:
+    """For each stage of an index, the number of the stage with comparable rows among `stages`.
 
-    Raises UserError where they have not the same stages. A run held against both would be held, for some of its stages, against
-    the documents of one of them alone, and nothing would say so.
+    Raises UserError when the stages do not correspond one to one. Otherwise a run would compare some of its documents with the
+    documents of one output alone, without notice.
     """
-    own = _distinct(index.stages)
-    numbers = [_like(stages, one) for one in own]
+    distinct = _distinct(index.stages)
+    numbers = [_comparable(stages, stage) for stage in distinct]
     if sorted(numbers) != list(range(len(stages))):
-        here, before = (", ".join(one.name for one in listed) for listed in (own, stages))
+        here, before = (", ".join(stage.name for stage in listed) for listed in (distinct, stages))
         raise UserError(
-            f"{url}: its stages are {here}, those of the outputs before it {before}, and they do not go together one by one. "
-            "Make an index of each, and give every stage those that it can be held against, as in against: [INDEX, INDEX]."
+            f"{url}: its stages are {here}, those of the outputs before it are {before}. They do not correspond one to one. "
+            "Make an index of each output, and give every stage the indexes that it can be compared with, as in "
+            "against: [INDEX, INDEX]."
         )
-    return [numbers[own.index(one)] for one in index.stages]
+    return [numbers[distinct.index(stage)] for stage in index.stages]
 
 
-def _like(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
-    """Which of `stages` has rows that mean the same; by name where several do. -1 where there is none."""
-    alike = [number for number, one in enumerate(stages) if one.identity == stage.identity]
-    if len(alike) > 1:
-        alike = [number for number in alike if stages[number].name == stage.name]
-    return alike[0] if alike else -1
+def _comparable(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
+    """The number of the stage whose rows are comparable; the one of the same name where there are several. -1 for none."""
+    comparable = [number for number, other in enumerate(stages) if other.identity == stage.identity]
+    if len(comparable) > 1:
+        comparable = [number for number in comparable if stages[number].name == stage.name]
+    return comparable[0] if comparable else -1
 
 
 def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> ExchangeFile:
-    """A file of rows under another root: the same file by a hard link, or a copy that was checked."""
+    """A file of rows below another root: a hard link or a copy, with its checksum verified."""
     source = index.root.child_url(output.path)
     if index.root.size(output.path) != output.bytes:
-        raise UserError(f"{source}: this file of the index is gone, or not what it was, so nothing was made of it.")
+        raise UserError(f"{source}: this file of the index is missing or has changed. No index was made.")
     if index.root.local is not None and root.local is not None:
         target = root.local / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,9 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
             while chunk := stream.read_buffer(_COPY_BYTES):
                 copy.write(chunk)
     if file_checksum(root, path)[0] != output.checksum:
-        raise UserError(f"{source}: not what was written, so nothing was made of it. Run the output's mixture again.")
+        raise UserError(
+            f"{source}: the content does not match its checksum. No index was made. Run the output's mixture again."
+        )
     return replace(output, path=path, url="")
 
 
@@ -160,25 +163,30 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenDown:
-    """What a takedown did: rows that went, by stage; documents that had none, as they were named."""
+    """The result of a takedown.
+
+    Attributes:
+        rows: deleted rows by stage.
+        unknown: documents without rows, as the user named them.
+    """
 
     rows: Mapping[str, int]
     unknown: tuple[str, ...]
 
 
 def take_down(url: str, documents: Sequence[str]) -> TakenDown:
-    """Deletes all rows about documents from an index.
+    """Deletes all rows of some documents from an index.
 
     Args:
-        url: of an index that `make_index` made. Raises UserError for others: what a run committed belongs to that run.
-        documents: each as SOURCE/PATH:PLACE, PATH:PLACE where one source alone has such a file, as `inspect` prints it, or the
-            32 hex digits of its key. Raises UserError for what is none of these.
+        url: an index that `make_index` made. Raises UserError for an output, whose files belong to its run.
+        documents: each as SOURCE/PATH:POSITION, as PATH:POSITION if only one source has the file, as a line of `inspect`, or as
+            the 32 hex digits of its key. Raises UserError for anything else.
     """
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
         raise UserError(
-            f"{url}: documents are taken down from an index that `datapipe index` made. Of an output, take them out of the "
-            "input, and run the same command again."
+            f"{url}: expected an index that `datapipe index` made. To remove documents from an output, remove them from the "
+            "input and run the mixture again."
         )
     with exclusive(root):
         return _take_down(open_index(url), documents)
@@ -186,64 +194,73 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     root = index.root
-    named = {_key(index, document): document for document in documents}
-    hashes = {int.from_bytes(key[:8], "big") for key in named}
-    groups = {one.group for one in index.files if one.hash in hashes}
-    wanted = np.array(sorted(named), f"S{KEY_BYTES}")
-    gone: Counter[str] = Counter()
-    found: set[bytes] = set()
-    rows: list[IndexedRows] = []
-    for one in index.rows:
-        output = one.output if one.group not in groups else _without(root, one, wanted, found)
-        if output is not one.output:
-            gone[index.stages[one.stage].name] += one.output.rows - (output.rows if output else 0)
+    names = {_key(index, document): document for document in documents}
+    hashes = {int.from_bytes(key[:8], "big") for key in names}
+    groups = {file.group for file in index.files if file.hash in hashes}
+    keys = np.array(sorted(names), f"S{KEY_BYTES}")
+    num_deleted: Counter[str] = Counter()
+    known: set[bytes] = set()
+    kept: list[IndexedRows] = []
+    for rows in index.rows:
+        output = rows.output if rows.group not in groups else _without(root, rows, keys, known)
+        if output is not rows.output:
+            num_deleted[index.stages[rows.stage].name] += rows.output.rows - (output.rows if output else 0)
         if output is not None:
-            rows.append(replace(one, output=output))
-    write_index(replace(index, rows=tuple(rows)))  # where nothing was found too: a killed takedown may have left old ones
-    _delete_others(root, {one.output.path for one in rows})
-    return TakenDown(rows=dict(gone), unknown=tuple(name for key, name in named.items() if key not in found))
+            kept.append(replace(rows, output=output))
+    write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
+    _delete_others(root, {rows.output.path for rows in kept})
+    return TakenDown(rows=dict(num_deleted), unknown=tuple(name for key, name in names.items() if key not in known))
 
 
 def _key(index: Index, document: str) -> bytes:
-    """The key of a document, by what the user calls it."""
-    if len(document) == 2 * KEY_BYTES and all(one in "0123456789abcdef" for one in document.lower()):
+    """The key of a document that the user names in one of the forms of `take_down`."""
+    if len(document) == 2 * KEY_BYTES and all(digit in "0123456789abcdef" for digit in document.lower()):
         return bytes.fromhex(document)
-    named, colon, place = _OF.sub("", document).strip().rpartition(":")
-    if not (named and colon and place.isascii() and place.isdigit() and int(place) < HASH_SPACE):
-        raise UserError(f"{document!r}: expected SOURCE/PATH:PLACE, a line of `inspect`, or the 32 hex digits of a key.")
-    named = _BETWEEN.sub("/", named, count=1)
-    sources = {one.source for one in index.files if one.path == named}
+    file, colon, position = _AFTER_POSITION.sub("", document).strip().rpartition(":")
+    if not (file and colon and position.isascii() and position.isdigit() and int(position) < HASH_SPACE):
+        raise UserError(f"{document!r}: expected SOURCE/PATH:POSITION, a line of `inspect`, or the 32 hex digits of a key.")
+    file = _AFTER_SOURCE.sub("/", file, count=1)
+    sources = {indexed.source for indexed in index.files if indexed.path == file}
     if len(sources) > 1:
-        raise UserError(f"{document!r}: {' and '.join(sorted(sources))} have such a file. Expected SOURCE/PATH:PLACE.")
-    source, path = (sources.pop(), named) if sources else (named.partition("/")[0], named.partition("/")[2])
-    return file_hash(source, path).to_bytes(8, "big") + int(place).to_bytes(8, "big")
+        listed = " and ".join(sorted(sources))
+        raise UserError(f"{document!r}: the sources {listed} have such a file. Expected SOURCE/PATH:POSITION.")
+    source, path = (sources.pop(), file) if sources else (file.partition("/")[0], file.partition("/")[2])
+    return file_hash(source, path).to_bytes(8, "big") + int(position).to_bytes(8, "big")
 
 
-def _without(root: Root, one: IndexedRows, wanted: np.ndarray, found: set[bytes]) -> ExchangeFile | None:
-    """The file of rows without those about the wanted documents: the same where it has none, None where nothing is left."""
+def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes]) -> ExchangeFile | None:
+    """A file of rows without the rows of some documents.
+
+    Args:
+        keys: (num_documents,) of the documents, sorted.
+        known: this call adds the keys that the file has rows of.
+
+    Returns:
+        The same file when it has no such row, None when no other row is left.
+    """
     num_hits = 0
     schema = pa.schema([])
-    for block in read_blocks(root, one.output, (0,), (HASH_SPACE,)):
-        hit = _hits(block, wanted)
-        found.update(block.column("key").filter(pa.array(hit)).to_pylist())
-        num_hits += int(hit.sum())
+    for block in read_blocks(root, rows.output, (0,), (HASH_SPACE,)):
+        hits = _hits(block, keys)
+        known.update(block.column("key").filter(pa.array(hits)).to_pylist())
+        num_hits += int(hits.sum())
         schema = block.schema
-    if num_hits in (0, one.output.rows):
-        return None if num_hits else one.output
-    writer = ExchangeWriter(root, f"{ROWS}/{uuid.uuid4().hex}-{one.table}.exchange", schema)
-    for block in read_blocks(root, one.output, (0,), (HASH_SPACE,)):
-        writer.add(block.filter(pa.array(~_hits(block, wanted))))
+    if num_hits in (0, rows.output.rows):
+        return None if num_hits else rows.output
+    writer = ExchangeWriter(root, f"{ROWS}/{uuid.uuid4().hex}-{rows.table}.exchange", schema)
+    for block in read_blocks(root, rows.output, (0,), (HASH_SPACE,)):
+        writer.add(block.filter(pa.array(~_hits(block, keys))))
     return writer.finish()
 
 
-def _hits(block: pa.RecordBatch, wanted: np.ndarray) -> np.ndarray:
-    """Which rows are about one of the sorted keys, (num_rows,) bool."""
-    keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(f"S{KEY_BYTES}").reshape(-1)
-    return wanted[np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)] == keys
+def _hits(block: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
+    """Which rows belong to one of the sorted keys: (num_rows,) bool."""
+    row_keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(f"S{KEY_BYTES}").reshape(-1)
+    return keys[np.minimum(np.searchsorted(keys, row_keys), len(keys) - 1)] == row_keys
 
 
 def _delete_others(root: Root, named: set[str]) -> None:
-    """Deletes files of rows that the index does not name (any more)."""
+    """Deletes files of rows that the index no longer names."""
     for path, _ in root.list_files(ROWS):
         if path not in named:
             root.delete(path)

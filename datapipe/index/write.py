@@ -1,11 +1,16 @@
-"""Indexes: the rows that global stages of a run emitted, as later runs are held `against` them.
+"""Indexes: the rows that the global stages of a run emitted, for later runs to compare `against`.
 
     OUTPUT/work/   index.json   index/tables-….parquet   index/files-….parquet        the files of rows are those of its tasks
     INDEX/         index.json   index/tables-….parquet   index/files-….parquet   rows/
 
-An index holds every document that came to a stage, also those that it dropped. `tables` lists the files of rows, each with the
-group of input files whose documents it is about; `files` says which these are. Of the texts themselves there is what the stage
-exchanges of them: hashes and signatures, and passages for `dedup.substring`.
+| file | content |
+|---|---|
+| index.json | the stages with their row identities, and the two files below with their checksums |
+| tables | the files of rows, each with the group of input files that its documents come from |
+| files | the input files of each group |
+
+An index covers every document that reached a stage, including those that the stage dropped. It holds the rows that the stage
+exchanges: hashes and signatures, and for `dedup.substring` passages of text.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ _FILES = pa.schema([("hash", pa.uint64()), ("source", pa.string()), ("path", pa.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedStage:
-    """A stage whose rows an index holds: its name in the run, and what `Global.row_identity` said."""
+    """A stage with rows in an index: its name in the run, and its `Global.row_identity`."""
 
     name: str
     identity: Mapping[str, Any]
@@ -63,7 +68,13 @@ class IndexedStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedRows:
-    """A file of rows: of the stage of this number, in the table of this name, about the documents of this group."""
+    """A file of rows.
+
+    Attributes:
+        stage: number of the stage in the index.
+        group: number of the group of input files that the rows are about.
+        table: name of the table that the rows belong to.
+    """
 
     stage: int
     group: int
@@ -73,7 +84,7 @@ class IndexedRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedFile:
-    """An input file whose documents are in an index, or some of them: it may be in several groups."""
+    """An input file with rows in an index. A file that was split between tasks is in several groups."""
 
     hash: int
     source: str
@@ -83,7 +94,7 @@ class IndexedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """An index; paths of rows are relative to `root`."""
+    """An index. Paths of rows are relative to `root`."""
 
     root: Root
     stages: tuple[IndexedStage, ...]
@@ -92,21 +103,21 @@ class Index:
 
     @property
     def url(self) -> str:
-        """Of the output or the folder, as people name it."""
+        """The URL of the output or of the index folder."""
         return self.root.url.removesuffix("/work")
 
     def of_stage(self, number: int) -> dict[str, tuple[ExchangeFile, ...]]:
-        """The files of rows of a stage by table, as another run reads them."""
-        found: dict[str, list[ExchangeFile]] = {}
-        for one in self.rows:
-            if one.stage == number:
-                url = self.root.child_url(one.output.path)
-                found.setdefault(one.table, []).append(replace(one.output, url=url))
-        return {name: tuple(outputs) for name, outputs in found.items()}
+        """The files of rows of a stage by table, with the URLs that another run reads."""
+        tables: dict[str, list[ExchangeFile]] = {}
+        for rows in self.rows:
+            if rows.stage == number:
+                url = self.root.child_url(rows.output.path)
+                tables.setdefault(rows.table, []).append(replace(rows.output, url=url))
+        return {table: tuple(outputs) for table, outputs in tables.items()}
 
 
 def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
-    """What the committed tasks of a run have emitted; None where it has no global stage."""
+    """The index of the rows that the committed tasks of a run emitted; None for a run without global stages."""
     groups, files = _groups(request)
     steps = {step.id: step for step in plan.steps}
     stages: list[IndexedStage] = []
@@ -117,14 +128,16 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
         for source, segment in global_step.sources:
             for group, record in zip(groups[source], steps[plan.pipeline.map_step(source, segment)].records, strict=True):
                 for table in stage.emits():
-                    if table not in FINAL_SCHEMAS:  # verdicts are the earlier run's own affair
-                        listed = [one for one in record.of(f"emitted.{table}", ExchangeFile) if one.rows]
-                        rows += [IndexedRows(stage=number, group=group, table=table, output=_inside(one)) for one in listed]
+                    if table in FINAL_SCHEMAS:  # decisions of the earlier run do not apply to later documents
+                        continue
+                    for output in record.of(f"emitted.{table}", ExchangeFile):
+                        if output.rows:
+                            rows.append(IndexedRows(stage=number, group=group, table=table, output=_below_work(output)))
     return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
 
 
 def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
-    """By source the numbers of its map tasks, counted through all sources; and what files each reads."""
+    """The group numbers of each source, one for each of its map tasks, and the input files of every group."""
     numbers: dict[str, list[int]] = {}
     files: list[IndexedFile] = []
     count = 0
@@ -138,8 +151,8 @@ def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
     return numbers, files
 
 
-def _inside(output: ExchangeFile) -> ExchangeFile:
-    """An output of a run by its path below work/."""
+def _below_work(output: ExchangeFile) -> ExchangeFile:
+    """An output of a run, with its path relative to work/."""
     return replace(output, path=output.path.removeprefix(f"{WORK}/"))
 
 
@@ -147,15 +160,15 @@ def _inside(output: ExchangeFile) -> ExchangeFile:
 
 
 def write_index(index: Index) -> None:
-    """Writes an index, or puts it in place of the one that is there; its rows are there already. All or nothing: index.json
-    is written last."""
-    tables = pa.Table.from_pylist([_row(one) for one in index.rows], _TABLES)
-    files = [{"hash": one.hash, "source": one.source, "path": one.path, "group": one.group} for one in index.files]
+    """Writes an index whose files of rows exist, and replaces an earlier one. index.json is written last, so that the index is
+    replaced completely or not at all."""
+    tables = pa.Table.from_pylist([_row(rows) for rows in index.rows], _TABLES)
+    files = [{"hash": file.hash, "source": file.source, "path": file.path, "group": file.group} for file in index.files]
     parts = {
         "tables": _write(index.root, "tables", tables),
         "files": _write(index.root, "files", pa.Table.from_pylist(files, _FILES)),
     }
-    stages = [{"name": one.name, "identity": one.identity} for one in index.stages]
+    stages = [{"name": stage.name, "identity": stage.identity} for stage in index.stages]
     content = {"index": _VERSION, "stages": stages, **parts}
     index.root.write_atomic(INDEX, json.dumps(content, indent=1, ensure_ascii=False).encode())
     for path, _ in index.root.list_files(_FOLDER):
@@ -163,10 +176,10 @@ def write_index(index: Index) -> None:
             index.root.delete(path)
 
 
-def _row(one: IndexedRows) -> dict[str, Any]:
-    output = one.output
-    known = {name: getattr(output, name) for name in ("path", "rows", "bytes", "checksum", "first", "last", "runs")}
-    return {"stage": one.stage, "group": one.group, "table": one.table, "weight": output.row_bytes, **known}
+def _row(rows: IndexedRows) -> dict[str, Any]:
+    output = rows.output
+    fields = {name: getattr(output, name) for name in ("path", "rows", "bytes", "checksum", "first", "last", "runs")}
+    return {"stage": rows.stage, "group": rows.group, "table": rows.table, "weight": output.row_bytes, **fields}
 
 
 def _write(root: Root, name: str, table: pa.Table) -> dict[str, str]:
@@ -180,23 +193,29 @@ def _write(root: Root, name: str, table: pa.Table) -> dict[str, str]:
 
 
 def open_index(url: str, where: str = "") -> Index:
-    """The index at a path or URL, or that of an output. Raises UserError where there is none, CorruptionError."""
+    """The index at a path or URL, which may be an output.
+
+    Args:
+        where: what error messages begin with.
+
+    Raises UserError when there is no index, CorruptionError when it is damaged.
+    """
     root = _root_of(url.rstrip("/"), where)
     content = _parsed(root, url)
     version = content.get("index")
     if version != _VERSION:
-        raise UserError(f"{where}{url}: an index of version {version}; this datapipe reads version {_VERSION}. Make it anew.")
+        raise UserError(f"{where}{url}: an index of version {version}. Expected version {_VERSION}. Make the index again.")
     try:
         tables, files = (_read(root, content[name]) for name in ("tables", "files"))
     except CorruptionError:
-        rewritten = _parsed(root, url)  # another process may have put a new one in place, and deleted what was named
+        rewritten = _parsed(root, url)  # another process may have replaced the index and deleted its old files
         if rewritten == content:
             raise
         content = rewritten
         tables, files = (_read(root, content[name]) for name in ("tables", "files"))
     return Index(
         root=root,
-        stages=tuple(IndexedStage(name=one["name"], identity=one["identity"]) for one in content["stages"]),
+        stages=tuple(IndexedStage(name=stage["name"], identity=stage["identity"]) for stage in content["stages"]),
         rows=tuple(_rows(tables)),
         files=tuple(IndexedFile(**row) for row in files.to_pylist()),
     )
@@ -207,10 +226,10 @@ def _root_of(url: str, where: str) -> Root:
         try:
             if root.exists(INDEX):
                 return root
-        except OSError as error:  # a store that does not answer, or no such bucket
-            raise UserError(f"{where}{url}: {error}. Expected a folder that can be read.") from error
+        except OSError as error:  # no such bucket, or the store does not answer
+            raise UserError(f"{where}{url}: {error}. Expected a readable folder.") from error
     raise UserError(
-        f"{where}{url}: no index here. Expected the output of a run with a stage like this one that still has its work/ "
+        f"{where}{url}: no index here. Expected the output of a run that has this kind of stage and still has its work/ "
         "folder, or a folder that `datapipe index` made of such outputs."
     )
 
@@ -220,16 +239,16 @@ def _parsed(root: Root, url: str) -> dict[str, Any]:
         content = json.loads(root.read_bytes(INDEX))
         return {"index": content["index"], "stages": content["stages"], "tables": content["tables"], "files": content["files"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{url}/{INDEX}: not what `datapipe` writes ({error}). Make the index anew.") from error
+        raise CorruptionError(f"{url}/{INDEX}: not an index ({error}). Make the index again.") from error
 
 
 def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
     try:
         content = root.read_bytes(part["path"])
     except FileNotFoundError as error:
-        raise CorruptionError(f"{root.child_url(part['path'])}: missing. Make the index anew.") from error
+        raise CorruptionError(f"{root.child_url(part['path'])}: the file is missing. Make the index again.") from error
     if bytes_checksum(content) != part["checksum"]:
-        raise CorruptionError(f"{root.child_url(part['path'])}: not what was written. Make the index anew.")
+        raise CorruptionError(f"{root.child_url(part['path'])}: the file has changed. Make the index again.")
     return pq.read_table(pa.BufferReader(content))
 
 
@@ -239,11 +258,11 @@ def _rows(tables: pa.Table) -> Iterator[IndexedRows]:
         yield IndexedRows(stage=stage, group=group, table=table, output=ExchangeFile(**row, row_bytes=row_bytes))
 
 
-def check_there(index: Index, outputs: Sequence[ExchangeFile]) -> None:
-    """Raises UserError where the first of these files is gone, as when an output's work/ was cleared in part."""
+def check_first_file(index: Index, outputs: Sequence[ExchangeFile]) -> None:
+    """Raises UserError when the first of these files is missing, as when parts of an output's work/ were deleted."""
     for output in outputs[:1]:
         if index.root.size(output.path) != output.bytes:
             raise UserError(
-                f"{index.root.child_url(output.path)}: this file of the index is gone, or not what it was. Keep an output's "
-                "work/ as long as other runs are held against it, or make an index of its own with `datapipe index`."
+                f"{index.root.child_url(output.path)}: this file of the index is missing or has changed. Keep the work/ folder "
+                "of an output while other runs compare against it, or make a separate index with `datapipe index`."
             )

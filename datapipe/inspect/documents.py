@@ -1,6 +1,8 @@
-"""Finding documents to look at: kept, dropped for a reason, or quarantined, with the text read again from the source.
+"""Documents of a finished or stopped run to look at: kept, dropped for a reason, or quarantined.
 
-Which documents are shown is a keyed sample, so looking twice shows the same ones, and a larger sample holds the smaller.
+    outputs of the map steps  ─▶  rows that match the query  ─▶  keyed sample  ─▶  texts, read again from the source
+
+The sample is keyed: the same query returns the same documents each time, and a larger sample contains the smaller one.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from datapipe.columns import key_halves
+from datapipe.config import Mixture
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.originals import Originals
+from datapipe.inspect.originals import DocumentLocator
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
@@ -25,23 +28,24 @@ Outcome = Literal["kept", "dropped", "quarantined"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A document to look at.
+class InspectedDocument:
+    """A document and what the run decided about it.
 
     Attributes:
         key: 32 hex digits.
-        reason: "stage:rule" where dropped, the stage where quarantined.
-        value, threshold: what the rule measured, and what it was held against.
-        survivor: where dropped as a duplicate, path:place of the document that stands for it.
-        text: of what is kept as the stages left it, of others as it was read; None where the source does not give it again.
-        error: why it is quarantined.
+        position: byte offset or row number in the file.
+        reason: "stage:rule" of a dropped document, the stage of a quarantined one.
+        value, threshold: what the rule measured, and its threshold.
+        survivor: of a duplicate, PATH:POSITION of the document that was kept in its place.
+        text: of a kept document as the stages left it, otherwise as read; None when the source no longer holds it.
+        error: why the document is quarantined.
     """
 
     source: str
     outcome: Outcome
     key: str
     path: str
-    place: int
+    position: int
     reason: str = ""
     value: float | None = None
     threshold: float | None = None
@@ -51,8 +55,14 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What to look for. `reason` may be a stage, "stage:rule", or empty for all."""
+class DocumentQuery:
+    """Which documents to find.
+
+    Attributes:
+        source: empty for all sources.
+        reason: a stage or "stage:rule"; empty for all reasons.
+        count: at most so many documents.
+    """
 
     outcome: Outcome
     source: str = ""
@@ -60,72 +70,93 @@ class Wanted:
     count: int = 5
 
 
-class Looker:
-    """Looks into the committed work of an output, as it remembers it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspector:
+    """The committed work of an output.
 
-    def __init__(self, output: str) -> None:
-        self.root = Root(output)
-        history = read_history(self.root)
-        self.steps = history.steps
-        self.sources = list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
-        self.mixture = read_mixture(self.root)
-        self.originals = Originals(history.files, self.mixture, history.earlier)
+    Attributes:
+        steps: with the records that still exist.
+        mixture: as resolved when the run started.
+        locator: finds the documents of the inputs.
+    """
 
-    def look(self, wanted: Wanted) -> list[Seen]:
-        """At most `count` documents. Raises UserError for a source or reason that is not there."""
-        sources = self.chosen(wanted.source)
-        rows = heapq.nsmallest(wanted.count, self._rows(wanted, sources), key=lambda row: (row["sample"], row["key"]))
-        if not rows and wanted.reason:
-            self._check_reason(wanted.reason, sources)
-        return [self._seen(wanted.outcome, row) for row in rows]
+    root: Root
+    steps: tuple[Step, ...]
+    mixture: Mixture
+    locator: DocumentLocator
 
-    def chosen(self, source: str) -> list[str]:
-        """This source alone, or all of them where none is named. Raises UserError for one that is not there."""
+    @classmethod
+    def open(cls, output: str) -> Self:
+        """Reads what an output remembers of its run. Raises UserError for a folder without a run."""
+        root = Root(output)
+        history, mixture = read_history(root), read_mixture(root)
+        locator = DocumentLocator(history.files, mixture, history.earlier)
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator)
+
+    @property
+    def sources(self) -> list[str]:
+        return list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
+
+    def find(self, query: DocumentQuery) -> list[InspectedDocument]:
+        """The documents that match a query. Raises UserError for an unknown source or reason."""
+        sources = self.select_sources(query.source)
+        rows = heapq.nsmallest(query.count, self._rows(query, sources), key=lambda row: (row["sample"], row["key"]))
+        if not rows and query.reason:
+            self._check_reason(query.reason, sources)
+        return [self._document(query.outcome, row) for row in rows]
+
+    def select_sources(self, source: str) -> list[str]:
+        """The named source alone, or all sources for "". Raises UserError for an unknown source."""
         if source and source not in self.sources:
             known = ", ".join(self.sources)
-            raise UserError(f"no source '{source}' in this output.{suggest(source, self.sources)} There are: {known}")
+            raise UserError(
+                f"no source '{source}' in this output.{suggest(source, self.sources)} The sources of this output: {known}"
+            )
         return [source] if source else self.sources
 
-    def cleaning(self, source: str) -> list[Step]:
-        """The steps that documents of a source went through, in order."""
+    def map_steps(self, source: str) -> list[Step]:
+        """The map steps of a source, in the order in which its documents pass them."""
         return [step for step in self.steps if step.kind == "map" and step.source == source]
 
     def _check_reason(self, reason: str, sources: list[str]) -> None:
-        records = [record for name in sources for step in self.cleaning(name) for record in step.records]
-        known = sorted({one for record in records for one in record.metrics.document_counts.dropped})
-        if not any(is_asked(reason, one) for one in known):
-            raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} Reasons here: {', '.join(known)}")
+        records = [record for name in sources for step in self.map_steps(name) for record in step.records]
+        known = sorted({dropped_for for record in records for dropped_for in record.metrics.document_counts.dropped})
+        if not any(matches_reason(reason, dropped_for) for dropped_for in known):
+            raise UserError(
+                f"no document was dropped for '{reason}'.{suggest(reason, known)} "
+                f"The reasons in this output: {', '.join(known)}"
+            )
 
-    def _rows(self, wanted: Wanted, sources: list[str]) -> Iterator[dict[str, Any]]:
-        kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[wanted.outcome]
+    def _rows(self, query: DocumentQuery, sources: list[str]) -> Iterator[dict[str, Any]]:
+        kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[query.outcome]
         for name in sources:
-            steps = self.cleaning(name)
-            for step in steps[-1:] if wanted.outcome == "kept" else steps:
+            steps = self.map_steps(name)
+            for step in steps[-1:] if query.outcome == "kept" else steps:
                 for output in step.outputs(kind, TableFile):
-                    yield from self._rows_of(output, wanted, step)
+                    yield from self._rows_of(output, query, step)
 
-    def _rows_of(self, output: TableFile, wanted: Wanted, step: Step) -> Iterator[dict[str, Any]]:
+    def _rows_of(self, output: TableFile, query: DocumentQuery, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
-        for number, batch in enumerate(read_table(self.root, output)):
+        for batch_number, batch in enumerate(read_table(self.root, output)):
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
-            shown = [name for name in batch.schema.names if name != "text"]
-            for at, (row, sample) in enumerate(zip(batch.select(shown).to_pylist(), hashes.tolist())):
-                if wanted.reason and not is_asked(wanted.reason, _reason(row)):
+            columns = [name for name in batch.schema.names if name != "text"]
+            for row_number, (row, sample) in enumerate(zip(batch.select(columns).to_pylist(), hashes.tolist())):
+                if query.reason and not matches_reason(query.reason, _reason(row)):
                     continue
                 if "excerpt" in row:
                     row["excerpt"] = row["excerpt"].decode(errors="replace")
-                yield {**row, "sample": sample, "source": step.source, "place in": (output, number, at)}
+                yield {**row, "sample": sample, "source": step.source, "stored in": (output, batch_number, row_number)}
 
-    def _seen(self, outcome: Outcome, row: dict[str, Any]) -> Seen:
-        original = self.originals.find(row["key"], text=outcome != "kept")
-        text = self._kept_text(*row["place in"]) if outcome == "kept" else original.text
-        survivor = None if row.get("survivor") is None else self.originals.find(row["survivor"], text=False)
-        return Seen(
+    def _document(self, outcome: Outcome, row: dict[str, Any]) -> InspectedDocument:
+        located = self.locator.locate(row["key"], text=outcome != "kept")
+        text = self._kept_text(*row["stored in"]) if outcome == "kept" else located.text
+        survivor = None if row.get("survivor") is None else self.locator.locate(row["survivor"], text=False)
+        return InspectedDocument(
             source=row["source"],
             outcome=outcome,
             key=row["key"].hex(),
-            path=original.path,
-            place=original.place,
+            path=located.path,
+            position=located.position,
             reason=_reason(row),
             value=row.get("value"),
             threshold=row.get("threshold"),
@@ -134,10 +165,10 @@ class Looker:
             error=row.get("error", ""),
         )
 
-    def _kept_text(self, output: TableFile, number: int, at: int) -> str:
+    def _kept_text(self, output: TableFile, batch_number: int, row_number: int) -> str:
         """The text of a kept document, as the stages left it."""
-        batch = next(islice(read_table(self.root, output, ["text"]), number, None))
-        return batch.column("text")[at].as_py()
+        batch = next(islice(read_table(self.root, output, ["text"]), batch_number, None))
+        return batch.column("text")[row_number].as_py()
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -146,15 +177,16 @@ def _reason(row: dict[str, Any]) -> str:
 
 
 def stage_of(reason: str) -> str:
+    """The stage of "stage:rule", by its name in the run."""
     return reason.rpartition(":")[0]
 
 
-def alias_of(reason: str) -> str:
-    """The stage as the mixture names it: a run adds to the name where sources give it different options."""
+def stage_alias(reason: str) -> str:
+    """The stage of "stage:rule", by its name in the mixture. A run adds "@digest" where sources give it different options."""
     return stage_of(reason).partition("@")[0]
 
 
-def is_asked(wanted: str, reason: str) -> bool:
-    """Whether "stage:rule" is what was asked for: a stage or a stage:rule, by the run's name or by the mixture's."""
+def matches_reason(requested: str, reason: str) -> bool:
+    """Whether "stage:rule" matches a requested stage or "stage:rule", by the stage's name in the run or in the mixture."""
     rule = reason.rpartition(":")[2]
-    return any(wanted in (stage, f"{stage}:{rule}") for stage in (stage_of(reason), alias_of(reason)))
+    return any(requested in (stage, f"{stage}:{rule}") for stage in (stage_of(reason), stage_alias(reason)))

@@ -1,11 +1,11 @@
-"""Clusters of duplicates to look at: the document that stays, beside those dropped for it, read again from the source.
+"""Clusters of duplicates to look at: the surviving document beside those that were dropped for it, with their texts.
 
-    drops, 1st pass  ─▶  `count` clusters: those of least keyed hash, or of least likeness  ─┐
-    drops, 2nd pass  ─▶  of each, how many were dropped, and the few that are shown  ◀───────┘  ─▶  texts, cluster by cluster
+    drops, 1st pass  ─▶  the first `count` clusters, by keyed hash or by lowest similarity  ─┐
+    drops, 2nd pass  ─▶  for each: how many were dropped, and the members to show  ◀─────────┘  ─▶  texts, cluster by cluster
 
-A cluster is what one stage dropped in favour of one document. Both passes hold a batch of the drops and what is to be shown,
-whatever the size of the output, and the texts of one cluster at a time. The hash is of the survivor's key, so looking twice
-shows the same clusters, and a larger sample holds the smaller.
+A cluster is what one stage dropped in favour of one document. Memory holds one batch of the drops, the members to show and the
+texts of one cluster, whatever the size of the output. The hash is of the survivor's key: the same query returns the same
+clusters each time, and a larger sample contains the smaller one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from datapipe.columns import KEY_TYPE, compute, key_halves, key_matrix, make_key
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.documents import Looker, alias_of, is_asked, stage_of
-from datapipe.inspect.originals import Original
+from datapipe.inspect.documents import Inspector, matches_reason, stage_alias, stage_of
+from datapipe.inspect.originals import LocatedDocument
 from datapipe.ledger.names import RUN
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
@@ -33,18 +33,20 @@ from datapipe.stage.tables import drops_for_others
 from datapipe.storage import Root
 
 ALL = "all"
+_SEED = seed_for(0, "inspect")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedClusters:
-    """What to look for.
+class ClusterQuery:
+    """Which clusters to find.
 
     Attributes:
         stage: a stage, "stage:rule", or "all".
-        source: clusters that lost documents of this source; of any where it is empty.
-        count: of clusters; members: of documents shown of each.
-        least_alike: those of least measured likeness first, of clusters and of their members, without a measure last; else a
-            keyed sample of both.
+        source: clusters that lost documents of this source; empty for all sources.
+        count: at most so many clusters.
+        members: at most so many dropped documents of each cluster.
+        least_alike: whether clusters and members come in the order of their similarity, lowest first and unmeasured last.
+            Otherwise both are keyed samples.
     """
 
     stage: str
@@ -56,68 +58,74 @@ class WantedClusters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A document that was dropped, and the likeness that the stage measured; None where it measured none."""
+    """A dropped document, and the similarity that the stage measured; None where it measured none."""
 
-    document: Original
-    likeness: float | None
+    document: LocatedDocument
+    similarity: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """What a stage dropped in favour of one document.
+    """The documents that a stage dropped in favour of one document.
 
     Attributes:
-        later: the reason for which a stage behind this one dropped the survivor; "" where none did.
-        members: those to show.
-        dropped: how many there are in all.
-        likeness: the least and the greatest of all of them; None where none was measured.
-        shingles: what the stage tells likeness by, as `Global.shingles` has it.
-        no_text: why there is no text of the survivor; "" where there is.
+        dropped_later_by: "stage:rule" of a later stage that dropped the survivor; "" when none did.
+        members: the dropped documents to show.
+        dropped: number of dropped documents in all.
+        similarity: least and greatest of all dropped documents; None where none was measured.
+        shingles: size and unit of the n-grams that the stage compares, as `Global.shingles` returns them.
+        no_text: why the survivor has no text; "" when it has one.
     """
 
     stage: str
-    survivor: Original
-    later: str
+    survivor: LocatedDocument
+    dropped_later_by: str
     members: tuple[Member, ...]
     dropped: int
-    likeness: tuple[float, float] | None
+    similarity: tuple[float, float] | None
     shingles: tuple[int, Literal["word", "char"]]
     no_text: str
 
 
-def find_clusters(looker: Looker, wanted: WantedClusters) -> Iterator[Cluster]:
-    """At most `count` clusters, one after the other. Raises UserError where there are none, before the first."""
-    sources = looker.chosen(wanted.source)
-    reasons = [one for one in _reasons(looker, sources) if wanted.stage == ALL or is_asked(wanted.stage, one)]
-    chosen = _choose(looker, wanted, sources, reasons)
-    if not chosen:
-        raise _nothing(looker, wanted, sources)
-    _collect(looker, wanted, chosen, reasons)
-    return (_cluster(looker, one) for one in chosen)
+def find_clusters(inspector: Inspector, query: ClusterQuery) -> Iterator[Cluster]:
+    """The clusters that match a query, read one after the other. Raises UserError at once when there are none."""
+    sources = inspector.select_sources(query.source)
+    reasons = [reason for reason in _reasons(inspector, sources) if query.stage == ALL or matches_reason(query.stage, reason)]
+    selected = _select(inspector, query, sources, reasons)
+    if not selected:
+        raise _no_clusters(inspector, query, sources)
+    _collect_members(inspector, query, selected, reasons)
+    return (_cluster(inspector, cluster) for cluster in selected)
 
 
 @dataclass(slots=True)
-class _Chosen:
+class _SelectedCluster:
     """A cluster while its drops are counted.
 
     Attributes:
-        source: one that the stage dropped documents of.
-        later: as in the result.
-        shown: (order, keyed hash, key, likeness) of those to show, ascending.
+        source: a source that the stage dropped documents of.
+        dropped_later_by: as in `Cluster`.
+        members: (order, keyed hash, key, similarity) of the members to show, ascending.
     """
 
     reason: str
     survivor: bytes
     source: str = ""
-    later: str = ""
+    dropped_later_by: str = ""
     dropped: int = 0
-    likeness: tuple[float, float] = (np.inf, -np.inf)
-    shown: list[tuple[float, int, bytes, float]] = field(default_factory=list)
+    similarity: tuple[float, float] = (np.inf, -np.inf)
+    members: list[tuple[float, int, bytes, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Drops:
-    """Drops of a batch: (num_drops,) each; `reasons` are numbers of what was asked for, `survivors` a key column."""
+    """Drops of a batch, (num_drops,) each.
+
+    Attributes:
+        keys, survivors: key columns.
+        reasons: int64 indices into the requested reasons.
+        values: float64 measured similarities; NaN where none was measured.
+    """
 
     source: str
     keys: pa.Array
@@ -126,110 +134,119 @@ class _Drops:
     values: np.ndarray
 
 
-def _reasons(looker: Looker, sources: Iterable[str]) -> list[str]:
-    """Every "stage:rule" that documents of these sources were dropped for."""
-    records = (record for name in sources for step in looker.cleaning(name) for record in step.records)
+def _reasons(inspector: Inspector, sources: Iterable[str]) -> list[str]:
+    """Every "stage:rule" that dropped documents of these sources."""
+    records = (record for name in sources for step in inspector.map_steps(name) for record in step.records)
     return sorted({reason for record in records for reason in record.metrics.document_counts.dropped})
 
 
-def _batches(looker: Looker, record: Record) -> Iterator[pa.RecordBatch]:
+def _batches(inspector: Inspector, record: Record) -> Iterator[pa.RecordBatch]:
     for output in record.of("drops", TableFile):
         if output.rows:
-            yield from read_table(looker.root, output)
+            yield from read_table(inspector.root, output)
 
 
-def _drops(looker: Looker, sources: Iterable[str], reasons: Sequence[str]) -> Iterator[_Drops]:
-    """What was dropped in favour of others, for these reasons."""
+def _drops(inspector: Inspector, sources: Iterable[str], reasons: Sequence[str]) -> Iterator[_Drops]:
+    """The documents that were dropped in favour of another one, for these reasons."""
     for source in sources:
-        for record in (record for step in looker.cleaning(source) for record in step.records):
+        for record in (record for step in inspector.map_steps(source) for record in step.records):
             if any(record.metrics.document_counts.dropped.get(reason) for reason in reasons):
-                for batch in _batches(looker, record):
-                    yield _for_others(source, batch, reasons)
+                for batch in _batches(inspector, record):
+                    yield _drops_with_survivor(source, batch, reasons)
 
 
-def _for_others(source: str, batch: pa.RecordBatch, reasons: Sequence[str]) -> _Drops:
-    found = compute.binary_join_element_wise(batch.column("stage"), batch.column("rule"), ":")
-    asked = compute.index_in(found, value_set=pa.array(reasons, pa.string()))
-    shown = compute.and_(asked.is_valid(), batch.column("survivor").is_valid())
-    rows = batch.filter(shown)
+def _drops_with_survivor(source: str, batch: pa.RecordBatch, reasons: Sequence[str]) -> _Drops:
+    reason_column = compute.binary_join_element_wise(batch.column("stage"), batch.column("rule"), ":")
+    indices = compute.index_in(reason_column, value_set=pa.array(reasons, pa.string()))
+    selected = compute.and_(indices.is_valid(), batch.column("survivor").is_valid())
+    rows = batch.filter(selected)
     return _Drops(
         source=source,
         keys=rows.column("key"),
         survivors=rows.column("survivor"),
-        reasons=numbers(asked.filter(shown)).astype(np.int64),
+        reasons=numbers(indices.filter(selected)).astype(np.int64),
         values=numbers(rows.column("value")),
     )
 
 
-# ------------------------------------------------------------------------------------------------ which clusters
+# ------------------------------------------------------------------------------------------------ selecting clusters
 
 
-def _choose(looker: Looker, wanted: WantedClusters, sources: Sequence[str], reasons: Sequence[str]) -> list[_Chosen]:
+def _select(
+    inspector: Inspector, query: ClusterQuery, sources: Sequence[str], reasons: Sequence[str]
+) -> list[_SelectedCluster]:
     """The first pass."""
     best = [np.zeros(0), *(np.zeros(0, np.uint64) for _ in range(4))]
-    for drops in _drops(looker, sources, reasons):
+    for drops in _drops(inspector, sources, reasons):
         halves = key_halves(drops.survivors)
-        order = _order(drops.values, wanted)
+        order = _order(drops.values, query)
         rows = (order, keyed_hash(halves, _SEED), *halves, drops.reasons.astype(np.uint64))
-        best = _first_clusters([np.concatenate(both) for both in zip(best, rows)], wanted.count)
+        best = _first_clusters([np.concatenate(columns) for columns in zip(best, rows)], query.count)
     survivors = key_matrix(make_keys(best[2], best[3]))
-    return [_Chosen(reason=reasons[int(number)], survivor=one.tobytes()) for one, number in zip(survivors, best[4])]
+    return [
+        _SelectedCluster(reason=reasons[int(reason_index)], survivor=survivor.tobytes())
+        for survivor, reason_index in zip(survivors, best[4])
+    ]
 
 
-_SEED = seed_for(0, "inspect")
+def _order(values: np.ndarray, query: ClusterQuery) -> np.ndarray:
+    """(num_drops,) float64 sort keys that precede the keyed hash. NaN, a similarity that was not measured, sorts last."""
+    return np.where(np.isnan(values), np.inf, values) if query.least_alike else np.zeros(len(values))
 
 
-def _order(values: np.ndarray, wanted: WantedClusters) -> np.ndarray:
-    """What comes first, before the keyed hash; NaN, which is not measured, comes last."""
-    return np.where(np.isnan(values), np.inf, values) if wanted.least_alike else np.zeros(len(values))
+def _first_clusters(columns: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    """The first row of each of the first `count` clusters.
+
+    Args:
+        columns: order, keyed hash, two halves of the survivor's key, reason; (num_rows,) each.
+    """
+    order = np.lexsort(columns[::-1])
+    _, firsts = np.unique(np.column_stack([column[order] for column in columns[2:]]), axis=0, return_index=True)
+    rows = order[np.sort(firsts)[:count]]
+    return [column[rows] for column in columns]
 
 
-def _first_clusters(rows: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """The first row of each of the first `count` clusters, of rows (order, keyed hash, survivor's halves, reason)."""
-    order = np.lexsort(rows[::-1])
-    _, firsts = np.unique(np.column_stack([one[order] for one in rows[2:]]), axis=0, return_index=True)
-    chosen = order[np.sort(firsts)[:count]]
-    return [one[chosen] for one in rows]
+# ------------------------------------------------------------------------------------------------ why there are none
 
 
-def _nothing(looker: Looker, wanted: WantedClusters, sources: Sequence[str]) -> UserError:
-    """Why there are no clusters to show."""
-    asked, whose = f"--clusters {wanted.stage}", f" of source '{wanted.source}'" if wanted.source else ""
-    used = {use.alias: use for source in sources for use in looker.mixture.stages_of(source)}
+def _no_clusters(inspector: Inspector, query: ClusterQuery, sources: Sequence[str]) -> UserError:
+    """The error for a query that matches no cluster."""
+    option, of_source = f"--clusters {query.stage}", f" of source '{query.source}'" if query.source else ""
+    used = {use.alias: use for source in sources for use in inspector.mixture.stages_of(source)}
     makers = [name for name, use in used.items() if _makes_clusters(use)]
-    where = "there" if wanted.source else "here"
-    told = f"Stages that drop documents in favour of others {where}: {', '.join(makers) or '(there is none)'}"
-    if wanted.stage == ALL:
-        return _none_dropped(looker, asked, whose, sources, told)
-    name = _named(wanted.stage, used)
-    if name in makers:
-        return _none_dropped(looker, asked, whose, sources, told)
+    where = f"source '{query.source}'" if query.source else "this output"
+    listed = f"Stages of {where} that drop duplicates: {', '.join(makers) or '(none)'}"
+    name = _alias_in(query.stage, used)
+    if query.stage == ALL or name in makers:
+        return _nothing_dropped(inspector, option, of_source, sources, listed)
     if name:
-        does = (
-            "cuts spans out of texts" if isinstance(catalogue.build_stage(used[name]), Global) else "judges each document alone"
-        )
+        is_global = isinstance(catalogue.build_stage(used[name]), Global)
+        does = "cuts spans out of texts" if is_global else "examines each document by itself"
         return UserError(
-            f"{asked}: {name} {does}, and drops none in favour of another, so it has no clusters. "
-            f"What it dropped: --dropped {name}. {told}"
+            f"{option}: {name} {does} and drops no document in favour of another, so it has no clusters. "
+            f"Show the documents that it dropped with --dropped {name}. {listed}"
         )
-    users = [one for one in looker.sources if _named(wanted.stage, [use.alias for use in looker.mixture.stages_of(one)])]
-    if users:
-        others = f"It is one of {', '.join(users)}"
-        return UserError(f"{asked}: '{wanted.stage}' is no stage{whose}. {others}. {told}")
-    return UserError(f"{asked}: no stage '{wanted.stage}' in this output.{suggest(wanted.stage, makers)} {told}")
+    owners = [source for source in inspector.sources if _alias_in(query.stage, _aliases(inspector, source))]
+    if owners:
+        return UserError(f"{option}: '{query.stage}' is no stage{of_source}. It is a stage of {', '.join(owners)}. {listed}")
+    return UserError(f"{option}: no stage '{query.stage}' in this output.{suggest(query.stage, makers)} {listed}")
 
 
-def _named(asked: str, aliases: Iterable[str]) -> str:
-    """The alias that was asked for, by itself, by the name that a run gives it, or with a rule; "" where none of them was."""
-    names = [one.partition("@")[0] for one in (asked, stage_of(asked))]
+def _aliases(inspector: Inspector, source: str) -> list[str]:
+    return [use.alias for use in inspector.mixture.stages_of(source)]
+
+
+def _alias_in(requested: str, aliases: Iterable[str]) -> str:
+    """The alias that "stage", "stage@digest" or "stage:rule" names; "" when it names none of them."""
+    names = [name.partition("@")[0] for name in (requested, stage_of(requested))]
     return next((alias for alias in aliases if alias in names), "")
 
 
-def _none_dropped(looker: Looker, asked: str, whose: str, sources: Sequence[str], told: str) -> UserError:
-    tokenized = {step.source for step in looker.steps if step.kind == "tokenize" and step.records}
-    is_judged = tokenized.issuperset(sources)  # a source is tokenized once all of its documents are judged
-    so_far = "" if is_judged else ", as far as the run has come"
-    return UserError(f"{asked}: no document{whose} was dropped in favour of another{so_far}. {told}")
+def _nothing_dropped(inspector: Inspector, option: str, of_source: str, sources: Sequence[str], listed: str) -> UserError:
+    tokenized = {step.source for step in inspector.steps if step.kind == "tokenize" and step.records}
+    is_complete = tokenized.issuperset(sources)  # a source is tokenized once every stage has decided on its documents
+    so_far = "" if is_complete else " yet; the run is not complete"
+    return UserError(f"{option}: no document{of_source} was dropped in favour of another{so_far}. {listed}")
 
 
 def _makes_clusters(use: StageUse) -> bool:
@@ -237,74 +254,76 @@ def _makes_clusters(use: StageUse) -> bool:
     return isinstance(stage, Global) and drops_for_others(stage.exchanges())
 
 
-# ------------------------------------------------------------------------------------------------ what is in them
+# ------------------------------------------------------------------------------------------------ their members
 
 
-def _collect(looker: Looker, wanted: WantedClusters, chosen: Sequence[_Chosen], reasons: Sequence[str]) -> None:
-    """The second pass: members from all sources, and what became of the survivors behind the stage."""
-    survivors = list(dict.fromkeys(one.survivor for one in chosen))
-    wanted_keys = pa.array(survivors, KEY_TYPE)
-    places = {(one.survivor, one.reason): number for number, one in enumerate(chosen)}
-    # numbers: (num_survivors, num_reasons) the cluster of both, -1 where it is not shown
-    cluster_of = np.array([[places.get((key, reason), -1) for reason in reasons] for key in survivors], np.int64)
-    for drops in _drops(looker, looker.sources, reasons):
-        at = numbers(compute.index_in(drops.survivors, value_set=wanted_keys).fill_null(-1))
-        clusters = np.where(at >= 0, cluster_of[at, drops.reasons], -1)
-        for number in np.unique(clusters[clusters >= 0]).tolist():
-            _add(chosen[number], drops, np.flatnonzero(clusters == number), wanted)
-    later = _fates(looker, wanted_keys)
-    for one in chosen:
-        one.later = later.get(one.survivor, "")
+def _collect_members(
+    inspector: Inspector, query: ClusterQuery, selected: Sequence[_SelectedCluster], reasons: Sequence[str]
+) -> None:
+    """The second pass: members from all sources, and the later stages that dropped survivors."""
+    survivors = list(dict.fromkeys(cluster.survivor for cluster in selected))
+    survivor_keys = pa.array(survivors, KEY_TYPE)
+    indices = {(cluster.survivor, cluster.reason): index for index, cluster in enumerate(selected)}
+    # cluster_of: (num_survivors, num_reasons) int64, the cluster of both, -1 where it is not selected
+    cluster_of = np.array([[indices.get((key, reason), -1) for reason in reasons] for key in survivors], np.int64)
+    for drops in _drops(inspector, inspector.sources, reasons):
+        survivor_index = numbers(compute.index_in(drops.survivors, value_set=survivor_keys).fill_null(-1))
+        clusters = np.where(survivor_index >= 0, cluster_of[survivor_index, drops.reasons], -1)
+        for index in np.unique(clusters[clusters >= 0]).tolist():
+            _add_drops(selected[index], drops, np.flatnonzero(clusters == index), query)
+    dropped_later = _reasons_of_drops(inspector, survivor_keys)
+    for cluster in selected:
+        cluster.dropped_later_by = dropped_later.get(cluster.survivor, "")
 
 
-def _add(cluster: _Chosen, drops: _Drops, rows: np.ndarray, wanted: WantedClusters) -> None:
+def _add_drops(cluster: _SelectedCluster, drops: _Drops, rows: np.ndarray, query: ClusterQuery) -> None:
     """Adds rows of drops to their cluster."""
     values, keys = drops.values[rows], drops.keys.take(pa.array(rows))
     hashes = keyed_hash(key_halves(keys), _SEED)
-    order = _order(values, wanted)
-    first = np.lexsort((hashes, order))[: wanted.members]
-    found = zip(order[first].tolist(), hashes[first].tolist(), keys.take(pa.array(first)).to_pylist(), values[first].tolist())
+    order = _order(values, query)
+    first = np.lexsort((hashes, order))[: query.members]
+    members = zip(order[first].tolist(), hashes[first].tolist(), keys.take(pa.array(first)).to_pylist(), values[first].tolist())
     cluster.source = cluster.source or drops.source
     cluster.dropped += len(rows)
-    least, greatest = cluster.likeness
+    least, greatest = cluster.similarity
     measured = values[~np.isnan(values)]
-    cluster.likeness = float(measured.min(initial=least)), float(measured.max(initial=greatest))
-    cluster.shown = sorted([*cluster.shown, *found])[: wanted.members]
+    cluster.similarity = float(measured.min(initial=least)), float(measured.max(initial=greatest))
+    cluster.members = sorted([*cluster.members, *members])[: query.members]
 
 
-def _fates(looker: Looker, keys: pa.Array) -> dict[bytes, str]:
-    """For what reason each of these documents was dropped, of those that were."""
-    found: dict[bytes, str] = {}
-    for source in looker.sources:
-        for record in (record for step in looker.cleaning(source) for record in step.records):
-            for batch in _batches(looker, record):
+def _reasons_of_drops(inspector: Inspector, keys: pa.Array) -> dict[bytes, str]:
+    """By key the "stage:rule" that dropped each of these documents; documents that were kept are absent."""
+    reasons: dict[bytes, str] = {}
+    for source in inspector.sources:
+        for record in (record for step in inspector.map_steps(source) for record in step.records):
+            for batch in _batches(inspector, record):
                 rows = batch.filter(compute.index_in(batch.column("key"), value_set=keys).is_valid())
-                found |= {row["key"]: f"{row['stage']}:{row['rule']}" for row in rows.to_pylist()}
-    return found
+                reasons |= {row["key"]: f"{row['stage']}:{row['rule']}" for row in rows.to_pylist()}
+    return reasons
 
 
-def _cluster(looker: Looker, chosen: _Chosen) -> Cluster:
+def _cluster(inspector: Inspector, selected: _SelectedCluster) -> Cluster:
     """The cluster with its texts."""
-    uses = {use.alias: use for use in looker.mixture.stages_of(chosen.source)}
-    stage = catalogue.build_stage(uses[alias_of(chosen.reason)])
-    assert isinstance(stage, Global), chosen.reason
+    uses = {use.alias: use for use in inspector.mixture.stages_of(selected.source)}
+    stage = catalogue.build_stage(uses[stage_alias(selected.reason)])
+    assert isinstance(stage, Global), selected.reason
     members = [
-        Member(document=looker.originals.find(key), likeness=None if np.isnan(value) else value)
-        for _, _, key, value in chosen.shown
+        Member(document=inspector.locator.locate(key), similarity=None if np.isnan(value) else value)
+        for _, _, key, value in selected.members
     ]
-    survivor = looker.originals.find(chosen.survivor)
+    survivor = inspector.locator.locate(selected.survivor)
     return Cluster(
-        stage=stage_of(chosen.reason),
+        stage=stage_of(selected.reason),
         survivor=survivor,
-        later=chosen.later,
+        dropped_later_by=selected.dropped_later_by,
         members=tuple(members),
-        dropped=chosen.dropped,
-        likeness=chosen.likeness if np.isfinite(chosen.likeness).all() else None,
+        dropped=selected.dropped,
+        similarity=selected.similarity if np.isfinite(selected.similarity).all() else None,
         shingles=stage.shingles(),
         no_text="" if survivor.text is not None else _why_no_text(survivor),
     )
 
 
-def _why_no_text(document: Original) -> str:
+def _why_no_text(document: LocatedDocument) -> str:
     is_of_index = document.run and not Root(document.run).exists(RUN)
-    return "an index holds no texts" if is_of_index else "its file is gone or has changed"
+    return "an index holds no texts" if is_of_index else "its file is missing or has changed"

@@ -1,9 +1,10 @@
-"""Documents as their sources gave them, found again from their keys alone.
+"""Locates documents by their keys, and reads their texts again from the sources.
 
-    key  =  hash of (source, path), place  ─▶  what the output remembers of its inputs  ─▶  source, path, place  ─▶  text
+    key  =  hash of (source, path), position  ─▶  the inputs that an output remembers  ─▶  source, path, position  ─▶  text
 
-Nothing else knows where a key leads, so whatever may stand behind one is found here: a file of this run, or of an earlier one
-that a stage was held `against`. Of that an index knows source, path and place; its output knows the text, too.
+The position is a byte offset or a row number. A key may belong to a file of this run, or to a file of an earlier run that a
+stage compares `against`. An index of an earlier run knows source, path and position; the output of an earlier run also knows
+the text.
 """
 
 from __future__ import annotations
@@ -20,87 +21,98 @@ from datapipe.index.write import open_index
 from datapipe.stage.base import FieldNames, InputFile, Reader
 from datapipe.storage import Root, open_input
 
-GONE = "(a file that is gone)"
-NOT_FOUND = "(a file of an earlier run, which is not where it was)"
+GONE = "(a file that no longer exists)"
+NOT_FOUND = "(a file of an earlier run that is not at its old path)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Original:
-    """Where a document is from.
+class LocatedDocument:
+    """A document and the file that holds it.
 
     Attributes:
-        source: empty where nobody remembers such a file.
-        path: `GONE` or `NOT_FOUND` where nobody does.
-        run: the output or index of an earlier run that it belongs to; empty for this one's.
-        text: as it was read; None where that was not asked for, or the source does not give it again.
+        source: empty when no run remembers the file.
+        path: `GONE` or `NOT_FOUND` when no run remembers the file.
+        position: byte offset or row number.
+        text: as read; None when it was not requested, or the file no longer holds it.
+        run: the output or index of the earlier run that read the document; empty for this run.
     """
 
     source: str
     path: str
-    place: int
+    position: int
     text: str | None = None
     run: str = ""
 
     @property
     def label(self) -> str:
-        """Where it is, for people: what `trace` and `takedown` take, behind the source."""
-        return f"{self.path}:{self.place}" + (f" (of {self.run})" if self.run else "")
+        """PATH:POSITION, as `trace` and `takedown` take it behind the source."""
+        return f"{self.path}:{self.position}" + (f" (of {self.run})" if self.run else "")
 
 
-class Originals:
-    """The documents of an output's inputs.
+class DocumentLocator:
+    """Locates documents in the inputs of an output and of the earlier runs that it was compared with.
 
     Args:
-        files: as `RunHistory` has them.
-        mixture: the output's, which names the fields.
-        earlier: outputs and indexes that the run was held against.
+        files: source, file and reader by file hash, as `engine.history.RunHistory` has them.
+        mixture: of the output; it names the fields.
+        earlier: outputs and indexes of the earlier runs.
     """
 
     def __init__(
         self, files: Mapping[int, tuple[str, InputFile, Reader]], mixture: Mixture, earlier: Sequence[str] = ()
     ) -> None:
-        self._files, self._mixture, self._runs = files, mixture, tuple(earlier)
+        self._files, self._mixture, self._earlier_urls = files, mixture, tuple(earlier)
 
-    def find(self, key: bytes, *, text: bool = True) -> Original:
-        """The document of a key, with its text unless that is not wanted: reading it may take reading all of an archive."""
-        place = int.from_bytes(key[8:], "big")
-        found = self._files.get(int.from_bytes(key[:8], "big"))
-        if found is None:
-            return self._find_earlier(key, text)
-        name, file, reader = found
+    def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
+        """The document with this key.
+
+        Args:
+            text: whether to read the text, which may take reading a whole archive.
+        """
+        file_number, position = _split_key(key)
+        if file_number not in self._files:
+            return self._locate_earlier(key, text)
+        source_name, file, reader = self._files[file_number]
         if not text:
-            return Original(source=name, path=file.path, place=place)
-        source = self._mixture.sources[name]
+            return LocatedDocument(source=source_name, path=file.path, position=position)
+        source = self._mixture.sources[source_name]
         fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
         try:
-            content = reader.read_one(file, place, fields, open_input)
+            content = reader.read_one(file, position, fields, open_input)
         except FileNotFoundError:
             content = None
-        return Original(source=name, path=file.path, place=place, text=content)
+        return LocatedDocument(source=source_name, path=file.path, position=position, text=content)
 
-    def _find_earlier(self, key: bytes, text: bool) -> Original:
-        number, place = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
-        for url, files in self._earlier.items():
-            if number in files:
-                source, path = files[number]
-                known = self._originals_of(url) if text else None
-                content = known.find(key).text if known is not None else None
-                return Original(source=source, path=path, place=place, text=content, run=url)
-        return Original(source="", path=GONE if len(self._earlier) == len(self._runs) else NOT_FOUND, place=place)
+    def _locate_earlier(self, key: bytes, text: bool) -> LocatedDocument:
+        file_number, position = _split_key(key)
+        for url, files in self._earlier_files.items():
+            if file_number in files:
+                source, path = files[file_number]
+                locator = _locator_of(url) if text else None
+                content = None if locator is None else locator.locate(key).text
+                return LocatedDocument(source=source, path=path, position=position, text=content, run=url)
+        all_opened = len(self._earlier_files) == len(self._earlier_urls)
+        return LocatedDocument(source="", path=GONE if all_opened else NOT_FOUND, position=position)
 
     @cached_property
-    def _earlier(self) -> dict[str, dict[int, tuple[str, str]]]:
-        """By the URL of each earlier run or index that is still there, its files by their hashes."""
-        found: dict[str, dict[int, tuple[str, str]]] = {}
-        for url in self._runs:
+    def _earlier_files(self) -> dict[str, dict[int, tuple[str, str]]]:
+        """Source and path by file hash, by the URL of each earlier run or index that still exists."""
+        files_by_url: dict[str, dict[int, tuple[str, str]]] = {}
+        for url in self._earlier_urls:
             with suppress(UserError):
-                found[url] = {one.hash: (one.source, one.path) for one in open_index(url).files}
-        return found
+                files_by_url[url] = {file.hash: (file.source, file.path) for file in open_index(url).files}
+        return files_by_url
 
-    def _originals_of(self, url: str) -> Originals | None:
-        """The documents of an earlier run's inputs, where that is an output."""
-        try:
-            root = Root(url)
-            return Originals(read_history(root).files, read_mixture(root))
-        except (UserError, FileNotFoundError):  # an index, which does not know where its files are
-            return None
+
+def _split_key(key: bytes) -> tuple[int, int]:
+    """The file hash and the position in a key of 16 bytes."""
+    return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+
+
+def _locator_of(url: str) -> DocumentLocator | None:
+    """The locator of an output; None for an index, which does not know where its input files are."""
+    try:
+        root = Root(url)
+        return DocumentLocator(read_history(root).files, read_mixture(root))
+    except (UserError, FileNotFoundError):
+        return None

@@ -1,6 +1,7 @@
-"""The books of a run: for every source, read = kept + Σ dropped by reason + quarantined, from the records of a plan. Pure.
+"""Document counts of a run. For every source, read = kept + Σ dropped by reason + quarantined. Pure.
 
-Within a task the engine checked it already; here the steps are held against each other: what one kept, the next has read.
+Each task checks its own counts. This module checks the steps of a plan: every step reads the documents that the step before it
+kept.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from datapipe.stage.tables import drops_for_others
 
 @dataclass(slots=True)
 class SourceCounts:
-    """The totals of one source over the whole run, as far as it is committed.
+    """Totals of one source over its committed tasks.
 
     Attributes:
-        books: `read` as the first step has it, `kept` as the last.
-        tokens: over both splits.
-        sequences: over both splits, of the first sequence length.
+        document_counts: `read` of the first step, `kept` of the last one, all others summed.
+        tokens: of both splits.
+        sequences: of both splits, of the first sequence length.
         packing: by sequence length.
-        work: time per stage.
+        work: time by name of the work.
         is_complete: whether every step of the source is committed.
     """
 
@@ -36,14 +37,12 @@ class SourceCounts:
 
 
 def source_counts(plan: Plan, source: str) -> SourceCounts:
-    """The books of a source. Raises DatapipeError where two committed steps disagree."""
+    """The counts of a source. Raises DatapipeError when two committed steps disagree."""
     steps = plan.of_kind("map", source)
     parts = [total_counts(record.metrics.document_counts for record in step.records) for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
         if step.is_committed and before.kept != after.read:
-            raise DatapipeError(
-                f"{step.id}: the books do not balance: the step before kept {before.kept} documents, this one read {after.read}"
-            )
+            raise _mismatch(step.id, f"the previous step kept {before.kept} documents, this step read {after.read}")
     total = DocumentCounts(read=parts[0].read, read_bytes=parts[0].read_bytes)
     for step, part in zip(steps, parts):
         total.dropped.update(part.dropped)
@@ -52,7 +51,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, packed = plan.of_kind("tokenize", source), plan.of_kind("pack", source)
-    found = SourceCounts(
+    counts = SourceCounts(
         document_counts=total,
         tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
         sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
@@ -60,39 +59,42 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
         is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed)),
     )
-    if found.is_complete:
-        _check(source, found, tokenized, packed)
-    return found
+    if counts.is_complete:
+        _check(source, counts, tokenized, packed)
+    return counts
 
 
-def _check(source: str, found: SourceCounts, tokenized: list[Step], packed: list[Step]) -> None:
-    found.document_counts.check(source)
-    encoded = sum(record.metrics.document_counts.read for step in tokenized for record in step.records)
-    if encoded != found.document_counts.kept:
-        raise DatapipeError(
-            f"{source}: the books do not balance: {found.document_counts.kept} documents kept, {encoded} tokenized"
-        )
+def _check(source: str, counts: SourceCounts, tokenized: list[Step], packed: list[Step]) -> None:
+    counts.document_counts.check(source)
+    num_kept = counts.document_counts.kept
+    num_encoded = sum(record.metrics.document_counts.read for step in tokenized for record in step.records)
+    if num_encoded != num_kept:
+        raise _mismatch(source, f"{num_kept} documents were kept, {num_encoded} were tokenized")
     for step in packed:
-        total = total_packing(record.metrics.packing for record in step.records)
-        in_shards, dropped = sum(one.tokens for one in total.values()), sum(one.dropped_tokens for one in total.values())
-        if in_shards + dropped != found.tokens:
-            raise DatapipeError(
-                f"{step.id}: the books do not balance: {found.tokens} tokens encoded, {in_shards} in shards, {dropped} dropped"
-            )
+        packing = total_packing(record.metrics.packing for record in step.records).values()
+        in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)
+        if in_shards + dropped != counts.tokens:
+            raise _mismatch(step.id, f"{counts.tokens} tokens were encoded, {in_shards} are in shards, {dropped} were dropped")
+
+
+def _mismatch(where: str, counts: str) -> DatapipeError:
+    return DatapipeError(f"{where}: the counts do not add up: {counts}. This is a defect of datapipe or of a stage of yours.")
 
 
 def shared_work(plan: Plan) -> dict[str, Work]:
-    """Time spent on what serves several sources: global stages, the tokenizer."""
+    """Time of the work that serves several sources: global stages and the tokenizer."""
     return total_work(record.metrics.work for step in plan.steps if not step.source for record in step.records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Excess:
-    """A global stage that dropped more of a source than its `max_dropped` allows.
+class ExcessDrops:
+    """A global stage that dropped a larger share of a source than its `max_dropped`.
 
     Attributes:
-        on_excess: as the source has it.
-        inspect: the option of `datapipe inspect` that shows what was dropped.
+        dropped, read: documents.
+        allowed: `max_dropped`, a share.
+        on_excess: "warn" or "fail", as the stage has it.
+        inspect: the option of `datapipe inspect` that shows the dropped documents.
     """
 
     source: str
@@ -107,13 +109,13 @@ class Excess:
     def text(self) -> str:
         return (
             f"source '{self.source}': {self.stage} dropped {self.dropped:,} of {self.read:,} documents "
-            f"({self.dropped / self.read:.2%}), and max_dropped allows {self.allowed:.2%}"
+            f"({self.dropped / self.read:.2%}); max_dropped allows {self.allowed:.2%}"
         )
 
 
-def excesses(plan: Plan) -> list[Excess]:
-    """What global stages dropped beyond `max_dropped`, of sources that were judged to the end."""
-    found: list[Excess] = []
+def excess_drops(plan: Plan) -> list[ExcessDrops]:
+    """The global stages that dropped more than their `max_dropped`. Only sources with all decisions committed are checked."""
+    excesses: list[ExcessDrops] = []
     for source, global_stages in plan.pipeline.global_stages.items():
         for stage, global_step, step in zip(
             global_stages, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False
@@ -123,8 +125,8 @@ def excesses(plan: Plan) -> list[Excess]:
             document_counts = total_counts(record.metrics.document_counts for record in step.records)
             dropped = sum(count for reason, count in document_counts.dropped.items() if reason.startswith(f"{global_step.id}:"))
             if _is_more(dropped, document_counts.read, stage.max_dropped):
-                found.append(
-                    Excess(
+                excesses.append(
+                    ExcessDrops(
                         source=source,
                         stage=global_step.id,
                         dropped=dropped,
@@ -134,20 +136,17 @@ def excesses(plan: Plan) -> list[Excess]:
                         inspect=f"--{'clusters' if drops_for_others(stage.exchanges()) else 'dropped'} {global_step.id}",
                     )
                 )
-    return found
+    return excesses
 
 
-def over_quarantined(document_counts: Mapping[str, SourceCounts], share: float) -> str | None:
-    """The first source that has more than `share` of its documents in quarantine, or None."""
-    over = (
-        name
-        for name, found in document_counts.items()
-        if _is_more(found.document_counts.quarantined, found.document_counts.read, share)
-    )
-    return next(over, None)
+def source_over_quarantine_limit(counts_by_source: Mapping[str, SourceCounts], max_share: float) -> str | None:
+    """The first source with more than this share of its documents in quarantine, or None."""
+    for name, counts in counts_by_source.items():
+        if _is_more(counts.document_counts.quarantined, counts.document_counts.read, max_share):
+            return name
+    return None
 
 
 def _is_more(count: int, total: int, share: float) -> bool:
-    """Whether `count` is more than this share of `total`, as people mean it: 29 of 100 are not, of 29%, though 0.29 * 100 is
-    below 29."""
+    """Whether `count` is more than this share of `total`. Divides instead of multiplying: `0.29 * 100 < 29` in floats."""
     return count > 0 and count / total > share

@@ -1,4 +1,4 @@
-"""What a plan is compiled from: the mixture, its sources with their inputs and bound stages, and rows of earlier runs."""
+"""The input of plan compilation: the mixture, its sources with files and bound stages, and rows of earlier runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from datapipe.stage.base import InputFile, Reader, Split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSource:
-    """One source as planning sees it.
+    """The inputs and stages of one source.
 
     Attributes:
-        groups: what each map task reads.
+        groups: the splits that each map task reads.
         readers: by input path.
-        reader_digests: by input path, code and options of its reader.
-        stages: bound, in order.
+        reader_digests: by input path, the digest of the reader's code and options.
+        stages: bound stages, in order.
     """
 
     groups: tuple[tuple[Split, ...], ...]
@@ -28,23 +28,23 @@ class PlannedSource:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """What all tasks read."""
+        """The splits of all tasks."""
         return tuple(split for group in self.groups for split in group)
 
     @property
     def files(self) -> dict[str, InputFile]:
-        """Every input file by its path, each once however it is cut."""
+        """The input files by path, each once, also when it has several splits."""
         return {split.file.path: split.file for split in self.splits}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Everything a plan is a function of, records apart.
+    """Everything that a plan depends on, except the committed records.
 
     Attributes:
-        tokenizer_content: the user's tokenizer.json; empty where one is trained.
-        limit: read at most so many documents of each source.
-        settled: rows of earlier runs that a global stage is held against, by its name and digest.
+        tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
+        limit: at most so many documents of each source; None for all.
+        reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
     """
 
     mixture: Mixture

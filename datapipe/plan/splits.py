@@ -1,11 +1,11 @@
-"""From input files to what each task reads: a function of the files alone. Pure.
+"""Groups input files into the splits that each map task reads: a function of the files alone. Pure.
 
-    large files  ─▶ cut by their reader (byte ranges, row groups), each cut a group of its own
-    small files  ─▶ grouped in path order, at cuts chosen by the hash of a path
+    large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
+    small files  ─▶ grouped in path order, at boundaries chosen by the hash of a path
 
-Whether a cut comes before a file is decided by that file alone, so a file that is added or removed changes the group it falls
-into and no other. Groups are about `target_bytes`, and never more than four times that or `MAX_GROUP_FILES` files; where such a
-cap cuts, the groups up to the next cut by hash may move, and no further.
+The file alone decides whether a boundary precedes it, so an added or removed file changes the group that it belongs to and no
+other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a group,
+the groups up to the next boundary by hash may change, and no further ones.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from datapipe.stage.base import InputFile, Reader, Split
 MAX_GROUP_FILES = 4096
 _GROUP_CAP = 4
 _LEAST_FILE_BYTES = 4096
-_UNPACKED = 4
-"""What a byte of an archive is taken for: gzip and zstd of text are about a quarter of it."""
+_TEXT_PER_ARCHIVE_BYTE = 4
+"""Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
 
 
 def file_hash(source: str, path: str) -> int:
-    """The first half of the keys of a file's documents: 64 bits of (source, path)."""
+    """The first half of the keys of a file's documents: a 64-bit hash of (source, path)."""
     return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode())
 
 
 def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:
-    """Raises UserError where two files of a run have one hash, since their documents would have one key.
+    """Raises UserError when two files of a run have the same hash: their documents would have the same keys.
 
     Args:
         paths: of every source.
@@ -41,44 +41,46 @@ def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:
             other = seen.setdefault(file_hash(source, path), (source, path))
             if other != (source, path):
                 raise UserError(
-                    f"{source}: {path} and {other[0]}: {other[1]} have the same 64-bit hash, so their documents could not be "
-                    f"told apart. Rename one of them, or its source."
+                    f"{source}: {path} and {other[0]}: {other[1]} have the same 64-bit hash, so their documents would "
+                    f"have the same keys. Rename one of the files, or its source."
                 )
 
 
 def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -> list[tuple[Split, ...]]:
-    """What each task of a source reads.
+    """The splits that each task of a source reads.
 
     Args:
         files: in path order, each with its reader.
-        target_bytes: of text, about, in each group.
+        target_bytes: of text in each group, approximately.
     """
     groups: list[tuple[Split, ...]] = []
-    held: list[Split] = []
-    held_bytes = 0
+    group: list[Split] = []
+    group_bytes = 0
     for file, reader in files:
         size = text_bytes(file)
         if size >= target_bytes:
             groups += [(split,) for split in reader.cut(file, target_bytes)]
             continue
-        if held and (_begins_group(file, size, target_bytes) or _is_full(held_bytes + size, len(held) + 1, target_bytes)):
-            groups.append(tuple(held))
-            held, held_bytes = [], 0
-        held += reader.cut(file, target_bytes)
-        held_bytes += size
-    if held:
-        groups.append(tuple(held))
+        if group and (_begins_group(file, size, target_bytes) or _is_full(group_bytes + size, len(group) + 1, target_bytes)):
+            groups.append(tuple(group))
+            group, group_bytes = [], 0
+        group += reader.cut(file, target_bytes)
+        group_bytes += size
+    if group:
+        groups.append(tuple(group))
     return groups
 
 
 def text_bytes(file: InputFile) -> int:
-    """About how much text a file holds; small ones count for the work of opening them."""
-    unpacked = sum(num_bytes for _, num_bytes in file.pieces) or file.num_bytes * (_UNPACKED if file.compression else 1)
+    """The estimated bytes of text in a file. Small files count as much as the work of opening them."""
+    unpacked = sum(num_bytes for _, num_bytes in file.pieces) or file.num_bytes * (
+        _TEXT_PER_ARCHIVE_BYTE if file.compression else 1
+    )
     return max(unpacked, _LEAST_FILE_BYTES)
 
 
 def _begins_group(file: InputFile, size: int, target_bytes: int) -> bool:
-    """A coin that lands heads for a share size/target_bytes of files, by the hash of the path."""
+    """Whether a boundary precedes this file: true for a share size / target_bytes of files, by the hash of the path."""
     return xxhash.xxh3_64_intdigest(file.path.encode(), seed=1) < size * (1 << 64) // target_bytes
 
 

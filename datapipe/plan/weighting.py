@@ -1,17 +1,17 @@
-"""Weights from how much there is of each source: temperature and UniMax. Pure, exact, and the same on every machine.
+"""Weights computed from the sizes of the sources: temperature and UniMax. Pure, exact, and the same on every machine.
 
-    tokens 900 : 90 : 10, temperature 2    ->  p in proportion to tokens^(1/2), 30 : 9.5 : 3.2
-    tokens 900 : 90 : 10, unimax, 600 to draw, 2 epochs at most      ->  400 : 180 : 20, since 10 can give no more than 20
+    tokens 900 : 90 : 10, temperature 2    ->  in proportion to tokens^(1/2), 30 : 9.5 : 3.2
+    tokens 900 : 90 : 10, unimax, 600 to draw, max_epochs 2      ->  400 : 180 : 20, the last one capped at 20
 
-Temperature sampling evens sources out: at 1 each is drawn in proportion to its tokens, at infinity all alike (multilingual BERT
-and XLM-R draw so). UniMax (Chung et al. 2023, arXiv 2304.09151) shares a budget of tokens evenly, but takes no source more
-often than its `max_epochs`: the smallest first, and what it cannot give is shared among those that are left.
+Temperature sampling evens out the sources: at 1, each is drawn in proportion to its tokens; at infinity, all equally
+(multilingual BERT, XLM-R). UniMax (Chung et al. 2023, arXiv 2304.09151) shares a budget of tokens evenly, but draws no source
+more often than its `max_epochs`: the smallest source comes first, and the larger ones share what it cannot give.
 
-Roots are taken with 60 decimal digits, whose last are rounded as the standard of decimal arithmetic says; `float` powers differ
-between machines. UniMax is made of fractions. Both give integers, which add up to less than 2^62 as the loader needs.
+Roots have 60 decimal digits, rounded as the standard of decimal arithmetic defines; `float` powers differ between machines.
+UniMax computes with fractions. Both return integers with a sum below 2^62, as the loader requires.
 
-Tokens are those of an epoch as the loader counts it: rows times their length, strata as often as they repeat. Before there are
-any, bytes of text stand in for them, four to a token.
+Tokens are those of an epoch as the loader counts it: rows times their length, strata as often as they repeat. Before sources
+are packed, bytes of text stand in for tokens, four to a token.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from datapipe.shards.manifest import ShardEntry, Snapshot, SourceEntry
 from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
 
 BYTES_PER_TOKEN = 4
-"""Of text, where the tokens are not counted yet: about what tokenizers of 32,000 to 128,000 ids make of English."""
+"""Bytes of text to a token before tokens are counted: typical of English with vocabularies of 32,000 to 128,000 ids."""
 
 _DIGITS = 60
 _GRID = 10**12
 
 
 def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int = 0) -> tuple[WeightPhase, ...]:
-    """The weights over the run. Raises DatapipeError where nothing is left to draw.
+    """The weights over the run. Raises DatapipeError when no source with a weight has tokens.
 
     Args:
-        epoch_tokens: of each source, what an epoch of it draws; those without any lose their weight to the others.
-        spare: tokens by which the loader's whole rows may be ahead of a weight; UniMax stays so far below `max_epochs`.
+        epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
+        spare: tokens by which the loader's whole rows may be ahead of a weight. UniMax stays below `max_epochs` by as many.
     """
     empty = [name for name in mixture.sources if not epoch_tokens.get(name)]
     if mixture.mixture.weighting == "given":
         phases = mixture.weight_phases()
     else:
-        drawn = {name: epoch_tokens[name] for name, one in mixture.sources.items() if one.weight and name not in empty}
+        drawn = {name: epoch_tokens[name] for name, source in mixture.sources.items() if source.weight and name not in empty}
         weights = dict.fromkeys(mixture.sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
         phases = (WeightPhase(until_tokens=None, weights=weights),)
     kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
     if not all(any(weights.values()) for weights in kept):
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
-            f"The funnel shows where they went; loosen the stage that dropped them, or check the text field."
+            f"`datapipe report` shows which stage dropped them. Loosen that stage, or check the text field of the source."
         )
     return tuple(WeightPhase(until_tokens=phase.until_tokens, weights=weights) for phase, weights in zip(phases, kept))
 
 
 def shares_of(mixture: Mixture, tokens: Mapping[str, int]) -> dict[str, Fraction]:
-    """The part of all tokens that comes from each source, as far as it is known before they are packed.
+    """The share of each source in all tokens, before they are packed.
 
     Args:
-        tokens: of each source, or a guess at them; not looked at where weights are given.
+        tokens: of each source, or an estimate. Unused when the mixture gives the weights.
     """
     if mixture.mixture.weighting == "given":
         return mixture.average_shares()
@@ -82,7 +82,7 @@ def _from_tokens(mixture: Mixture, tokens: Mapping[str, int], spare: int) -> dic
 
 
 def by_temperature(tokens: Mapping[str, int], temperature: Fraction) -> dict[str, int]:
-    """Integer weights in proportion to tokens^(1 / temperature), to twelve digits of the whole; each is at least 1.
+    """Integer weights in proportion to tokens^(1 / temperature), to twelve digits of their sum; each is at least 1.
 
     Args:
         tokens: at least 1 of each.
@@ -97,39 +97,39 @@ def by_temperature(tokens: Mapping[str, int], temperature: Fraction) -> dict[str
 
 
 def unimax(caps: Mapping[str, Fraction], budget: int) -> dict[str, Fraction]:
-    """How many of `budget` tokens come from each source: evenly, but none above its cap; less in all where the caps are less.
+    """The tokens of each source, of `budget` in all: evenly, none above its cap. Their sum is less where the caps are less.
 
     Args:
-        caps: the most that may be drawn of each source, above 0.
+        caps: the most tokens of each source, above 0.
     """
     shares: dict[str, Fraction] = {}
     left = Fraction(budget)
-    for place, name in enumerate(sorted(caps, key=lambda name: (caps[name], name))):
-        shares[name] = min(caps[name], left / (len(caps) - place))
+    for num_done, name in enumerate(sorted(caps, key=lambda name: (caps[name], name))):
+        shares[name] = min(caps[name], left / (len(caps) - num_done))
         left -= shares[name]
     return shares
 
 
 def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
-    """Integer weights in these proportions: exactly where their sum stays below 2^62, else to the nearest that does."""
+    """Integer weights in these proportions: exact if their sum is below 2^62, otherwise with fewer bits."""
     whole = integer_weights(weights)
     excess = max(0, sum(whole.values()).bit_length() - (MAX_WEIGHT_SUM.bit_length() - 2))
     return {name: max(1, weight >> excess) if weight else 0 for name, weight in whole.items()} if excess else whole
 
 
 def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
-    """What one epoch of each source draws: its training rows, strata as often as they repeat, times their length."""
-    found = dict.fromkeys(sources, 0)
+    """Tokens of one epoch of each source: its training rows times their length, strata as often as they repeat."""
+    tokens = dict.fromkeys(sources, 0)
     for entry in shards:
         if entry.split == "train":
             strata = sources[entry.source].strata
             repeat = 1 if strata is None or entry.stratum is None else strata.repeats[entry.stratum]
-            found[entry.source] += repeat * entry.sequences * sequence_length
-    return found
+            tokens[entry.source] += repeat * entry.sequences * sequence_length
+    return tokens
 
 
 def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
-    """The part of all tokens that comes from each source, over all phases; caps are not looked at."""
+    """The share of each source in all tokens, over all phases and without epoch caps."""
     shares, start = dict.fromkeys(snapshot.sources, Fraction(0)), 0
     for phase in snapshot.phases:
         stop = snapshot.total_tokens if phase.until_tokens is None else phase.until_tokens
@@ -142,16 +142,16 @@ def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
 
 
 def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> list[str]:
-    """A sentence on each source that would pass its `max_epochs` within the tokens to train on."""
-    found: list[str] = []
+    """A message about each source that would exceed its `max_epochs` within the tokens to train on."""
+    messages: list[str] = []
     for name, share in drawn_shares(snapshot).items():
         limit, total = snapshot.sources[name].max_epochs, snapshot.total_tokens
         if limit is None or total is None or not epoch_tokens[name]:
             continue
         needed = share * total / epoch_tokens[name]
         if needed > Fraction(repr(limit)):
-            found.append(
+            messages.append(
                 f"source '{name}' has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
-                f"of its {epoch_tokens[name]:,} tokens, and its max_epochs is {limit:g}"
+                f"of its {epoch_tokens[name]:,} tokens; its max_epochs is {limit:g}"
             )
-    return found
+    return messages

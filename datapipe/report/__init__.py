@@ -1,1 +1,1 @@
-"""What a run did, for programs (report.json) and for people: progress, the funnel, documents to look at."""
+"""Reports of a run: report.json for programs; progress, tables and documents for people."""

@@ -1,4 +1,4 @@
-"""`datapipe bench`: what each piece of work costs on one core, a table for each source, and the bottleneck. For people."""
+"""`datapipe bench`: the time of each kind of work on one core, a table for each source, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.text import Text
 from datapipe.report.funnel import size
 
 _SMALL_BYTES = 4 << 20
-"""Text of a sample below which opening files and loading the tokenizer weigh more than they do in a run."""
+"""Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
 
 _BUSY = 0.9
-"""Below this share of its core, the process was held up, and the times are longer than they need be."""
+"""With less than this share of its core, the process waited for others, and its times are too long."""
 
 
 def print_bench(bench: Mapping[str, Any], console: Console) -> None:
-    """Prints what `executor.bench.Bench.to_json` gives."""
-    where = "one core" if bench["core"] is None else f"one core (number {bench['core']})"
-    console.print(Text(f"{bench['name']}: one process, {where}; reading is from the system's cache", style="bold"))
+    """Prints the result of `bench.bench.Bench.to_json`."""
+    core = "one core" if bench["core"] is None else f"one core (number {bench['core']})"
+    console.print(Text(f"{bench['name']}: one process on {core}, files in the page cache", style="bold"))
     for name, source in bench["sources"].items():
         console.print(_table(name, source))
         for line in _findings(source, bench["cores"]):
@@ -29,16 +29,16 @@ def print_bench(bench: Mapping[str, Any], console: Console) -> None:
         console.print()
     if len(bench["sources"]) > 1:
         total = bench["total"]
-        console.print(Text(f"all sources, by their size: {_whole(total, bench['cores'])}", style="bold"), soft_wrap=True)
-    console.print(f"peak memory {size(bench['peak_bytes'])}; {size(bench['scratch_bytes'])} of temporary files, removed")
+        console.print(Text(f"all sources, weighted by size: {_whole(total, bench['cores'])}", style="bold"), soft_wrap=True)
+    console.print(f"peak memory {size(bench['peak_bytes'])}; temporary files {size(bench['scratch_bytes'])}, removed")
 
 
 def _table(name: str, source: Mapping[str, Any]) -> Table:
-    sample = "all of it" if source["is_whole"] else "a sample"
+    sample = "the whole source" if source["is_whole"] else "a sample"
     title = f"{name}: {size(source['text_bytes'])} of text in {source['documents']:,} documents, {sample}"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
-    for column in ("documents in", "out", "MB in", "seconds", "share", "MB/s"):
+    for column in ("documents in", "documents out", "MB in", "seconds", "share", "MB/s"):
         table.add_column(column, justify="right")
     for row in source["rows"]:
         slowest = row["name"] == source["bottleneck"]
@@ -61,29 +61,33 @@ def _table(name: str, source: Mapping[str, Any]) -> Table:
 
 def _findings(source: Mapping[str, Any], cores: int) -> list[Text]:
     slowest = next(row for row in source["rows"] if row["name"] == source["bottleneck"])
-    passes = f"median of {source['passes']} passes" if source["passes"] > 1 else "one pass: more --seconds give a median"
+    passes = (
+        f"median of {source['passes']} passes" if source["passes"] > 1 else "one pass; raise --seconds for a median of several"
+    )
     lines = [
         Text(f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"),
         Text(f"{_whole(source, cores)} ({passes})"),
     ]
     if source["quarantined"]:
-        see = "to see them: datapipe run --limit, then datapipe inspect --quarantined"
-        lines.append(Text(f"{source['quarantined']:,} documents could not be read or processed; {see}"))
+        hint = "To see them, run `datapipe run --limit` and then `datapipe inspect --quarantined`."
+        lines.append(Text(f"{source['quarantined']:,} documents could not be read or processed. {hint}"))
     if source["text_bytes"] < _SMALL_BYTES:
-        lines.append(Text("a small sample: what each task costs whatever its size weighs more here than in a run"))
+        lines.append(Text("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample"))
     if source["cpu_share"] < _BUSY:
-        held = f"{source['cpu_share']:.0%} of its core: other processes or the disk held it up, so the rates are too low"
-        lines.append(Text(f"this process had {held}", "red"))
+        share = f"{source['cpu_share']:.0%} of its core"
+        lines.append(
+            Text(f"this process had {share}: it waited for other processes or the disk, so the rates are too low", "red")
+        )
     return lines
 
 
-def _whole(found: Mapping[str, Any], cores: int) -> str:
-    """The rate and the time for everything, on one core and, by plain multiplication, on those that are there."""
-    rate, hours = found["mb_per_s"], found["estimated_core_hours"]
+def _whole(figures: Mapping[str, Any], cores: int) -> str:
+    """The rate and the time for everything, on one core, and multiplied for all cores of the machine."""
+    rate, hours = figures["mb_per_s"], figures["estimated_core_hours"]
     if rate is None:
-        return "too little was read to tell a rate"
-    several = f"; {cores} cores, if they scale: {rate * cores:,.1f} MB/s, {_duration(hours / cores)}" if cores > 1 else ""
-    return f"{rate:,.2f} MB/s per core, {_duration(hours)} for about {size(found['estimated_text_bytes'])} of text{several}"
+        return "too little text to estimate a rate"
+    several = f"; on {cores} cores, if they scale: {rate * cores:,.1f} MB/s, {_duration(hours / cores)}" if cores > 1 else ""
+    return f"{rate:,.2f} MB/s per core, {_duration(hours)} for about {size(figures['estimated_text_bytes'])} of text{several}"
 
 
 def _duration(hours: float) -> str:

@@ -1,12 +1,14 @@
-"""What differs between two texts, for people who judge whether one may stand for the other.
+"""Differences between two texts, for people who judge whether one may stand for the other.
 
-    texts  ─▶  words  ─┬─▶  counts of words in one alone, n-grams in common: of all that is compared
-                       └─▶  less the words that both begin and end with  ─▶  aligned  ─▶  passages that differ, with context
+    texts  ─▶  words  ─┬─▶  words of one text alone, n-grams in common: over everything that is compared
+                       └─▶  without the common beginning and end  ─▶  aligned  ─▶  passages that differ, with context
 
-Words are those that near duplicates are found by: runs of ASCII letters and digits and of whatever is not ASCII, case folded
-in ASCII alone, so that a difference that keeps n-grams apart is always one that is shown; in scripts without spaces each
-character is a word. Of each text the first `COMPARED_CHARS` are looked at, and of what lies between the first and the last
-difference `ALIGNED_WORDS` words are aligned, since that takes time beyond proportion: 2 s at the worst.
+Words are those of near-duplicate detection: runs of ASCII letters and digits and of all characters beyond ASCII, with ASCII
+case folded. So every difference that separates n-grams is one that is shown. In scripts without spaces each character is a
+word.
+
+The comparison covers the first `COMPARED_CHARS` of each text. Alignment covers `ALIGNED_WORDS` words between the first and the
+last difference, because its time grows faster than the number of words: at most 2 s.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Literal
+from typing import Literal, Self
 
 COMPARED_CHARS = 1_000_000
 ALIGNED_WORDS = 10_000
@@ -37,8 +39,8 @@ Opcode = tuple[str, int, int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-    """A part of a text as it is written, and whether its words are in this text alone."""
+class Segment:
+    """A part of a text as written, and whether its words are in this text alone."""
 
     text: str
     differs: bool
@@ -46,15 +48,16 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """A stretch of both texts with words that differ, and some around them that do not.
+    """A passage of both texts: words that differ, with some common words around them.
 
     Attributes:
-        differing: how many words of the two differ.
-        begins, ends: whether it is the beginning, and the end, of both texts.
+        first, second: the segments of each text.
+        differing: number of differing words in both.
+        begins, ends: whether the passage contains the beginning, and the end, of both texts.
     """
 
-    one: tuple[Piece, ...]
-    other: tuple[Piece, ...]
+    first: tuple[Segment, ...]
+    second: tuple[Segment, ...]
     differing: int
     begins: bool
     ends: bool
@@ -62,14 +65,16 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Two texts compared.
+    """A comparison of two texts.
 
     Attributes:
-        is_equal: whether they are the same, letter by letter.
-        words: of each; only: how many of them the other has not, each counted as often as it occurs.
+        is_equal: whether the texts are the same, letter by letter.
+        words: number of words of each text.
+        only: number of words that the other text lacks, each counted as often as it occurs.
         in_common: n-grams that are in both, as a share of those in either (Jaccard).
         passages: in the order of the texts.
-        is_whole: whether all of both texts was looked at; is_aligned: whether passages go to their ends.
+        is_whole: whether the comparison covers all of both texts.
+        is_aligned: whether the passages reach the end of what is compared.
     """
 
     is_equal: bool
@@ -86,130 +91,143 @@ class Difference:
 
 
 def difference(
-    one: str, other: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
+    first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
 ) -> Difference:
-    """What differs.
+    """Compares two texts.
 
     Args:
-        shingles: n-grams of so many words, or of characters of words.
-        context: words around what differs; None: both texts whole, as one passage.
+        shingles: size and unit of the n-grams: words, or characters of words.
+        context: common words around each difference; None for one passage with both whole texts.
     """
-    texts = one[:COMPARED_CHARS], other[:COMPARED_CHARS]
-    words = _Words(texts[0]), _Words(texts[1])
-    counted = Counter(words[0].folded), Counter(words[1].folded)
+    texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
+    words = _Words.of(texts[0]), _Words.of(texts[1])
+    counts = Counter(words[0].folded), Counter(words[1].folded)
     grams = _ngrams(texts[0], *shingles), _ngrams(texts[1], *shingles)
-    either = len(grams[0] | grams[1])
+    num_either = len(grams[0] | grams[1])
     opcodes, is_aligned = _opcodes(words[0].folded, words[1].folded)
     groups = _groups(opcodes, context) if any(tag != "equal" for tag, *_ in opcodes) else []
-    ends = len(words[0].folded), len(words[1].folded)
+    num_words = len(words[0].folded), len(words[1].folded)
     return Difference(
-        is_equal=one == other,
-        words=ends,
-        only=((counted[0] - counted[1]).total(), (counted[1] - counted[0]).total()),
-        in_common=len(grams[0] & grams[1]) / either if either else 1.0,
-        passages=tuple(_passage(group, *words, ends) for group in groups),
-        is_whole=texts == (one, other),
+        is_equal=first == second,
+        words=num_words,
+        only=((counts[0] - counts[1]).total(), (counts[1] - counts[0]).total()),
+        in_common=len(grams[0] & grams[1]) / num_either if num_either else 1.0,
+        passages=tuple(_passage(group, words, num_words) for group in groups),
+        is_whole=texts == (first, second),
         is_aligned=is_aligned,
     )
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text begin and end."""
+    """The start and stop of each word of a text."""
     return [match.span() for match in _WORD.finditer(text.translate(_FOLDED))]
 
 
+@dataclass(frozen=True, slots=True)
 class _Words:
-    """The words of a text, folded, and the first character of each, with the end of the text behind them."""
+    """The words of a text.
 
-    def __init__(self, text: str) -> None:
-        found = list(_WORD.finditer(text.translate(_FOLDED)))
-        self.text = text
-        self.folded = [match.group() for match in found]
-        self.starts = [*(match.start() for match in found), len(text)]
+    Attributes:
+        folded: with ASCII case folded.
+        starts: (num_words + 1,) the first character of each, and the length of the text.
+    """
+
+    text: str
+    folded: list[str]
+    starts: list[int]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        matches = list(_WORD.finditer(text.translate(_FOLDED)))
+        return cls(text, [match.group() for match in matches], [*(match.start() for match in matches), len(text)])
 
     def between(self, start: int, stop: int) -> str:
-        """Words [start, stop) as they are written, with what follows each; before the first word, what precedes it too."""
+        """Words [start, stop) as written, each with what follows it; the first word of the text also with what precedes it."""
         return self.text[self.starts[start] if start else 0 : self.starts[stop]] if start < stop else ""
 
 
 def _ngrams(text: str, size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
-    """The n-grams of a text; all of it as one where it is shorter, none where it has no words."""
+    """The n-grams of a text; one for a shorter text, none for a text without words."""
     units = (_RUN if unit == "word" else _CHARACTER).findall(text.translate(_FOLDED))
     if len(units) < size:
         return {tuple(units)} if units else set()
     return set(zip(*(units[start:] for start in range(size))))
 
 
-def _opcodes(one: Sequence[str], other: Sequence[str]) -> tuple[list[Opcode], bool]:
-    """How one becomes the other, as difflib has it, and whether to their ends: else what is last is left out."""
-    shorter = min(len(one), len(other))
-    head = next((at for at in range(shorter) if one[at] != other[at]), shorter)
-    tail = next((at for at in range(shorter - head) if one[-1 - at] != other[-1 - at]), shorter - head)
-    stops = len(one) - tail, len(other) - tail
+def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode], bool]:
+    """The opcodes of difflib that turn one list of words into the other, and whether they reach the ends of both."""
+    shorter = min(len(first), len(second))
+    head = next((index for index in range(shorter) if first[index] != second[index]), shorter)
+    rest = shorter - head
+    tail = next((index for index in range(rest) if first[-1 - index] != second[-1 - index]), rest)
+    stops = len(first) - tail, len(second) - tail
     is_aligned = max(stops) - head <= ALIGNED_WORDS
-    first, second = (words[head : min(stop, head + ALIGNED_WORDS)] for words, stop in zip((one, other), stops))
-    found = [
-        (tag, head + start, head + stop, head + other_start, head + other_stop)
-        for tag, start, stop, other_start, other_stop in SequenceMatcher(None, first, second).get_opcodes()
+    middle, second_middle = (words[head : min(stop, head + ALIGNED_WORDS)] for words, stop in zip((first, second), stops))
+    opcodes = [
+        (tag, head + start, head + stop, head + second_start, head + second_stop)
+        for tag, start, stop, second_start, second_stop in SequenceMatcher(None, middle, second_middle).get_opcodes()
     ]
-    if not is_aligned:
-        last = max((number for number, one in enumerate(found) if one[0] == "equal"), default=None)
-        found = found if last is None else found[: last + 1]
-    begin: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
-    end: list[Opcode] = [("equal", stops[0], len(one), stops[1], len(other))] if tail and is_aligned else []
-    return _without_islands([*begin, *found, *end]), is_aligned
+    if not is_aligned:  # what follows the last equal words may be equal to words beyond the limit
+        last_equal = max((index for index, opcode in enumerate(opcodes) if opcode[0] == "equal"), default=None)
+        opcodes = opcodes if last_equal is None else opcodes[: last_equal + 1]
+    beginning: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
+    end: list[Opcode] = [("equal", stops[0], len(first), stops[1], len(second))] if tail and is_aligned else []
+    return _without_islands([*beginning, *opcodes, *end]), is_aligned
 
 
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
-    """Opcodes with equal words that mean nothing, a few between longer runs that differ, taken for differing."""
-    found: list[Opcode] = []
-    for number, opcode in enumerate(opcodes):
-        tag, start, stop, other_start, other_stop = opcode
-        between = 0 < number < len(opcodes) - 1 and stop - start <= _ISLAND_WORDS
-        is_island = tag == "equal" and between and all(_size(opcodes[one]) >= stop - start for one in (number - 1, number + 1))
-        if found and found[-1][0] == "differ" and (is_island or tag != "equal"):
-            _, start, _, other_start, _ = found.pop()
+    """Opcodes in which a few equal words between longer differences count as differing: they match by chance."""
+    joined: list[Opcode] = []
+    for index, (tag, start, stop, second_start, second_stop) in enumerate(opcodes):
+        is_inside = 0 < index < len(opcodes) - 1
+        is_island = (
+            tag == "equal"
+            and is_inside
+            and stop - start <= _ISLAND_WORDS
+            and all(_num_words(opcodes[neighbour]) >= stop - start for neighbour in (index - 1, index + 1))
+        )
         differs = is_island or tag != "equal"
-        found.append(("differ" if differs else tag, start, stop, other_start, other_stop))
-    return found
+        if joined and joined[-1][0] == "differ" and differs:
+            _, joined_start, _, joined_second, _ = joined.pop()
+            joined.append(("differ", joined_start, stop, joined_second, second_stop))
+        else:
+            joined.append(("differ" if differs else tag, start, stop, second_start, second_stop))
+    return joined
 
 
-def _size(opcode: Opcode) -> int:
-    _, start, stop, other_start, other_stop = opcode
-    return max(stop - start, other_stop - other_start)
+def _num_words(opcode: Opcode) -> int:
+    _, start, stop, second_start, second_stop = opcode
+    return max(stop - start, second_stop - second_start)
 
 
 def _groups(opcodes: Sequence[Opcode], context: int | None) -> list[list[Opcode]]:
-    """Opcodes apart where more than twice `context` equal words lie between them; of those, only as many stay."""
+    """Opcodes split where more than twice `context` equal words separate them; each group keeps `context` of these words."""
     if context is None:
         return [list(opcodes)]
     groups: list[list[Opcode]] = [[]]
-    for number, (tag, start, stop, other_start, other_stop) in enumerate(opcodes):
-        if tag != "equal":
-            groups[-1].append((tag, start, stop, other_start, other_stop))
-            continue
-        is_first, is_last = number == 0, number == len(opcodes) - 1
-        before, after = 0 if is_first else context, 0 if is_last else context
-        if stop - start <= before + after:
-            groups[-1].append((tag, start, stop, other_start, other_stop))
+    for index, (tag, start, stop, second_start, second_stop) in enumerate(opcodes):
+        before = 0 if index == 0 else context
+        after = 0 if index == len(opcodes) - 1 else context
+        if tag != "equal" or stop - start <= before + after:
+            groups[-1].append((tag, start, stop, second_start, second_stop))
             continue
         if before:
-            groups[-1].append((tag, start, start + before, other_start, other_start + before))
+            groups[-1].append((tag, start, start + before, second_start, second_start + before))
         if after:
-            groups.append([(tag, stop - after, stop, other_stop - after, other_stop)])
+            groups.append([(tag, stop - after, stop, second_stop - after, second_stop)])
     return [group for group in groups if any(tag != "equal" for tag, *_ in group)]
 
 
-def _passage(group: Sequence[Opcode], one: _Words, other: _Words, ends: tuple[int, int]) -> Passage:
-    pieces: tuple[list[Piece], list[Piece]] = ([], [])
-    for tag, start, stop, other_start, other_stop in group:
-        for words, spoken, (first, last) in zip((one, other), pieces, ((start, stop), (other_start, other_stop))):
-            if first < last:
-                spoken.append(Piece(text=words.between(first, last), differs=tag != "equal"))
+def _passage(group: Sequence[Opcode], words: tuple[_Words, _Words], num_words: tuple[int, int]) -> Passage:
+    segments: tuple[list[Segment], list[Segment]] = ([], [])
+    for tag, start, stop, second_start, second_stop in group:
+        for text_words, text_segments, (low, high) in zip(words, segments, ((start, stop), (second_start, second_stop))):
+            if low < high:
+                text_segments.append(Segment(text=text_words.between(low, high), differs=tag != "equal"))
     return Passage(
-        one=tuple(pieces[0]),
-        other=tuple(pieces[1]),
-        differing=sum(stop - start + last - first for tag, start, stop, first, last in group if tag != "equal"),
+        first=tuple(segments[0]),
+        second=tuple(segments[1]),
+        differing=sum(stop - start + high - low for tag, start, stop, low, high in group if tag != "equal"),
         begins=group[0][1] == group[0][3] == 0,
-        ends=(group[-1][2], group[-1][4]) == ends,
+        ends=(group[-1][2], group[-1][4]) == num_words,
     )

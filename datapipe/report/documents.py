@@ -1,4 +1,4 @@
-"""`datapipe inspect`: documents for people to look at, each with what became of it and why."""
+"""`datapipe inspect`: documents with the decision of the run and its reason."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.rule import Rule
 from rich.text import Text
 
 _SHOWN_CHARS = 600
-_AS = {True: "  (as the stages left it)", False: "  (as it was read)"}
+_KEPT_TEXT, _READ_TEXT = "  (as the stages left it)", "  (as it was read)"
 
 
 class Document(Protocol):
-    """What is shown of a document; `executor.look.Seen` has it."""
+    """What this module shows of `inspect.documents.InspectedDocument`."""
 
     @property
     def source(self) -> str: ...
@@ -23,7 +23,7 @@ class Document(Protocol):
     @property
     def path(self) -> str: ...
     @property
-    def place(self) -> int: ...
+    def position(self) -> int: ...
     @property
     def reason(self) -> str: ...
     @property
@@ -39,20 +39,25 @@ class Document(Protocol):
 
 
 def print_document(document: Document, console: Console, full: bool = False) -> None:
-    """Prints a document under a line that says where it is from and why it was dropped."""
-    console.print(Rule(f"{document.source}  {document.path}:{document.place}", align="left"))
-    decision = f"{document.outcome} {document.reason}".strip() + _AS[document.outcome == "kept"]
-    if document.value is not None:
-        decision += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
-    if document.threshold is not None:
-        decision += f"  against {document.threshold:.4g}"
-    if document.survivor:
-        decision += f"  stands in for it: {document.survivor}"
-    console.print(Text(decision, style="bold"), soft_wrap=True)
+    """Prints a document below its source, path and position, the decision and the measured value."""
+    console.print(Rule(f"{document.source}  {document.path}:{document.position}", align="left"))
+    console.print(Text(_decision(document), style="bold"), soft_wrap=True)
     if document.error:
         console.print(Text(document.error.strip(), style="red"), soft_wrap=True)
     if document.text is None:
-        console.print(Text("(the source gives no document here)", style="dim"))
+        console.print(Text("(no text: its file is missing or has changed)", style="dim"))
         return
     shown = document.text if full or len(document.text) <= _SHOWN_CHARS else document.text[:_SHOWN_CHARS] + " …"
     console.print(Text(shown), soft_wrap=True)
+
+
+def _decision(document: Document) -> str:
+    decision = f"{document.outcome} {document.reason}".strip()
+    decision += _KEPT_TEXT if document.outcome == "kept" else _READ_TEXT
+    if document.value is not None:
+        decision += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
+    if document.threshold is not None:
+        decision += f"  threshold {document.threshold:.4g}"
+    if document.survivor:
+        decision += f"  duplicate of {document.survivor}"
+    return decision

@@ -1,7 +1,7 @@
-"""What the tokenizer of a run made of its texts, from the records of the tokenize steps, for report.json.
+"""The `tokenizer` entry of report.json: bytes per token, tokens per word and unused ids, from the tokenize steps.
 
-The numbers are in the records; which ids were used is a file of one bit an id for each task, read here once, at the end of a
-run: 12.5 kB a task at 100,000 ids.
+The numbers come from the records of the tasks. The used ids of each task are a file of one bit an id (12.5 kB at 100,000 ids),
+read once at the end of a run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datapipe.tokens.fertility import described, merged_ids, unused_tokens
 
 
 def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
-    """The `tokenizer` of a report; None before there is a tokenizer. Unused ids are told when all is tokenized."""
+    """The `tokenizer` entry; None before there is a tokenizer. `unused` is None until every document is tokenized."""
     tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)
     if tokenizer is None:
         return None
@@ -25,10 +25,10 @@ def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
     sources: dict[str, Fertility] = {}
     total = Fertility()
     for step in steps:
-        found = sources.setdefault(step.source, Fertility())
+        fertility = sources.setdefault(step.source, Fertility())
         for record in step.records:
-            found.add(record.metrics.fertility)
-        total.add(found)
+            fertility.add(record.metrics.fertility)
+        total.add(fertility)
     unused = None
     if all(step.is_committed for step in steps):
         parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
@@ -37,6 +37,6 @@ def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
         "vocab_size": tokenizer.vocab_size,
         "eos_token": tokenizer.eos_token,
         "total": described(total),
-        "sources": {name: described(found) for name, found in sources.items()},
+        "sources": {name: described(fertility) for name, fertility in sources.items()},
         "unused": unused,
     }

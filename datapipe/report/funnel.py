@@ -1,4 +1,4 @@
-"""The funnel: what became of every document, source by source, and what each step cost. For people."""
+"""The funnel of a run: documents read, dropped by reason and kept, by source; and the time of each step."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.report.mixture_shares import drawing_table
+from datapipe.report.mixture_shares import mixture_shares_table
 
 _SHOWN_LANGUAGES = 12
-"""Languages shown of each source, those with most text; report.json has all."""
+"""Languages shown of each source: those with most text. report.json has all of them."""
 
 _BETWEEN_COLUMNS = 3
-"""A space on either side of a cell, and a line."""
+"""A space on each side of a cell, and a line."""
 
 
 def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
-    """Tables of a report: documents, what is drawn of them, steps, and what the tokenizer made of the texts."""
-    mixture = [drawing_table(report["mixture"])] if report["mixture"] else []
+    """The tables of a report: documents, mixture, steps and tokenizer."""
+    mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
     return [*_documents(report, width), *mixture, _steps(report), *tokenizer_tables(report["tokenizer"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A row of the funnel: a cell of each source, and one of the total."""
+    """A row of the funnel: a cell for each source, and one for the total."""
 
     label: str
     cells: Sequence[str]
@@ -37,83 +37,82 @@ class _Row:
 
 
 def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
-    """The funnel: one table, or several below each other where the sources do not fit the width. Nothing is cut, ever."""
+    """The funnel as one table, or as several below each other where the sources do not fit the width. No cell is cut."""
     names = [*report["sources"], "total"]
     rows = _rows(report)
     label_width = max(len(row.label) for row in rows)
-    widths = [max(len(name), *(len(row.cells[at]) for row in rows)) for at, name in enumerate(names)]
-    title = f"{report['name']}: what became of the documents"
+    widths = [max(len(name), *(len(row.cells[column]) for row in rows)) for column, name in enumerate(names)]
+    title = f"{report['name']}: documents"
     tables = []
-    for columns in _side_by_side(widths, width - label_width - _BETWEEN_COLUMNS - 1):
+    for columns in _split_columns(widths, width - label_width - _BETWEEN_COLUMNS - 1):
         table = Table(title=title, title_justify="left", title_style="bold")
         table.add_column("", no_wrap=True, min_width=label_width)
-        for at in columns:
-            style = "bold" if at == len(names) - 1 else ""
-            table.add_column(names[at], justify="right", style=style, no_wrap=True, min_width=widths[at])
+        for column in columns:
+            style = "bold" if column == len(names) - 1 else ""
+            table.add_column(names[column], justify="right", style=style, no_wrap=True, min_width=widths[column])
         for row in rows:
-            cells = [row.cells[at] for at in columns]
+            cells = [row.cells[column] for column in columns]
             table.add_row(row.label, *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)
         title = f"{report['name']}, continued"
     return tables
 
 
-def _side_by_side(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Numbers of columns, in order, in as few tables as their widths allow; one that is too wide stands alone."""
+def _split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Numbers of columns, in order, split over as few tables as their widths allow. A column that is too wide stands alone."""
     tables: list[list[int]] = [[]]
-    left = width
-    for at, needed in enumerate(widths):
-        if tables[-1] and needed + _BETWEEN_COLUMNS > left:
+    width_left = width
+    for column, needed in enumerate(widths):
+        if tables[-1] and needed + _BETWEEN_COLUMNS > width_left:
             tables.append([])
-            left = width
-        tables[-1].append(at)
-        left -= needed + _BETWEEN_COLUMNS
+            width_left = width
+        tables[-1].append(column)
+        width_left -= needed + _BETWEEN_COLUMNS
     return tables
 
 
 def _rows(report: Mapping[str, Any]) -> list[_Row]:
     columns = [*report["sources"].values(), report["total"]]
     dropped, counts = report["total"]["documents"]["dropped"], report["total"]["counts"]
+    reasons = _in_stage_order(dropped, report)
+    counted = _in_stage_order([name for name, count in counts.items() if count], report)
     return [
-        _Row(label="read", cells=[_count(one["documents"]["read"]) for one in columns]),
+        _Row(label="read", cells=[_count(column["documents"]["read"]) for column in columns]),
         *(
-            _Row(label=f"  {reason}", cells=[_minus(one["documents"]["dropped"].get(reason, 0)) for one in columns])
-            for reason in _as_run(dropped, report)
+            _Row(label=f"  {reason}", cells=[_minus(column["documents"]["dropped"].get(reason, 0)) for column in columns])
+            for reason in reasons
         ),
-        _Row(label="  quarantined", cells=[_minus(one["documents"]["quarantined"]) for one in columns]),
-        _Row(label="kept", cells=[_kept(one["documents"]) for one in columns], style="bold", ends_section=True),
-        _Row(label="text read", cells=[size(one["bytes"]) for one in columns]),
-        _Row(label="text kept", cells=[size(one["kept_bytes"]) for one in columns]),
-        _Row(label="tokens", cells=[_count(one["tokens"]) for one in columns]),
+        _Row(label="  quarantined", cells=[_minus(column["documents"]["quarantined"]) for column in columns]),
+        _Row(label="kept", cells=[_kept(column["documents"]) for column in columns], style="bold", ends_section=True),
+        _Row(label="text read", cells=[size(column["bytes"]) for column in columns]),
+        _Row(label="text kept", cells=[size(column["kept_bytes"]) for column in columns]),
+        _Row(label="tokens", cells=[_count(column["tokens"]) for column in columns]),
         *(
             row
             for length in report["total"]["packing"]
-            for row in _packing_rows(int(length), [one["packing"].get(length) for one in columns])
+            for row in _packing_rows(int(length), [column["packing"].get(length) for column in columns])
         ),
-        *(
-            _Row(label=counted, cells=[_count(one["counts"].get(counted, 0)) for one in columns])
-            for counted in _as_run([counted for counted, count in counts.items() if count], report)
-        ),
+        *(_Row(label=name, cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in counted),
     ]
 
 
-def _as_run(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
-    """Names such as "stage:rule" in the order in which the stages ran, those of one stage in the order given."""
+def _in_stage_order(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
+    """Names such as "stage:rule" in the order in which the stages ran. Names of one stage keep their order."""
     order: list[str] = []
     for entry in report["sources"].values():
-        at = 0
-        for step in entry["steps"]:  # a step that earlier sources have not goes behind the one it follows here
+        index = 0
+        for step in entry["steps"]:  # a stage that earlier sources lack goes behind the stage before it in this source
             stage = step.removesuffix(": apply")
             if stage not in order:
-                order.insert(at, stage)
-            at = max(at, order.index(stage) + 1)
-    places = {stage: at for at, stage in enumerate(order)}
-    return sorted(names, key=lambda name: places.get(name.rpartition(":")[0], len(order)))
+                order.insert(index, stage)
+            index = max(index, order.index(stage) + 1)
+    ranks = {stage: rank for rank, stage in enumerate(order)}
+    return sorted(names, key=lambda name: ranks.get(name.rpartition(":")[0], len(order)))
 
 
 def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> Iterator[_Row]:
-    """Rows about sequences of one length; what nowhere happened is left out. None: a source without any."""
-    yield _Row(label=f"rows of {length:,}", cells=["·" if one is None else _count(one["rows"]) for one in columns])
+    """Rows about sequences of one length, without rows of zeros. A column is None for a source without sequences."""
+    yield _Row(label=f"rows of {length:,}", cells=["·" if packing is None else _count(packing["rows"]) for packing in columns])
     for name, key in (
         ("padding", "padding_tokens"),
         ("documents split", "split_documents"),
@@ -121,14 +120,16 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
         ("tokens dropped", "dropped_tokens"),
         ("documents dropped", "dropped_documents"),
     ):
-        counts = [0 if one is None else one[key] for one in columns]
+        counts = [0 if packing is None else packing[key] for packing in columns]
         if any(counts):
-            share = [f" ({one['padding_share']:.3%})" if one and key == "padding_tokens" else "" for one in columns]
-            yield _Row(label=f"  {name}", cells=[_count(number) + part for number, part in zip(counts, share)])
+            shares = [
+                f" ({packing['padding_share']:.3%})" if packing and key == "padding_tokens" else "" for packing in columns
+            ]
+            yield _Row(label=f"  {name}", cells=[_count(count) + share for count, share in zip(counts, shares)])
 
 
 def _steps(report: Mapping[str, Any]) -> Table:
-    table = Table(title="what each step cost (summed over workers)", title_justify="left", title_style="bold")
+    table = Table(title="time by step, summed over workers", title_justify="left", title_style="bold")
     table.add_column("step")
     for name in ("seconds", "share", "text", "MB/s"):
         table.add_column(name, justify="right")
@@ -143,10 +144,10 @@ def _steps(report: Mapping[str, Any]) -> Table:
 
 
 def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType]:
-    """A table of bytes per token and tokens per word, and a line on unused ids; nothing where nothing was encoded."""
+    """A table of bytes per token and tokens per word, and a line on unused ids; empty before anything is tokenized."""
     if tokenizer is None:
         return []
-    title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens without those that end documents)"
+    title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens exclude end-of-text)"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("source", overflow="fold")
     for name in ("documents", "text", "tokens", "bytes per token", "tokens per word"):
@@ -154,7 +155,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     for name, entry in tokenizer["sources"].items():
         table.add_row(name, *_fertility(entry))
         languages: Mapping[str, Any] = entry["languages"] or {}
-        by_size = sorted(languages, key=lambda one: (-languages[one]["bytes"], one))
+        by_size = sorted(languages, key=lambda language: (-languages[language]["bytes"], language))
         for language in by_size[:_SHOWN_LANGUAGES]:
             table.add_row(f"  {language or '(no language)'}", *_fertility(languages[language]), style="dim")
         if len(by_size) > _SHOWN_LANGUAGES:
@@ -164,13 +165,13 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     unused = tokenizer["unused"]
     if unused is None:
         return [table]
-    examples = ", ".join(f"{one['id']} {one['token']!r}" for one in unused["examples"])
-    of = f" of {tokenizer['vocab_size']:,} ids never occur in them (special tokens apart)"
-    return [table, Text(f"{unused['count']:,}{of}{': ' if examples else ''}{examples}")]
+    examples = ", ".join(f"{example['id']} {example['token']!r}" for example in unused["examples"])
+    counts = f"{unused['count']:,} of {tokenizer['vocab_size']:,} ids never occur in these texts (special tokens not counted)"
+    return [table, Text(f"{counts}: {examples}" if examples else counts)]
 
 
 class Training(Protocol):
-    """What is shown of a training from files; `executor.train_files.Trained` has it."""
+    """What this module shows of `engine.train_files.Trained`."""
 
     @property
     def read_bytes(self) -> int: ...
@@ -187,7 +188,7 @@ class Training(Protocol):
 
 
 def print_training(trained: Training, console: Console) -> None:
-    """Prints what was read and trained on, with rates, and what the tokenizer makes of the held-out documents."""
+    """Prints the text that was read and trained on, with rates, and the tokenizer table of the held-out documents."""
     for verb, num_bytes, seconds in (
         ("read", trained.read_bytes, trained.read_s),
         ("trained on", trained.sample_bytes, trained.train_s),
@@ -196,7 +197,7 @@ def print_training(trained: Training, console: Console) -> None:
     if trained.rejected:
         console.print(f"{trained.rejected:,} documents could not be read and were left out")
     if trained.tokenizer is None:
-        console.print("too few documents to hold any out, so nothing was measured")
+        console.print("too few documents to hold some out, so bytes per token and tokens per word were not measured")
     for shown in tokenizer_tables(trained.tokenizer):
         console.print(shown)
 
@@ -208,10 +209,10 @@ def _fertility(entry: Mapping[str, Any]) -> list[str]:
 
 
 def wide_console() -> Console:
-    """A console as wide as the terminal; where there is none, as COLUMNS says, or 120, so that a log keeps its tables whole."""
+    """A console as wide as the terminal. Without a terminal, COLUMNS or 120, so that tables in a log are not cut."""
     console = Console()
-    told = os.environ.get("COLUMNS", "")
-    return console if console.is_terminal else Console(width=int(told) if told.isdecimal() and int(told) else 120)
+    columns = os.environ.get("COLUMNS", "")
+    return console if console.is_terminal else Console(width=int(columns) if columns.isdecimal() and int(columns) else 120)
 
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
@@ -238,7 +239,7 @@ def _kept(documents: Mapping[str, Any]) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for people: 1.2 MB, in steps of 1,000."""
+    """Bytes with a unit, in steps of 1,000: "1.2 MB"."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if num_bytes < 1000 or unit == "TB":
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"

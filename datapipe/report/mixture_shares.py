@@ -1,4 +1,4 @@
-"""What a snapshot says of how its sources are drawn: shares, tokens, epochs, strata. For report.json and for people."""
+"""The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json and as a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
 
 
-def drawing(snapshot: Snapshot) -> dict[str, Any]:
-    """The mixture of a snapshot as plain data, by the loader's own arithmetic: caps and what they do to the others included.
+def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
+    """The mixture of a snapshot as plain data, computed with the loader's own arithmetic. Epoch caps are applied.
 
-    tokens                     drawn in all; None for an endless run
-    asked_tokens               what the mixture file asks for; the run ends before where sources reach their caps
-    sources.NAME.share         of all tokens drawn
-                .epoch_tokens  what one epoch draws, rows times their length
-                .epochs        how many of them are drawn; None for an endless run
-                .strata        documents, tokens, sequences and repeats of each; None where there are none
+    tokens                     tokens drawn in all; None for an endless run
+    asked_tokens               `mixture.tokens`; the run ends earlier when sources reach their `max_epochs`
+    sources.NAME.share         share of all tokens drawn
+                .epoch_tokens  tokens of one epoch: rows times their length
+                .epochs        number of epochs drawn; None for an endless run
+                .strata        documents, tokens, sequences and repeats of each stratum; None without strata
     """
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     shares, drawn = drawn_shares(snapshot), _drawn_tokens(snapshot)
@@ -39,18 +39,18 @@ def drawing(snapshot: Snapshot) -> dict[str, Any]:
         }
         for name, source in snapshot.sources.items()
     }
-    known = {
+    return {
         "tokens": total,
         "asked_tokens": snapshot.total_tokens,
         "phases": len(snapshot.phases),
         "exhausted": snapshot.exhausted,
         "window": snapshot.window_shards,
+        "sources": sources,
     }
-    return {**known, "sources": sources}
 
 
 def _drawn_tokens(snapshot: Snapshot) -> dict[str, int] | None:
-    """Tokens that the loader draws of each source until its end; None where it has none."""
+    """Tokens that the loader draws of each source in a whole run; None for an endless run."""
     inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
     order = begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
     if order.num_samples is None:
@@ -75,27 +75,32 @@ def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
     ]
 
 
-def drawing_table(mixture: Mapping[str, Any]) -> Table:
-    """A table of `drawing`."""
-    total, asked = mixture["tokens"], mixture["asked_tokens"]
-    title = "what is drawn: " + ("without end" if total is None else f"{total:,} tokens")
-    if total is not None and (asked is None or total < asked - asked // 1000):
-        title += ", where sources reach their max_epochs" + ("" if asked is None else f", of {asked:,} asked for")
-    if mixture["phases"] > 1:
-        title += f", in {mixture['phases']} phases"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in ("source", "share", "tokens", "tokens an epoch", "epochs", "at most"):
-        table.add_column(name, justify="left" if name == "source" else "right")
-    for name, one in mixture["sources"].items():
+def mixture_shares_table(mixture: Mapping[str, Any]) -> Table:
+    """A table of `mixture_shares`."""
+    total = mixture["tokens"]
+    table = Table(title=_title(mixture), title_justify="left", title_style="bold")
+    for column in ("source", "share", "tokens", "tokens an epoch", "epochs", "max epochs"):
+        table.add_column(column, justify="left" if column == "source" else "right")
+    for name, source in mixture["sources"].items():
         cells = [
-            f"{one['share']:.2%}",
-            "endless" if total is None else f"{one['tokens']:,}",
-            f"{one['epoch_tokens']:,}",
-            "endless" if total is None else "" if one["epochs"] is None else f"{one['epochs']:,.2f}",
-            "" if one["max_epochs"] is None else f"{one['max_epochs']:g}",
+            f"{source['share']:.2%}",
+            "endless" if total is None else f"{source['tokens']:,}",
+            f"{source['epoch_tokens']:,}",
+            "endless" if total is None else "" if source["epochs"] is None else f"{source['epochs']:,.2f}",
+            "" if source["max_epochs"] is None else f"{source['max_epochs']:g}",
         ]
         table.add_row(name, *cells)
-        for number, stratum in enumerate(one["strata"] or ()):
-            counts = f"{stratum['documents']:,} documents, {stratum['repeat']} times an epoch"
-            table.add_row(f"  stratum {number}: {counts}", "", "", f"{stratum['tokens']:,}", "", "", style="dim")
+        for number, stratum in enumerate(source["strata"] or ()):
+            label = f"  stratum {number}: {stratum['documents']:,} documents, {stratum['repeat']} times an epoch"
+            table.add_row(label, "", "", f"{stratum['tokens']:,}", "", "", style="dim")
     return table
+
+
+def _title(mixture: Mapping[str, Any]) -> str:
+    total, requested = mixture["tokens"], mixture["asked_tokens"]
+    title = "mixture: " + ("endless" if total is None else f"{total:,} tokens")
+    if total is not None and (requested is None or total < requested - requested // 1000):
+        title += ", where sources reach their max_epochs" + ("" if requested is None else f", of {requested:,} requested")
+    if mixture["phases"] > 1:
+        title += f", in {mixture['phases']} phases"
+    return title

@@ -1,4 +1,4 @@
-"""`datapipe plan`: the tree of steps and the mixture table. For people."""
+"""`datapipe plan`: the tree of steps and the mixture table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
     branches: dict[str, Tree] = {}
     notes = {
-        global_step.id: [*global_step.stage.stage.notes(), *_held(request, global_step), *_apart(plan, global_step)]
+        global_step.id: [
+            *global_step.stage.stage.notes(),
+            *_reference_note(request, global_step),
+            *_not_compared(plan, global_step),
+        ]
         for global_step in plan.pipeline.global_steps
     }
     for step in plan.steps:
@@ -46,29 +50,26 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
     return tree
 
 
-def _held(request: Request, global_step: GlobalStep) -> list[str]:
-    """What a global stage is held against, for people."""
-    files = [
-        one
-        for listed in request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {}).values()
-        for one in listed
-    ]
+def _reference_note(request: Request, global_step: GlobalStep) -> list[str]:
+    """A note on the rows of earlier runs that a global stage compares its documents with."""
+    tables = request.reference_rows.get((global_step.stage.name, global_step.stage.digest), {})
+    files = [file for table in tables.values() for file in table]
     if not files:
         return []
     urls = ", ".join(cast(Global, global_step.stage.stage).against)
-    return [f"against {urls}: {len(files):,} files, {size(sum(one.bytes for one in files))} of rows"]
+    return [f"against {urls}: {len(files):,} files, {size(sum(file.bytes for file in files))} of rows"]
 
 
-def _apart(plan: Plan, global_step: GlobalStep) -> list[str]:
-    """Of a stage that sources name with different options: with whom they are not compared, and why."""
+def _not_compared(plan: Plan, global_step: GlobalStep) -> list[str]:
+    """Notes on sources that have the same stage with other options: their documents are not compared with these."""
     own = global_step.stage.stage.model_dump(mode="json")
-    found: list[str] = []
+    notes: list[str] = []
     for other in plan.pipeline.global_steps:
         if other.stage.name == global_step.stage.name and other.id != global_step.id:
             options = [name for name, value in other.stage.stage.model_dump(mode="json").items() if own.get(name) != value]
             sources = ", ".join(name for name, _ in other.sources)
-            found.append(f"not compared with {sources}, where {', '.join(options)} differs ({other.id})")
-    return found
+            notes.append(f"not compared with {sources}, where {', '.join(options)} differs ({other.id})")
+    return notes
 
 
 def _group_label(request: Request, step: Step, group: str) -> str:
@@ -89,37 +90,38 @@ def _state(step: Step) -> str:
 
 def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:
     table = Table(title="mixture", title_justify="left", title_style="bold")
-    for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs", "at most"):
+    for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs", "max epochs"):
         table.add_column(name, justify="left" if name == "source" else "right")
     total = mixture.mixture.tokens
-    document_counts = {name: source_counts(plan, name) for name in mixture.sources}
-    shares, known_by = _shares(mixture, request, document_counts)
-    if known_by:
-        table.caption, table.caption_justify = f"weights by {mixture.mixture.weighting} of {known_by}", "left"
-    for name, found in document_counts.items():
-        share, at_most = shares[name], mixture.max_epochs_of(name)
+    counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
+    shares, basis = _shares(mixture, request, counts_by_source)
+    if basis:
+        table.caption, table.caption_justify = f"weights by {mixture.mixture.weighting} of {basis}", "left"
+    for name, counts in counts_by_source.items():
+        share, max_epochs = shares[name], mixture.max_epochs_of(name)
         drawn = None if total is None else int(share * total)
-        epochs = "" if not drawn or not found.is_complete or not found.tokens else f"{drawn / found.tokens:,.2f}"
+        epochs = "" if not drawn or not counts.is_complete or not counts.tokens else f"{drawn / counts.tokens:,.2f}"
         table.add_row(
             name,
-            f"{found.document_counts.kept:,}" if found.document_counts.kept else "?",
-            f"{found.tokens:,}" if found.is_complete else "?",
+            f"{counts.document_counts.kept:,}" if counts.document_counts.kept else "?",
+            f"{counts.tokens:,}" if counts.is_complete else "?",
             f"{float(share):.2%}",
             "endless" if drawn is None else f"{drawn:,}",
             epochs or ("endless" if drawn is None else "?"),
-            "" if at_most is None else f"{at_most:g}",
+            "" if max_epochs is None else f"{max_epochs:g}",
         )
     return table
 
 
-def _shares(mixture: Mixture, request: Request, document_counts: Mapping[str, SourceCounts]) -> tuple[dict[str, Fraction], str]:
-    """The part of the run that comes from each source; and what it was reckoned from, where weights are not given."""
+def _shares(
+    mixture: Mixture, request: Request, counts_by_source: Mapping[str, SourceCounts]
+) -> tuple[dict[str, Fraction], str]:
+    """The share of each source in the run, and what weights that are not given were computed from."""
     if mixture.mixture.weighting == "given":
         return mixture.average_shares(), ""
-    if all(found.is_complete for found in document_counts.values()):
-        return shares_of(
-            mixture, {name: found.tokens for name, found in document_counts.items()}
-        ), "the tokens, held-out ones included"
-    files = {name: sum(file.num_bytes for file in one.files.values()) for name, one in request.sources.items()}
-    guessed = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in files.items()}
-    return shares_of(mixture, guessed), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"
+    if all(counts.is_complete for counts in counts_by_source.values()):
+        tokens = {name: counts.tokens for name, counts in counts_by_source.items()}
+        return shares_of(mixture, tokens), "the tokens, validation included"
+    file_bytes = {name: sum(file.num_bytes for file in source.files.values()) for name, source in request.sources.items()}
+    estimated = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in file_bytes.items()}
+    return shares_of(mixture, estimated), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"

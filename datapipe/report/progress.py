@@ -1,6 +1,6 @@
-"""The live display of a run: per step its tasks, MB/s, documents kept and time left; plain lines where no terminal is.
+"""The live display of a run: tasks, MB/s, documents kept and time left of each step; plain lines without a terminal.
 
-Rates are over this session's wall time, so that a resumed run does not boast of what an earlier one did.
+Rates cover the wall time of this process, so the work of an earlier process does not raise the rates of a resumed run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class _Pace:
-    """What a step has done in this session."""
+    """The work of a step in this process."""
 
     began: float
     done: int = 0
@@ -39,7 +39,7 @@ class _Pace:
 
 
 class Progress:
-    """Watches a run; use it as a context manager around `Run.execute`."""
+    """Observes a run. Use it as a context manager around `Run.execute`."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -60,7 +60,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    # ---------------------------------------------------------------------------------------------- what the driver tells
+    # ---------------------------------------------------------------------------------------------- called by the driver
 
     def planned(self, plan: Plan) -> None:
         first = self._plan is None
@@ -71,19 +71,19 @@ class Progress:
                 self._paces[step.id] = _Pace(began=time.monotonic())
         if first and any(step.records for step in plan.steps):
             committed = sum(len(step.records) for step in plan.steps)
-            self.say(f"resuming: {committed} tasks are committed and will not run again")
+            self.say(f"resuming: {committed} tasks are committed and do not run again")
 
     def committed(self, record: Record) -> None:
         self._records.setdefault(record.step, []).append(record)
         pace = self._paces.setdefault(record.step, _Pace(began=time.monotonic()))
         pace.done += 1
         pace.text_bytes += record.metrics.document_counts.read_bytes
-        step = next((one for one in self._plan.steps if one.id == record.step), None) if self._plan else None
+        step = next((step for step in self._plan.steps if step.id == record.step), None) if self._plan else None
         if self._live is None and step is not None and len(self._records[step.id]) == len(step.tasks or ()):
             self._plain(step)
 
     def retried(self, task: Task, failure: Any) -> None:
-        self.say(f"trying again: {task.label}: {failure.message}")
+        self.say(f"retrying: {task.label}: {failure.message}")
 
     def tick(self) -> None:
         if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._plan is not None:
@@ -95,7 +95,7 @@ class Progress:
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    # ---------------------------------------------------------------------------------------------- what people see
+    # ---------------------------------------------------------------------------------------------- display
 
     def _row(self, step: Step) -> tuple[str, str, str, str]:
         records = self._records.get(step.id, [])
@@ -122,7 +122,7 @@ class Progress:
         self.say("  ".join(part for part in (step.title, *self._row(step)) if part))
 
     def _table(self) -> Table:
-        """The steps at work, so that a display of many sources fits a small terminal, and how many are behind and ahead."""
+        """The steps with running tasks, and the number of completed steps: a run of many sources fits a small terminal."""
         steps = self._plan.steps if self._plan else []
         done = sum(self._is_done(step) for step in steps)
         table = Table(
@@ -145,5 +145,5 @@ def _duration(seconds: float) -> str:
 
 
 def committed_size(step: Step) -> str:
-    """Bytes that a step's committed outputs take, for people."""
+    """The bytes of a step's committed outputs, with a unit."""
     return size(sum(output.bytes for record in step.records for group in record.outputs.values() for output in group))

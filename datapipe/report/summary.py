@@ -1,31 +1,32 @@
-"""report.json: every number of a run, per source and in total, summed over committed tasks. Pure, but for writing it.
+"""report.json: every number of a run, by source and in total, summed over committed tasks. Pure except `write_report`.
 
-sources.web.documents   {read, kept, dropped: {reason: n}, quarantined}
-           .bytes       text read;  kept_bytes: text kept
-           .tokens, .tallies
-           .sequences   of the first sequence length
+sources.web.documents   {read, kept, dropped: {reason: count}, quarantined}
+           .bytes       bytes of text read
+           .kept_bytes  bytes of text kept
+           .tokens      tokens of the kept text
+           .counts      events that stages count: name → count
+           .sequences   sequences of the first sequence length
            .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
-total                   the same, and the steps that serve several sources
-excesses                of each source that lost more to a global stage than its `max_dropped`: {source, stage, dropped, read,
+total                   the same for all sources, with the steps that serve several sources
+excesses                global stages that dropped more of a source than `max_dropped`: {source, stage, dropped, read,
                         allowed, on_excess, text}
-tasks                   step → {planned, committed}; of each round of an exchange, and of merging, also what it wrote:
-                        {rows, bytes, seconds}
-mixture                 shares, tokens and epochs of each source once there is a snapshot; see `report/mixture_shares.py`
+tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
+mixture                 shares, tokens and epochs of each source, once a snapshot exists; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from datapipe.ledger.names import REPORT
 from datapipe.metrics import Packing, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.plan.counts import Excess, SourceCounts, excesses, shared_work, source_counts
-from datapipe.report.mixture_shares import drawing
+from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts
+from datapipe.report.mixture_shares import mixture_shares
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
@@ -43,52 +44,57 @@ def summarize(
 
     Args:
         status: "done", "failed" or "stopped".
-        problem: why, where it is not "done".
-        tokenizer: what it made of the texts, once there is one.
-        snapshot: of the first sequence length, once it is published.
+        problem: why the run is not done; None when it is.
+        tokenizer: the tokenizer's entry, as `tokenizer_report` returns it; None before there is a tokenizer.
+        snapshot: of the first sequence length; None before it is published.
     """
-    document_counts = {source: source_counts(plan, source) for source in sources}
-    total = SourceCounts(
-        document_counts=total_counts(one.document_counts for one in document_counts.values()),
-        tokens=sum(one.tokens for one in document_counts.values()),
-        sequences=sum(one.sequences for one in document_counts.values()),
-        packing=total_packing(one.packing for one in document_counts.values()),
-        work=total_work([*(one.work for one in document_counts.values()), shared_work(plan)]),
-    )
+    counts_by_source = {source: source_counts(plan, source) for source in sources}
+    total = _total(list(counts_by_source.values()), plan)
     records = [record for step in plan.steps for record in step.records]
     return {
         "name": name,
         "status": status,
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
-        "sources": {source: _entry(one) for source, one in document_counts.items()},
-        "mixture": None if snapshot is None else drawing(snapshot),
+        "sources": {source: _entry(counts) for source, counts in counts_by_source.items()},
+        "mixture": None if snapshot is None else mixture_shares(snapshot),
         "tokenizer": tokenizer,
-        "excesses": [_excess(one) for one in excesses(plan)],
-        "tasks": {
-            step.id: {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
-            | (_exchanged(step) if step.kind in EXCHANGES else {})
-            for step in plan.steps
-        },
+        "excesses": [_excess(excess) for excess in excess_drops(plan)],
+        "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
     }
 
 
-def _excess(found: Excess) -> dict[str, Any]:
+def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
+    return SourceCounts(
+        document_counts=total_counts(source.document_counts for source in counts),
+        tokens=sum(source.tokens for source in counts),
+        sequences=sum(source.sequences for source in counts),
+        packing=total_packing(source.packing for source in counts),
+        work=total_work([*(source.work for source in counts), shared_work(plan)]),
+    )
+
+
+def _excess(excess: ExcessDrops) -> dict[str, Any]:
     return {
-        "source": found.source,
-        "stage": found.stage,
-        "dropped": found.dropped,
-        "read": found.read,
-        "allowed": found.allowed,
-        "on_excess": found.on_excess,
-        "text": found.text,
+        "source": excess.source,
+        "stage": excess.stage,
+        "dropped": excess.dropped,
+        "read": excess.read,
+        "allowed": excess.allowed,
+        "on_excess": excess.on_excess,
+        "text": excess.text,
     }
 
 
+def _tasks(step: Step) -> dict[str, Any]:
+    counts = {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
+    return counts | _exchanged(step) if step.kind in EXCHANGES else counts
+
+
 def _exchanged(step: Step) -> dict[str, int | float]:
-    """What one round of an exchange wrote, and what it took."""
+    """Rows and bytes that one round of an exchange wrote, and the seconds of its tasks."""
     outputs = [output for record in step.records for files in record.outputs.values() for output in files]
     return {
         "rows": sum(output.rows for output in outputs),
@@ -97,8 +103,8 @@ def _exchanged(step: Step) -> dict[str, int | float]:
     }
 
 
-def _entry(found: SourceCounts) -> dict[str, Any]:
-    document_counts = found.document_counts
+def _entry(counts: SourceCounts) -> dict[str, Any]:
+    document_counts = counts.document_counts
     return {
         "documents": {
             "read": document_counts.read,
@@ -108,11 +114,11 @@ def _entry(found: SourceCounts) -> dict[str, Any]:
         },
         "bytes": document_counts.read_bytes,
         "kept_bytes": document_counts.kept_bytes,
-        "tokens": found.tokens,
-        "sequences": found.sequences,
-        "packing": {str(length): _packing(packing) for length, packing in found.packing.items()},
+        "tokens": counts.tokens,
+        "sequences": counts.sequences,
+        "packing": {str(length): _packing(packing) for length, packing in counts.packing.items()},
         "counts": dict(sorted(document_counts.counts.items())),
-        "steps": {name: _step(work) for name, work in found.work.items()},
+        "steps": {name: _step(work) for name, work in counts.work.items()},
     }
 
 
@@ -132,7 +138,7 @@ def _step(work: Work) -> dict[str, Any]:
 
 
 def slowest(work: Mapping[str, Work]) -> str | None:
-    """The piece of work that took most of the workers' time."""
+    """The name of the work that took most of the workers' time."""
     return max(work, key=lambda name: work[name].seconds, default=None)
 
 

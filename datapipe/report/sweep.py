@@ -1,4 +1,4 @@
-"""`datapipe inspect --sweep`: what other thresholds would keep, a table for each source. For people."""
+"""`datapipe inspect --sweep`: the documents that other thresholds would keep, a table for each source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SourceSweep(Protocol):
 
 
 class Sweep(Protocol):
-    """What is shown; `executor.sweep.Sweep` has it."""
+    """What this module shows of `inspect.sweep.Sweep`."""
 
     @property
     def stage(self) -> str: ...
@@ -64,22 +64,22 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     """Prints a table for each source, and for their sum where there are several."""
     passes = "this value or more" if sweep.side == "min" else "this value or less"
     console.print(Text(f"{sweep.stage}, {sweep.option or sweep.rule}: {passes} passes the rule '{sweep.rule}'", style="bold"))
-    shown = [*sweep.sources, *([sweep.total] if len(sweep.sources) > 1 else [])]
-    for one in shown:
-        console.print(_table(sweep, one))
-    console.print(
-        "Of the documents that the run kept. alone: by this threshold only. with the others: by the stage's others too."
-    )
+    for source in [*sweep.sources, *([sweep.total] if len(sweep.sources) > 1 else [])]:
+        console.print(_table(sweep, source))
+    console.print("The counts cover the documents that the run kept.")
+    console.print("alone: documents that pass this threshold. with the others: that also pass the other rules of the stage.")
     if sweep.dropping:
-        console.print(Text(f"Not shown, since the stage has no `mode: tag` there: {', '.join(sweep.dropping)}"), soft_wrap=True)
+        dropping = ", ".join(sweep.dropping)
+        console.print(Text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}"), soft_wrap=True)
     if sweep.total.unsure:
-        console.print(
-            Text(
-                f"{sweep.total.unsure:,} documents failed an earlier rule before one that cannot be tried again was noted; "
-                f"they are counted as passing that one, so 'with the others' may be too high by as many."
-            ),
-            soft_wrap=True,
-        )
+        console.print(Text(_unsure(sweep.total.unsure)), soft_wrap=True)
+
+
+def _unsure(num_documents: int) -> str:
+    return (
+        f"{num_documents:,} documents failed a rule before another one whose value is not stored. They count as passing the "
+        f"other one, so 'with the others' may be too high by as many."
+    )
 
 
 def _table(sweep: Sweep, source: SourceSweep) -> Table:
@@ -88,18 +88,19 @@ def _table(sweep: Sweep, source: SourceSweep) -> Table:
     table.add_column(sweep.option or sweep.rule, justify="right")
     for name in ("alone", "", "text", "", "with the others", "", "text", ""):
         table.add_column(name, justify="right")
-    for one in source.kept:
-        in_force = one.threshold == source.limit
-        mark = f"▶ {_number(one.threshold)}" if in_force else _number(one.threshold)
-        cells = [*_cells(one.alone, source.tagged), *_cells(one.together, source.tagged)]
+    for kept in source.kept:
+        in_force = kept.threshold == source.limit
+        mark = f"▶ {_number(kept.threshold)}" if in_force else _number(kept.threshold)
+        cells = [*_cells(kept.alone, source.tagged), *_cells(kept.together, source.tagged)]
         table.add_row(mark, *cells, style="bold yellow" if in_force else "")
-    if any(one.threshold == source.limit for one in source.kept):
+    if any(kept.threshold == source.limit for kept in source.kept):
         table.caption, table.caption_justify = "▶ in force", "left"
     return table
 
 
-def _cells(kept: Count, of: Count) -> list[str]:
-    return [f"{kept.documents:,}", _share(kept.documents, of.documents), size(kept.bytes), _share(kept.bytes, of.bytes)]
+def _cells(kept: Count, total: Count) -> list[str]:
+    shares = _share(kept.documents, total.documents), _share(kept.bytes, total.bytes)
+    return [f"{kept.documents:,}", shares[0], size(kept.bytes), shares[1]]
 
 
 def _share(part: int, whole: int) -> str:
@@ -107,5 +108,5 @@ def _share(part: int, whole: int) -> str:
 
 
 def _number(value: float) -> str:
-    """As short as it can be and still be read back as the same threshold."""
+    """The shortest text that reads back as the same threshold."""
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else repr(value)

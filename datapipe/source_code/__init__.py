@@ -1,1 +1,1 @@
-"""Which definitions of the source code a piece of work reaches, and their digest: what a fingerprint covers."""
+"""The definitions of the source code that a stage or a task reaches, and their digest for fingerprints."""

@@ -1,13 +1,13 @@
-"""A file of Python as its definitions: what can be used, and edited, apart from the rest of the file.
+"""A Python file as its definitions: the parts that code can use, and that an edit changes, independently of each other.
 
-    import numpy as np              import        bound names, by what they mean
+    import numpy as np              import        names bound to modules and to names of modules
     _LIMIT = 3                      definition    _LIMIT
-    _LIMIT_TABLE[0] = 1             …             belongs to _LIMIT_TABLE, which it changes
+    _TABLE[0] = 1                   …             part of the definition of _TABLE, which it changes
     class Batch: …                  definition    Batch: bases, fields, and the members that run without being named
-        def words(self): …          member        Batch.words, which counts where something named `words` is used
-    register(Batch)                 effect        runs when the module is imported, so it counts with anything of the module
+        def words(self): …          member        Batch.words: counts where something named `words` is used
+    register(Batch)                 effect        runs when the module is imported: counts with anything of the module
 
-An effect is any statement that is none of the others; one under `if __name__ == "__main__":` is none.
+An effect is any statement that is none of the others, except a block under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 from datapipe.source_code.names_used import Import, NamesUsed, imported, modules_named, names_used
 from datapipe.source_code.normal_form import dotted, normal_form
@@ -29,24 +30,24 @@ PASSIVE = frozenset(
         "datapipe.stage.documents.segmentation",
     }
 )  # fmt: skip
-"""Decorators that do not call what they decorate. A member with any other may run without being named: a validator, say."""
+"""Decorators that do not call the decorated function. A member with another decorator may run without being named."""
 
 KERNEL = "datapipe.kernels.kernel"
 REACHES = ("REACHES", "reaches")
-"""Names of a module, and of a class, that say what computed look-ups in it may reach: a tuple of "module:definition", or of
-".name" for members of that name; () where they reach only data."""
+"""Names, in a module and in a class, of the declaration of what computed look-ups may reach: a tuple of "module:definition",
+and of ".name" for all members of that name; () where the look-ups reach only data."""
 
 _COMPOUND = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.TryStar)
 
 
 @dataclass(eq=False)
 class Definition:
-    """A definition, with what it is told from others by.
+    """A definition of a module.
 
     Attributes:
         name: "words_by", "DocumentBatch", "DocumentBatch.words", or "" for the effects of a module.
         nodes: its statements.
-        members: of a class, those that count only where they are named.
+        members: of a class, the members that count only where they are named.
     """
 
     module: Module
@@ -60,7 +61,7 @@ class Definition:
 
     @cached_property
     def form(self) -> bytes:
-        """Digest of its normal form."""
+        """SHA-256 of the normal form, without the members."""
         left_out = {node for member in self.members for node in member.nodes}
         hasher = hashlib.sha256()
         for node in self.nodes:
@@ -69,6 +70,7 @@ class Definition:
 
     @cached_property
     def used(self) -> NamesUsed:
+        """The names that the definition uses, without those of its members."""
         left_out = {node for member in self.members for node in member.nodes}
         if not left_out:
             return names_used(self.nodes, self.module.package, self.module.field_names)
@@ -83,6 +85,7 @@ class Definition:
 
     @cached_property
     def decorators(self) -> frozenset[str]:
+        """The full names of its decorators."""
         return frozenset(
             name
             for node in self.nodes
@@ -96,7 +99,7 @@ class Definition:
 
     @property
     def declares(self) -> tuple[str, ...] | None:
-        """What it says, as a class, that computed look-ups in its body may reach; None where it says nothing."""
+        """The declaration of what computed look-ups in it may reach; None without a declaration."""
         for node in self.nodes:
             for statement in node.body if isinstance(node, ast.ClassDef) else [node]:
                 if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
@@ -110,17 +113,17 @@ class Module:
     """The definitions and imports of one file.
 
     Attributes:
-        name: as it is imported.
+        name: as imports name it.
         file: as messages name it.
-        is_strict: whether computed look-ups that are not declared are refused.
+        is_strict: whether an undeclared computed look-up is an error.
+        package: the package that relative imports are relative to.
         definitions: by name; several where a name is defined more than once.
         imports: names bound by imports at module level.
-        stars: modules whose names are all imported.
+        stars: modules imported with `*`.
         modules: modules that its imports run.
-        effects: the statements that run whenever the module is imported; None where there are none.
     """
 
-    def __init__(self, name: str, file: str, source: bytes, *, is_package: bool, is_strict: bool) -> None:
+    def __init__(self, name: str, file: str, *, is_package: bool, is_strict: bool) -> None:
         self.name, self.file, self.is_strict = name, file, is_strict
         self.package = name if is_package else name.rpartition(".")[0]
         self.definitions: dict[str, list[Definition]] = {}
@@ -128,22 +131,33 @@ class Module:
         self.stars: list[str] = []
         self.modules: list[str] = []
         self._effects: list[ast.stmt] = []
-        for statement in _parsed(source):
-            self._add(statement)
-        self.effects = Definition(self, "", self._effects) if self._effects else None
+
+    @classmethod
+    def parse(cls, name: str, file: str, source: bytes, *, is_package: bool, is_strict: bool) -> Self:
+        """The module with the definitions of its source."""
+        module = cls(name, file, is_package=is_package, is_strict=is_strict)
+        for statement in _statements(source):
+            module._add(statement)
+        return module
+
+    @cached_property
+    def effects(self) -> Definition | None:
+        """The statements that run whenever the module is imported; None without such statements."""
+        return Definition(self, "", self._effects) if self._effects else None
 
     def binds(self, name: str) -> bool:
+        """Whether the module defines or imports the name."""
         return name in self.definitions or name in self.imports
 
     @cached_property
     def field_names(self) -> frozenset[str]:
-        """What the module calls pydantic's `Field`."""
+        """The names of pydantic's `Field` in the module."""
         names = [name for name, targets in self.imports.items() if Import("pydantic", "Field") in targets]
         modules = [name for name, targets in self.imports.items() if Import("pydantic") in targets]
         return frozenset([*names, *(f"{name}.Field" for name in modules)])
 
     def full_names(self, nodes: Sequence[ast.expr]) -> Iterator[str]:
-        """What expressions name, in full where a name is imported: `functools.cached_property`; "" for anything else."""
+        """The names in expressions, in full where they are imported: "functools.cached_property"; "" for other expressions."""
         for node in nodes:
             inner = node.value if isinstance(node, ast.Subscript) else node
             first, _, rest = dotted(inner.func if isinstance(inner, ast.Call) else inner).partition(".")
@@ -154,7 +168,7 @@ class Module:
                 base = first if target is None else ".".join(filter(None, (target.module, target.name)))
             yield f"{base}.{rest}" if rest else base
 
-    # ---------------------------------------------------------------------------------------------- reading
+    # ---------------------------------------------------------------------------------------------- parsing
 
     def _add(self, statement: ast.stmt) -> None:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -181,7 +195,7 @@ class Module:
         self.definitions.setdefault(name, []).append(definition)
 
     def _change(self, name: str, statement: ast.stmt) -> None:
-        """An assignment to a name, or to a part of what it names."""
+        """An assignment to a name, or to a part of its value."""
         if isinstance(statement, ast.AugAssign) or name not in _names_bound(statement):
             if name in self.definitions:
                 self.definitions[name][-1].nodes.append(statement)
@@ -193,7 +207,7 @@ class Module:
             self._define(name, Definition(self, name, [statement]))
 
     def _effect(self, statement: ast.stmt) -> None:
-        """A statement that runs on import. What is defined inside it is part of it."""
+        """A statement that runs on import. Definitions inside it are part of it."""
         is_for_checkers = isinstance(statement, ast.If) and dotted(statement.test).rpartition(".")[2] == "TYPE_CHECKING"
         if not is_for_checkers:
             self._effects.append(statement)
@@ -210,7 +224,7 @@ class Module:
                     self._define(name, whole)
 
     def _members(self, node: ast.ClassDef) -> tuple[Definition, ...]:
-        """The members of a class that run only where they are named, unless a base calls them (`source_code.py`)."""
+        """The members of a class that run only where they are named, unless a base class calls them (`reach.py`)."""
         return tuple(
             Definition(self, f"{node.name}.{member.name}", [member])
             for member in node.body
@@ -220,8 +234,8 @@ class Module:
         )
 
 
-def _parsed(source: bytes) -> list[ast.stmt]:
-    """The statements of a file. The garbage collector rests meanwhile: with it, parsing takes 2.5 times as long."""
+def _statements(source: bytes) -> list[ast.stmt]:
+    """The statements of a file. Parsing takes 2.5 times as long with the garbage collector, so it is disabled meanwhile."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -249,28 +263,28 @@ def _names_bound(statement: ast.stmt) -> list[str]:
 
 
 def _targets(statement: ast.stmt) -> list[ast.expr]:
-    """What a statement assigns to, tuples taken apart."""
+    """The targets of an assignment, with tuples and lists flattened."""
     if isinstance(statement, ast.Assign):
-        waiting = list(statement.targets)
+        pending = list(statement.targets)
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For)):
-        waiting = [statement.target]
+        pending = [statement.target]
     elif isinstance(statement, ast.With):
-        waiting = [item.optional_vars for item in statement.items if item.optional_vars is not None]
-    else:  # `type X = …`, from Python 3.12 on
+        pending = [item.optional_vars for item in statement.items if item.optional_vars is not None]
+    else:  # `type X = …` of Python 3.12
         name = getattr(statement, "name", None)
-        waiting = [name] if isinstance(name, ast.Name) else []
+        pending = [name] if isinstance(name, ast.Name) else []
     targets: list[ast.expr] = []
-    while waiting:
-        target = waiting.pop()
+    while pending:
+        target = pending.pop()
         if isinstance(target, (ast.Tuple, ast.List)):
-            waiting += target.elts
+            pending += target.elts
         else:
             targets.append(target.value if isinstance(target, ast.Starred) else target)
     return targets
 
 
 def _inside(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statement and those in its blocks, but for those in functions and classes."""
+    """The statement and those in its blocks, without those in functions and classes."""
     yield statement
     if isinstance(statement, (*_COMPOUND, ast.ExceptHandler)):
         for child in ast.iter_child_nodes(statement):
@@ -283,7 +297,7 @@ def _is_prose(statement: ast.stmt) -> bool:
 
 
 def _is_main(statement: ast.stmt) -> bool:
-    """`if __name__ == "__main__":`, which does not run on import."""
+    """Whether the statement is `if __name__ == "__main__":`, which does not run on import."""
     return (
         isinstance(statement, ast.If)
         and not statement.orelse

@@ -1,12 +1,12 @@
-"""Which names a piece of code uses, told apart by Python's rules of scope.
+"""The names that code uses, resolved by Python's scope rules.
 
     def f(batch):                                local: batch
         from m import find as look               local, an import: m.find
         return look(table, batch.words.size)     global: table   import: m.find   attributes: words, size
 
-A name that a function binds is local to it; a comprehension and a lambda have scopes of their own; names of a class's body are
-not seen by its methods. A look-up whose name is computed (`getattr(x, name)`) is reported, since no reading of the code tells
-what it reaches; with a literal name it is an attribute like any other.
+A name that a function binds is local to it. Comprehensions and lambdas have their own scopes. Methods do not see the names of
+the class body. A look-up of a computed name (`getattr(x, name)`) is reported, because the code does not tell what it reaches;
+with a literal name it is an attribute like any other.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _COMPUTED = frozenset({"eval", "exec", "globals", "__import__", "getmembers", "_
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What an import binds a name to: a module (`name` None), or a name of it."""
+    """The target of an imported name: a module (`name` is None), or a name in a module."""
 
     module: str
     name: str | None = None
 
 
 Reference = tuple[str | Import, tuple[str, ...]]
-"""A global name or an import, and the attributes that are looked up on it."""
+"""A global name or an import, and the attributes that the code looks up on it."""
 
 
 @dataclass(slots=True)
 class NamesUsed:
-    """What a piece of code uses.
+    """The names that some code uses.
 
     Attributes:
-        references: global names and what is imported inside functions.
-        attributes: names looked up on anything else.
-        modules: modules that are imported inside functions.
-        computed: (line, call) of each look-up whose name is computed.
+        references: global names, and imports inside functions.
+        attributes: names looked up on other values.
+        modules: modules imported inside functions.
+        computed: (line, call) of each look-up of a computed name.
     """
 
     references: set[Reference] = field(default_factory=set)
@@ -58,24 +58,24 @@ class NamesUsed:
 
 
 Scope = Mapping[str, tuple[Import, ...]]
-"""Names that hide global ones, with what they may have been imported as; () for a name that is only assigned."""
+"""Local names, which hide global ones, with the imports that may have bound them; () for a name that is only assigned."""
 
 
-def names_used(nodes: Iterable[ast.AST], package: str, hidden: frozenset[str] = frozenset()) -> NamesUsed:
-    """The names that some code at module level, or in the body of a class, uses.
+def names_used(nodes: Iterable[ast.AST], package: str, fields: frozenset[str] = frozenset()) -> NamesUsed:
+    """The names that code at module level or in the body of a class uses.
 
     Args:
-        package: what relative imports are relative to.
-        hidden: arguments of pydantic's `Field`, by the names of it, whose prose is not looked at; see `normal_form`.
+        package: the package that relative imports are relative to.
+        fields: the names of pydantic's `Field`, whose prose arguments are ignored as in `normal_form`.
     """
-    reader = _Reader(package, hidden)
+    reader = _Reader(package, fields)
     for node in nodes:
         reader.read(node, {})
     return reader.used
 
 
 def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Import]]:
-    """The names that an import statement binds, and what to; "*" for all names of a module."""
+    """The names that an import statement binds, with their targets; "*" for all names of a module."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield (alias.asname, Import(alias.name)) if alias.asname else _first_part(alias.name)
@@ -93,7 +93,7 @@ def _first_part(module: str) -> tuple[str, Import]:
 
 
 def modules_named(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules that an import statement runs, and names that may be modules or not."""
+    """The modules that an import statement runs, and the imported names, which may be modules."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return
@@ -103,7 +103,7 @@ def modules_named(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[s
 
 
 class _Reader:
-    """Walks a tree with the names that are local where it stands."""
+    """Walks a tree and keeps the local names at each node."""
 
     def __init__(self, package: str, fields: frozenset[str]) -> None:
         self.used = NamesUsed()
@@ -131,18 +131,18 @@ class _Reader:
         else:
             self._children(node, scope)
 
-    def _children(self, node: ast.AST, scope: Scope, but: str = "") -> None:
+    def _children(self, node: ast.AST, scope: Scope, skipped: str = "") -> None:
         for name in child_fields(type(node)):
             value = getattr(node, name, None)
             if isinstance(value, list):
                 for item in value:
                     if isinstance(item, ast.AST):
                         self.read(item, scope)
-            elif isinstance(value, ast.AST) and name != but:
+            elif isinstance(value, ast.AST) and name != skipped:
                 self.read(value, scope)
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> None:
-        text = _of_vars(node)
+        text = _name_in_vars(node)
         if text is None:
             self._children(node, scope)
         else:
@@ -157,7 +157,7 @@ class _Reader:
 
     def _annotated(self, node: ast.arg | ast.AnnAssign, scope: Scope) -> None:
         self._annotation(node.annotation, scope)
-        self._children(node, scope, but="annotation")
+        self._children(node, scope, skipped="annotation")
 
     def _refer(self, name: str, attributes: tuple[str, ...], scope: Scope) -> None:
         targets: tuple[str | Import, ...] = scope.get(name, (name,))
@@ -196,7 +196,7 @@ class _Reader:
         if last in _BY_NAME and is_builtin and len(node.args) > 1:
             self._look_up(node, scope)
         elif last in _GETTERS:
-            texts = [_text(argument) for argument in (node.args[:1] if last == "methodcaller" else node.args)]
+            texts = [_literal(argument) for argument in (node.args[:1] if last == "methodcaller" else node.args)]
             self.used.attributes.update(part for text in texts if text is not None for part in text.split("."))
             if None in texts:
                 self.used.computed.append((node.lineno, last))
@@ -215,14 +215,14 @@ class _Reader:
                 self.read(keyword.value, scope)
 
     def _look_up(self, node: ast.Call, scope: Scope) -> None:
-        text = _text(node.args[1])
+        text = _literal(node.args[1])
         if text is None:
             self.used.computed.append((node.lineno, dotted(node.func)))
         else:
             self._attribute(node.args[0], scope, (text,))
 
     def _import_module(self, node: ast.Call) -> None:
-        text = _text(node.args[0]) if node.args else None
+        text = _literal(node.args[0]) if node.args else None
         if text is None or text.startswith("."):
             self.used.computed.append((node.lineno, "import_module"))
         else:
@@ -238,7 +238,7 @@ class _Reader:
     def _comprehension(self, node: Any, scope: Scope) -> None:
         own: Scope = {name: () for generator in node.generators for name in _stored(generator.target)}
         self._children(node, {**scope, **own})
-        self.read(node.generators[0].iter, scope)  # which is looked at outside
+        self.read(node.generators[0].iter, scope)  # evaluated in the outer scope
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope) -> None:
         arguments = node.args
@@ -303,11 +303,11 @@ def _stored(node: ast.AST) -> Iterator[str]:
     return (name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store))
 
 
-def _of_vars(node: ast.Subscript) -> str | None:
-    """The name in `vars(x)["name"]`."""
+def _name_in_vars(node: ast.Subscript) -> str | None:
+    """The literal name in `vars(x)["name"]`; None for other subscripts."""
     call = node.value
-    return _text(node.slice) if isinstance(call, ast.Call) and dotted(call.func) == "vars" and call.args else None
+    return _literal(node.slice) if isinstance(call, ast.Call) and dotted(call.func) == "vars" and call.args else None
 
 
-def _text(node: ast.expr) -> str | None:
+def _literal(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

@@ -4,14 +4,14 @@
         "Adds one."
         return x + 1  # quickly    ->  b"(FunctionDef args:(arguments args:[(arg arg:s1:x)]) body:[(Return …"
 
-Left out is what does not decide what code does: comments, white space and line numbers; docstrings and other statements
-that are only a string; `pass`; `description`, `title` and `examples` of pydantic's `Field`; annotations of variables and
-functions. Annotations count in the bodies of classes, where pydantic, dataclasses and NamedTuple read them, and on functions
-with a decorator that may read them.
+The form leaves out everything that does not decide what code does: comments, white space and line numbers; docstrings and
+other statements that are only a string; `pass`; `description`, `title` and `examples` of pydantic's `Field`; annotations of
+variables and functions. It keeps annotations in the bodies of classes, where pydantic, dataclasses and NamedTuple read them,
+and on functions with a decorator that may read them.
 
-The form is the same under Python 3.11, 3.12 and 3.13, which `ast.dump` is not: fields are written by name in sorted order,
-absent and empty fields are skipped, neighbouring constants of an f-string are joined, and text is written as UTF-8, since
-`repr` escapes by the Unicode tables of the interpreter.
+The form is the same under Python 3.11, 3.12 and 3.13, unlike `ast.dump`: it writes fields by name in sorted order, skips absent
+and empty fields, joins neighbouring constants of an f-string, and writes text as UTF-8, because `repr` escapes by the Unicode
+tables of the interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 PROSE = frozenset({"description", "title", "examples"})
 _SKIPPED = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _BLIND = frozenset({"property", "cached_property", "staticmethod", "classmethod", "abstractmethod", "override"})
-"""Decorators that do not look at annotations."""
+"""Decorators that do not read annotations."""
 
 _SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 _BLOCKS = frozenset({"body", "orelse", "finalbody"})
@@ -34,8 +34,8 @@ def normal_form(node: ast.AST, fields: Collection[str] = (), without: Collection
     """The normal form of a statement or expression.
 
     Args:
-        fields: the names that the module has for pydantic's `Field`, dotted: "Field", "pydantic.Field".
-        without: nodes of a body that are left out.
+        fields: the names of pydantic's `Field` in the module, dotted: "Field", "pydantic.Field".
+        without: nodes of a body to leave out.
     """
     writer = _Writer(fields, without)
     writer.write(node)
@@ -43,7 +43,7 @@ def normal_form(node: ast.AST, fields: Collection[str] = (), without: Collection
 
 
 class _Writer:
-    """Writes a tree as text, part after part."""
+    """Writes a tree as a list of texts."""
 
     def __init__(self, fields: Collection[str], without: Collection[ast.AST]) -> None:
         self.out: list[str] = []
@@ -90,7 +90,7 @@ class _Writer:
         self.out.append("]")
 
     def _write_scope(self, node: Any) -> None:
-        """A class or a function, inside which other annotations count."""
+        """Writes a class or a function, which decides what annotations inside it count."""
         outer = self._in_class, self._is_plain
         self._in_class = isinstance(node, ast.ClassDef)
         if not self._in_class:
@@ -99,9 +99,9 @@ class _Writer:
         self._in_class, self._is_plain = outer
 
     def _items(self, node: ast.AST, kind: type[ast.AST], name: str, items: list[Any]) -> list[Any]:
-        """The items of a list field without those that do nothing."""
+        """The items of a list field without those that have no effect."""
         if name in _BLOCKS:
-            return [item for item in items if not (_does_nothing(item) or item in self._without)]
+            return [item for item in items if not (_has_no_effect(item) or item in self._without)]
         if kind is ast.JoinedStr:
             return _joined_constants(items)
         if name == "keywords" and items and self._fields and isinstance(node, ast.Call) and dotted(node.func) in self._fields:
@@ -123,18 +123,18 @@ def _last_name(decorator: ast.expr) -> str:
 
 @lru_cache(maxsize=256)
 def _layout(kind: type[ast.AST]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What opens a node, and its fields with what stands before their values."""
+    """The text that opens a node, and its fields with the text before their values."""
     return f"({kind.__name__}", tuple((name, f" {name}:") for name in sorted(set(kind._fields) - _SKIPPED))
 
 
-def _does_nothing(statement: ast.AST) -> bool:
+def _has_no_effect(statement: ast.AST) -> bool:
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
     return isinstance(statement, ast.Pass)
 
 
 def _joined_constants(items: list[ast.expr]) -> list[Any]:
-    """The parts of an f-string with neighbouring texts joined, which versions of Python cut at different bytes."""
+    """The parts of an f-string with neighbouring texts joined; versions of Python split them at different bytes."""
     joined: list[Any] = []
     for item in items:
         text = item.value if isinstance(item, ast.Constant) and isinstance(item.value, str) else None

@@ -1,15 +1,15 @@
-"""Which definitions a piece of code can reach, read from the sources, and their digest: what a fingerprint must cover.
+"""The definitions that code can reach, read from the sources, and their digest: what a fingerprint must cover.
 
     roots ─▶ names in them ─▶ definitions ─▶ names in those ─▶ … ─▶ digest of the normal forms, and kernels by name
               through imports, re-exports, `module.name`, types in annotations
 
-A function, class or constant counts where its name is used. A class counts with its bases, fields and whatever runs without
-being named; another member counts only where an attribute of its name is used in anything that is reached. So the segmentations
-of `DocumentBatch` count for the stages that use them, and a re-export in an `__init__` ties nothing together. What is sure:
-code that is reached is covered, or reading it raises. What is not: a definition may count that never runs.
+A function, class or constant counts where its name is used. A class counts with its bases, its fields and the members that run
+without being named. Another member counts only where reached code uses an attribute of its name. So the segmentations of
+`DocumentBatch` count for the stages that use them, and a re-export in an `__init__` connects nothing. Reached code is always
+covered, or reading it raises an error. A covered definition may never run.
 
-Computed look-ups (`getattr(x, name)`) are declared where they stand, by `REACHES` in a module and `reaches` in a class. One
-that is not is an error in datapipe and stages. In a user's files, it makes the user's modules that are imported count whole.
+Computed look-ups (`getattr(x, name)`) are declared where they occur, by `REACHES` in a module and `reaches` in a class. In
+datapipe and stages an undeclared one is an error. In a user's files, it makes the imported modules of the user count whole.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from datapipe.source_code.names_used import Import
 
 _PACKAGES = ("datapipe", "stages")
 MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys", "signatures"))
-"""How compiled kernels are made and kept. What a kernel computes does not depend on it, so no digest covers it."""
+"""Modules that compile and store kernels. The results of a kernel do not depend on them, so no digest covers them."""
 
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")
-"""Bases outside of the analysed files that call no member by a plain name."""
+"""Base classes outside of the analysed files that call no member by a plain name."""
 
 _CALLED_BY_LIBRARIES = frozenset({"model_post_init", "read", "readinto", "write", "seek", "tell", "flush", "close", "closed"})
-"""Members that libraries call: pydantic, and whoever is given a file."""
+"""Members that libraries call: pydantic, and any library that receives a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Folder:
     """Packages whose code is analysed.
 
     Attributes:
-        root: where they are imported from.
-        packages: top-level names; None for whatever lies there.
-        is_strict: whether computed look-ups that are not declared are errors.
+        root: the folder that they are imported from.
+        packages: top-level names; None for all packages in the folder.
+        is_strict: whether an undeclared computed look-up is an error.
     """
 
     root: Path
@@ -54,7 +54,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Reached:
-    """What some roots reach."""
+    """The definitions that some roots reach."""
 
     definitions: frozenset[Definition]
 
@@ -62,40 +62,40 @@ class Reached:
     def digest(self) -> str:
         """64 hex digits."""
         hasher = hashlib.sha256()
-        for identity, form in sorted((one.identity, one.form) for one in self.definitions):
+        for identity, form in sorted((definition.identity, definition.form) for definition in self.definitions):
             hasher.update(f"{identity}\0".encode() + form)
         return hasher.hexdigest()
 
     @property
     def names(self) -> frozenset[str]:
         """`module:definition` and `module:Class.member`; `module:` for the effects of a module."""
-        return frozenset(one.identity for one in self.definitions)
+        return frozenset(definition.identity for definition in self.definitions)
 
     @property
     def kernels(self) -> frozenset[str]:
         """`module:function` of every kernel."""
-        return frozenset(one.identity for one in self.definitions if KERNEL in one.decorators)
+        return frozenset(definition.identity for definition in self.definitions if KERNEL in definition.decorators)
 
     def members(self, identity: str) -> frozenset[str]:
-        """The members of a class, `module:Class`, that are covered and can be named."""
+        """The covered members of a class, `module:Class`."""
         prefix = f"{identity}."
-        return frozenset(one.identity.removeprefix(prefix) for one in self.definitions if one.identity.startswith(prefix))
+        return frozenset(name.removeprefix(prefix) for name in self.names if name.startswith(prefix))
 
 
 class Sources:
-    """The analysed modules, each read once, when something of it is reached."""
+    """The analysed modules, each read once, when something of it is reached.
+
+    Args:
+        under: sources in which modules are looked up first.
+    """
 
     def __init__(self, folders: Sequence[Folder], under: Sources | None = None) -> None:
-        """
-        Args:
-            under: where modules are looked up before.
-        """
         self._folders, self._under = folders, under
         self._modules: dict[str, Module | None] = {}
         self._targets: dict[Definition, tuple[list[Definition], set[str]]] = {}
 
     def module(self, name: str) -> Module | None:
-        """A module by its name; None for one that is not analysed, or a folder without `__init__.py`."""
+        """A module by its name; None for a module that is not analysed, and for a folder without `__init__.py`."""
         if name not in self._modules:
             self._modules[name] = self._read(name)
         return self._modules[name]
@@ -111,34 +111,37 @@ class Sources:
                 for file in (path / "__init__.py", path.with_suffix(".py")):
                     if file.is_file():
                         is_package = file.name == "__init__.py"
-                        return Module(name, str(file), file.read_bytes(), is_package=is_package, is_strict=folder.is_strict)
+                        return Module.parse(
+                            name, str(file), file.read_bytes(), is_package=is_package, is_strict=folder.is_strict
+                        )
         return None
 
     def definition(self, identity: str) -> list[Definition]:
-        """The definitions of `module:name`, or the one of `module:Class.member`. Raises DatapipeError for none."""
+        """The definitions of `module:name` or `module:Class.member`. Raises DatapipeError when there is none."""
         name, _, rest = identity.partition(":")
         module, (first, _, member) = self.module(name), rest.partition(".")
-        found = [] if module is None else self._named(module, first, ())[0]
+        definitions = [] if module is None else self._named(module, first, ())[0]
         if member:
-            found = [one for owner in found for one in owner.members if one.name == rest] or found
-        if not found:
-            raise DatapipeError(f"{identity} is no definition of {' or '.join(str(one.root) for one in self._folders)}.")
-        return found
+            members = [member for owner in definitions for member in owner.members if member.name == rest]
+            definitions = members or definitions
+        if not definitions:
+            raise DatapipeError(f"{identity} is no definition in {' or '.join(str(folder.root) for folder in self._folders)}.")
+        return definitions
 
-    # ---------------------------------------------------------------------------------------------- what a name means
+    # ---------------------------------------------------------------------------------------------- resolving names
 
     def _named(self, module: Module, name: str, attributes: tuple[str, ...]) -> tuple[list[Definition], tuple[str, ...]]:
-        """What `name.attributes` is in a module: definitions, and the attributes that are looked up on their values."""
+        """Resolves `name.attributes` in a module: definitions, and the attributes that are looked up on their values."""
         definitions = list(module.definitions.get(name, ()))
         rest = attributes if definitions or name not in module.imports else ()
         for target in module.imports.get(name, ()):
-            more, left = self._imported(target, attributes)
-            definitions, rest = definitions + more, rest + left
+            imported, imported_rest = self._imported(target, attributes)
+            definitions, rest = definitions + imported, rest + imported_rest
         if not definitions and not module.binds(name):
             for star in module.stars:
                 other = self.module(star)
-                if other is not None and (found := self._named(other, name, attributes))[0]:
-                    return found
+                if other is not None and (resolved := self._named(other, name, attributes))[0]:
+                    return resolved
         return definitions, rest
 
     def _imported(self, target: Import, attributes: tuple[str, ...]) -> tuple[list[Definition], tuple[str, ...]]:
@@ -147,52 +150,52 @@ class Sources:
         return self._of_module(target.module, (target.name, *attributes))
 
     def _of_module(self, name: str, attributes: tuple[str, ...]) -> tuple[list[Definition], tuple[str, ...]]:
-        """What attributes of a module are; the module as a value is all of it."""
+        """Resolves attributes of a module. A module without attributes, used as a value, is all of its definitions."""
         module = self.module(name)
         if not attributes:
             return ([] if module is None else _all_of(module)), ()
         first, *rest = attributes
         if module is not None and (module.binds(first) or module.stars):
-            found = self._named(module, first, tuple(rest))
-            if found[0] or module.binds(first):
-                return found
+            resolved = self._named(module, first, tuple(rest))
+            if resolved[0] or module.binds(first):
+                return resolved
         if self.module(f"{name}.{first}") is not None or (module is None and self._is_folder(f"{name}.{first}")):
             return self._of_module(f"{name}.{first}", tuple(rest))
         return ([] if module is None else module.definitions.get("__getattr__", [])), ()
 
     def _is_folder(self, name: str) -> bool:
-        known = any(
+        is_own = any(
             (folder.packages is None or name.partition(".")[0] in folder.packages)
             and folder.root.joinpath(*name.split(".")).is_dir()
             for folder in self._folders
         )
-        return known or (self._under is not None and self._under._is_folder(name))
+        return is_own or (self._under is not None and self._under._is_folder(name))
 
     def targets(self, definition: Definition) -> tuple[list[Definition], set[str]]:
-        """The definitions that one names, and the names of attributes that it looks up on values."""
+        """The definitions that a definition names, and the names of attributes that it looks up on values."""
         if definition not in self._targets:
-            found: dict[Definition, None] = dict.fromkeys(self.effects_of(definition))
+            definitions: dict[Definition, None] = dict.fromkeys(self.effects_of(definition))
             attributes = set(definition.used.attributes)
             for root, chain in definition.used.references:
-                known = isinstance(root, str)
-                named, rest = self._named(definition.module, root, chain) if known else self._imported(root, chain)
-                found.update(dict.fromkeys(named))
+                is_global = isinstance(root, str)
+                named, rest = self._named(definition.module, root, chain) if is_global else self._imported(root, chain)
+                definitions.update(dict.fromkeys(named))
                 attributes.update(rest)
-            self._targets[definition] = list(found), attributes
+            self._targets[definition] = list(definitions), attributes
         return self._targets[definition]
 
     def effects_of(self, definition: Definition) -> list[Definition]:
-        """What runs because the definition is imported or imports: effects of its module, of packages above, of modules."""
-        name = definition.module.name
-        above = [name[:end] for end in range(len(name)) if name[end] == "."]
-        names = {name, *above, *definition.used.modules}
+        """The effects that run with a definition: of its module, the packages around it, and the modules that it imports."""
+        own = definition.module.name
+        packages = [own[:end] for end in range(len(own)) if own[end] == "."]
+        names = {own, *packages, *definition.used.modules}
         if not definition.module.is_strict:
             names |= set(definition.module.modules)
-        modules = [self.module(one) for one in names]
-        return [one.effects for one in modules if one is not None and one.effects is not None]
+        modules = [self.module(name) for name in names]
+        return [module.effects for module in modules if module is not None and module.effects is not None]
 
     def runs_members(self, definition: Definition) -> bool:
-        """Whether a class has a base outside of the analysed files that may call any member: `threading.Thread`."""
+        """Whether a base class outside of the analysed files may call any member, as `threading.Thread` does."""
         for node in definition.nodes:
             for base in getattr(node, "bases", ()):
                 (full,) = definition.module.full_names([base])
@@ -206,18 +209,18 @@ class Sources:
 
 
 def _all_of(module: Module) -> list[Definition]:
-    definitions = [one for several in module.definitions.values() for one in several]
-    return [*definitions, *(member for one in definitions for member in one.members)]
+    definitions = [definition for same_name in module.definitions.values() for definition in same_name]
+    return [*definitions, *(member for definition in definitions for member in definition.members)]
 
 
 # ------------------------------------------------------------------------------------------------ reaching
 
 
 def reach(sources: Sources, roots: Iterable[Definition], attributes: Iterable[str] = ()) -> Reached:
-    """All that some definitions reach.
+    """The definitions that some definitions reach.
 
     Args:
-        attributes: names of members that are used besides.
+        attributes: names of members that other code uses.
     """
     walk = _Walk(sources, {*attributes, *_CALLED_BY_LIBRARIES})
     walk.add(roots)
@@ -226,7 +229,13 @@ def reach(sources: Sources, roots: Iterable[Definition], attributes: Iterable[st
 
 @dataclass(slots=True)
 class _Walk:
-    """Reached definitions, the names used in them, and members that wait for their name to be used."""
+    """A walk over definitions.
+
+    Attributes:
+        used: names of members that reached code uses.
+        waiting: members of reached classes whose names no reached code has used yet.
+        takes_any_name: whether a computed look-up may use any member.
+    """
 
     sources: Sources
     used: set[str]
@@ -244,8 +253,8 @@ class _Walk:
             targets, attributes = self.sources.targets(definition)
             pending += targets
             if definition.used.computed:
-                more, names = self._computed(definition)
-                pending += more
+                definitions, names = self._computed(definition)
+                pending += definitions
                 attributes = attributes | names
             for name in attributes - self.used:
                 self.used.add(name)
@@ -253,12 +262,11 @@ class _Walk:
             pending += self._members(definition)
 
     def _members(self, definition: Definition) -> Iterable[Definition]:
-        """What a class declares, and its members whose names are used; the others wait."""
+        """The definitions that a class declares, and its members whose names are used. The others wait."""
         if definition.is_class:
-            declared = definition.declares or ()
-            yield from (
-                one for identity in declared if not identity.startswith(".") for one in self.sources.definition(identity)
-            )
+            for identity in definition.declares or ():
+                if not identity.startswith("."):
+                    yield from self.sources.definition(identity)
         if not definition.members:
             return
         takes_all = self.takes_any_name or self.sources.runs_members(definition)
@@ -270,48 +278,48 @@ class _Walk:
                 self.waiting.setdefault(name, []).append(member)
 
     def _computed(self, definition: Definition) -> tuple[list[Definition], set[str]]:
-        """What computed look-ups of a definition may reach: what is declared, or in a user's file anything."""
+        """Definitions and member names that computed look-ups may reach: the declared ones, in a user's file any."""
         declared = _declared(definition)
         if declared is not None:
-            own = [one for one in declared if not one.startswith(".")]
-            found = [one for identity in own for one in self.sources.definition(identity)]
-            return found, {one[1:] for one in declared if one.startswith(".")}
+            identities = [entry for entry in declared if not entry.startswith(".")]
+            definitions = [definition for identity in identities for definition in self.sources.definition(identity)]
+            return definitions, {entry[1:] for entry in declared if entry.startswith(".")}
         module, (line, call) = definition.module, definition.used.computed[0]
         if module.is_strict:
             raise DatapipeError(
-                f"{module.file}:{line}: `{call}` looks up a name that is computed, so no fingerprint can tell what it reaches. "
+                f"{module.file}:{line}: `{call}` looks up a computed name, so a fingerprint cannot cover what it reaches. "
                 f"Expected `{REACHES[0]}` in the module, or `{REACHES[1]}` in the class: a tuple of '.name' for members and "
                 "'module:definition', () for data alone. Or write the names out."
             )
         self.takes_any_name = True
-        members = [one for several in self.waiting.values() for one in several]
+        members = [member for same_name in self.waiting.values() for member in same_name]
         self.waiting.clear()
         return [*members, *self._all_imported(module)], set()
 
     def _all_imported(self, module: Module) -> list[Definition]:
-        """Every definition of a user's module and of those that it imports, however far down."""
+        """Every definition of a user's module and of the user's modules that it imports, directly or indirectly."""
         seen: dict[str, Module] = {}
-        waiting = [module]
-        while waiting:
-            one = waiting.pop()
-            if one.name in seen or one.is_strict:
+        pending = [module]
+        while pending:
+            current = pending.pop()
+            if current.name in seen or current.is_strict:
                 continue
-            seen[one.name] = one
-            lazy = {name for definition in _all_of(one) for name in definition.used.modules}
-            others = [self.sources.module(name) for name in {*one.modules, *lazy}]
-            waiting += [other for other in others if other is not None]
-        return [definition for one in seen.values() for definition in _all_of(one)]
+            seen[current.name] = current
+            lazy = {name for definition in _all_of(current) for name in definition.used.modules}
+            imported = [self.sources.module(name) for name in {*current.modules, *lazy}]
+            pending += [other for other in imported if other is not None]
+        return [definition for other in seen.values() for definition in _all_of(other)]
 
 
 def _declared(definition: Definition) -> tuple[str, ...] | None:
-    """What is said of computed look-ups in a definition: by its class, or by its module."""
+    """The declaration for the computed look-ups in a definition, of its class or of its module."""
     class_name = definition.name.partition(".")[0]
-    own = [one.declares for one in definition.module.definitions.get(class_name, ())]
-    module = [one.declares for one in definition.module.definitions.get(REACHES[0], ())]
-    return next((one for one in (*own, *module) if one is not None), None)
+    definitions = definition.module.definitions
+    declarations = [owner.declares for name in (class_name, REACHES[0]) for owner in definitions.get(name, ())]
+    return next((declaration for declaration in declarations if declaration is not None), None)
 
 
-# ------------------------------------------------------------------------------------------------ of this installation
+# ------------------------------------------------------------------------------------------------ sources of this installation
 
 
 @lru_cache(maxsize=1)
@@ -322,12 +330,12 @@ def installed_sources() -> Sources:
 
 
 def sources_with(module: str, file: Path) -> Sources:
-    """The sources of datapipe with those of a user's module and of what lies beside it.
+    """The sources of datapipe, of a user's module and of the modules beside it.
 
-    Of a module that is installed, only its own package is the user's: libraries count by their versions (`Stage.libraries`).
+    For an installed module, only its own package is the user's: libraries count by their versions (`Stage.libraries`).
 
     Args:
-        module: its full name, which tells how far up the import root is.
+        module: the full name, which determines the import root.
     """
     depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
     root = file.resolve().parents[depth]

@@ -1,4 +1,4 @@
-"""What runs is what fingerprints cover: each definition that a stage or a task is seen to run is among those of its digest."""
+"""Digests cover every definition that runs: those that a stage or a task executes are in its digest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _use(name: str, options: dict[str, Any]) -> Any:
 
 
 def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
-    """What runs of datapipe and stages while the stage is opened and does its work."""
+    """The definitions of datapipe and stages that run while the stage is opened and processes batches."""
     batches = [batch_of(TEXTS), batch_of(TEXTS, 2)]
     with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran:
         stage.open(StageContext(name=name, seed=1))
@@ -59,27 +59,27 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
         else:
             stage.process(batches[0])
     if not isinstance(stage, Global):
-        filtered = batches[0].filter(np.arange(len(TEXTS)) % 2 == 0)  # its words are copied where they are found already
+        filtered = batches[0].filter(np.arange(len(TEXTS)) % 2 == 0)  # copies segmentations that are computed already
         with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran_again:
             stage.process(filtered)
         ran |= ran_again
-    return {one for one in ran if not one.startswith(("datapipe.executor.", "datapipe.plan."))}
+    return {name for name in ran if not name.startswith("datapipe.plan.")}
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, Any]):
     stage = _use(name, options)
     ran = _ran(stage, name)
-    assert any(one.startswith("stages.") for one in ran)
+    assert any(executed_name.startswith("stages.") for executed_name in ran)
     assert not_covered(ran, catalogue.reached_by(stage), *([IN_MEMORY] if isinstance(stage, Global) else [])) == []
 
 
 IN_MEMORY = fingerprint.reached_by("reduce")
-"""What `meet_all` takes from the engine."""
+"""The definitions of the engine that `reduce_all` uses."""
 
 
-class Watched(InProcess):
-    """Runs tasks, and notes what ran that neither their kind nor their stages cover."""
+class CoverageEngine(InProcess):
+    """Runs tasks, and records executed definitions that neither their kind nor their stages cover."""
 
     kinds: set[str]
     missing: set[tuple[str, str]]
@@ -89,17 +89,18 @@ class Watched(InProcess):
         with executed() as ran:
             ended = super().next_attempt(timeout_s)
         kind = type(task).__name__.removesuffix("Task").lower()
-        own = {one for one in ran if not one.startswith(f"{run_task.__module__}:")}
+        own = {name for name in ran if not name.startswith(f"{run_task.__module__}:")}
         self.kinds.add(kind)
-        self.missing.update((kind, one) for one in not_covered(own, fingerprint.reached_by(kind), *_of_stages(task)))
+        self.missing.update((kind, name) for name in not_covered(own, fingerprint.reached_by(kind), *_of_stages(task)))
         return ended
 
 
 def _of_stages(task: Task) -> list[Reached]:
     if isinstance(task, MapTask):
         bound = [*task.stages, *([task.emit] if task.emit else [])]
-        return [*(catalogue.reached_by(one.stage) for one in bound), *(catalogue.reached_by(one.reader) for one in task.inputs)]
-    # a merge asks the stage for the schema of its rows, which the files it names by their content have too
+        readers = [catalogue.reached_by(split.reader) for split in task.inputs]
+        return [*(catalogue.reached_by(stage.stage) for stage in bound), *readers]
+    # a merge asks the stage for the schema of its rows; the files, which are named by content, have the same one
     return [catalogue.reached_by(task.stage.stage)] if isinstance(task, ReduceTask | MergeTask) else []
 
 
@@ -112,8 +113,8 @@ def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: py
     tail = "validation: 5%\nmax_quarantined: 50%\ntokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
     tail += "execution: {bucket_bytes: 16KiB, split_bytes: 16KiB}"
     monkeypatch.setattr(runs, "MOST_RUNS", 2)
-    watched = Watched
-    watched.kinds, watched.missing = set(), set()
-    run_mixture(write_mixture(tmp_path, sources, stages, tail), make_engine=watched)
-    assert watched.kinds >= {"map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack"}
-    assert sorted(watched.missing) == []
+    engine = CoverageEngine
+    engine.kinds, engine.missing = set(), set()
+    run_mixture(write_mixture(tmp_path, sources, stages, tail), make_engine=engine)
+    assert engine.kinds >= {"map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack"}
+    assert sorted(engine.missing) == []

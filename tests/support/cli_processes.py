@@ -1,4 +1,4 @@
-"""Real `datapipe` processes for tests that kill them. Every process started here is ended by id."""
+"""Real `datapipe` processes for tests that kill them. Tests end each process by its id."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ COMMAND = [sys.executable, "-c", "from datapipe.cli.main import main; main()"]
 
 
 def start(arguments: Sequence[str], **options) -> subprocess.Popen:
-    """Starts the command line in a session of its own, so that its whole group can be killed."""
+    """Starts the command line in its own session, so that a test can kill its whole process group."""
     return subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
     )
 
 
 def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess:
+    """Runs the command line to its end."""
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Watches for a condition without pausing; fails after `DEADLINE_S`."""
+    """Polls a condition without a pause. Fails after `DEADLINE_S`."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         os.sched_yield()
 
 
 def children(process_id: int) -> list[int]:
     """Process ids whose parent is `process_id`."""
-    found = []
+    process_ids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _stat(int(entry.name))[1:2] == [str(process_id)]:
-            found.append(int(entry.name))
-    return found
+            process_ids.append(int(entry.name))
+    return process_ids
 
 
 def is_running(process_id: int) -> bool:
@@ -47,7 +48,7 @@ def is_running(process_id: int) -> bool:
 
 
 def _stat(process_id: int) -> list[str]:
-    """State, parent and so on of a process; empty where there is none."""
+    """State, parent and further fields of a process; empty when it does not exist."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,6 @@
-"""The `datapipe` command in this process: no interpreter to start for each command that only reads.
+"""Runs the `datapipe` command in this process, which saves starting an interpreter for commands that only read.
 
-A command that runs a mixture, or code of the user, or that is killed runs in a process of its own (`cli_processes.py`).
+A command that runs a mixture or a user's code, and one that is killed, runs in its own process (`cli_processes.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datapipe.cli.main import main
 
 
 def datapipe(arguments: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `datapipe ARGUMENTS` in `cwd`: its exit status and what it prints."""
+    """Runs `datapipe ARGUMENTS` in `cwd`. Returns its exit status and output."""
     output, errors = io.StringIO(), io.StringIO()
     on_terminate = signal.getsignal(signal.SIGTERM)
     status = 0

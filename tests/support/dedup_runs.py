@@ -1,8 +1,8 @@
-"""Runs of all four stages of deduplication, over a corpus that has work for each of them, and all that comes out.
+"""Runs of all four dedup stages over a corpus with duplicates for each of them, and their complete results.
 
-    exact copies │ pages of which a word or two were changed, in chains │ lines said again │ passages of other pages
+    exact copies │ chains of pages that differ in two words │ repeated lines │ passages of other pages
 
-They cross files and sources. Buckets are small, so every exchange has several, and components are found in rounds.
+Duplicates cross files and sources. Buckets are small, so every exchange has several, and components are computed in rounds.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ def _words(rng: random.Random, count: int) -> list[str]:
 
 
 def _page(words: Sequence[str]) -> str:
-    return "\n".join(" ".join(words[at : at + 10]) for at in range(0, len(words), 10))
+    return "\n".join(" ".join(words[start : start + 10]) for start in range(0, len(words), 10))
 
 
 def pages(seed: int, count: int) -> list[str]:
-    """Pages of which about half repeat what was said before in one of the four ways."""
+    """Pages of which about half repeat an earlier page in one of the four ways."""
     rng = random.Random(seed)
-    said: list[list[str]] = []
+    earlier: list[list[str]] = []
     link = _words(rng, 150)
     lines = [_page(_words(rng, 10)) for _ in range(5)]
-    found: list[str] = []
+    texts: list[str] = []
     for _ in range(count):
         words, way = _words(rng, rng.randint(60, 200)), rng.random()
-        if said and way < 0.1:
-            words = rng.choice(said)
-        elif said and way < 0.35:
+        if earlier and way < 0.1:
+            words = rng.choice(earlier)
+        elif earlier and way < 0.35:
             words = link = words if rng.random() < 0.08 else [*link]
             for _ in range(2):
                 link[rng.randrange(len(link))] = f"other{rng.randrange(10**6)}"
-        elif said and way < 0.45:
-            at, other = rng.randint(0, 9), rng.choice(said)
-            words[13:13] = other[at : at + 47]
-        said.append(words)
-        found.append(_page(words) + ("\n" + rng.choice(lines) if rng.random() < 0.2 else ""))
-    return found
+        elif earlier and way < 0.45:
+            start, other = rng.randint(0, 9), rng.choice(earlier)
+            words[13:13] = other[start : start + 47]
+        earlier.append(words)
+        texts.append(_page(words) + ("\n" + rng.choice(lines) if rng.random() < 0.2 else ""))
+    return texts
 
 
 def write_corpus(folder: Path, num_pages: int = 150) -> Path:
-    """The files of both sources, with pages dealt out to all of them."""
+    """Writes the files of both sources, with the pages distributed over all of them."""
     files = [(source, name) for source, names in FILES.items() for name in names]
     texts = pages(7, num_pages)
     for number, (source, name) in enumerate(files):
@@ -78,27 +78,27 @@ def write_corpus(folder: Path, num_pages: int = 150) -> Path:
     return folder
 
 
-def write_mixture(folder: Path, corpus: Path, stages: str = IN_ROUNDS, is_turned: bool = False) -> Path:
-    """The mixture in `folder`, whose output is `folder/out`.
+def write_mixture(folder: Path, corpus: Path, stages: str = IN_ROUNDS, is_reversed: bool = False) -> Path:
+    """Writes a mixture in `folder` with the output `folder/out`.
 
     Args:
-        is_turned: files are listed from the last to the first.
+        is_reversed: whether files are listed from the last to the first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = ""
     for source, names in FILES.items():
-        listed = [f"{corpus}/{source}/{name}.jsonl" for name in (reversed(names) if is_turned else names)]
+        listed = [f"{corpus}/{source}/{name}.jsonl" for name in (reversed(names) if is_reversed else names)]
         sources += f"  {source}: {{path: [{', '.join(listed)}]}}\n"
     return runs.write_mixture(folder, sources, stages, TAIL)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a run decided and made.
+    """The decisions and the output of a run.
 
     Attributes:
-        drops: of all stages, sorted: key, stage, rule, measured value, survivor.
-        kept: text and size of the cluster of the documents that are left, by key, after all cuts.
+        drops: key, stage, rule, measured value and survivor of all stages, sorted.
+        kept: text after all cuts and size of the cluster of each kept document, by key.
         shards: checksums by path.
     """
 
@@ -107,16 +107,16 @@ class Outcome:
     shards: dict[str, str]
 
 
-def outcome(done: runs.Finished) -> Outcome:
-    """What came of a run."""
-    root = Root(done.mixture.output)
-    steps = done.plan.of_kind("map")
+def outcome(finished: runs.Finished) -> Outcome:
+    """The decisions and the output of a finished run."""
+    root = Root(finished.mixture.output)
+    steps = finished.plan.of_kind("map")
     dropped = [output for step in steps for output in step.outputs("drops")]
     rows = [row for output in dropped for batch in read_table(root, output) for row in batch.to_pylist()]
-    last = [output for name in FILES for output in done.plan.of_kind("map", name)[-1].outputs("documents")]
+    last = [output for name in FILES for output in finished.plan.of_kind("map", name)[-1].outputs("documents")]
     kept: dict[bytes, tuple[str, int]] = {}
     for batch in read_documents(root, last, TaskMetrics()):
         sizes = batch.record.column("copies").to_pylist()
         kept |= dict(zip(batch.keys.to_pylist(), zip(batch.texts.to_pylist(), sizes)))
     drops = sorted((row["key"], row["stage"], row["rule"], row["value"], row["survivor"] or b"") for row in rows)
-    return Outcome(drops=drops, kept=kept, shards=done.checksums)
+    return Outcome(drops=drops, kept=kept, shards=finished.checksums)

@@ -1,4 +1,4 @@
-"""Which definitions of datapipe and stages run inside a block, by the interpreter's own account: what a digest must cover."""
+"""The definitions of datapipe and stages that run inside a block, as the interpreter reports them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))
 
 @contextmanager
 def executed() -> Iterator[set[str]]:
-    """Yields a set that fills with "module:function", "module:Class.method" and the kernels that are called, by this thread.
+    """Yields a set that this thread fills with "module:function", "module:Class.method" and called kernels.
 
-    What the import of a module runs is left out: it makes constants, which count where they are used. Numba reports compiled
-    kernels too, without the module that they are of; those count by the `Kernel` that is called.
+    Code that runs while a module is imported is left out: it makes constants, which count where they are used. Numba also
+    reports compiled kernels, without their modules; these count by the `Kernel` that is called.
     """
     ran: set[str] = set()
     importing = 0
@@ -53,8 +53,8 @@ def _is_analysed(frame: FrameType) -> bool:
 
 
 def not_covered(ran: set[str], *reached: Reached) -> list[str]:
-    """The definitions among those that ran which none of the digests covers."""
-    covered = frozenset[str]().union(*(one.names for one in reached))
+    """The executed definitions that none of the digests covers."""
+    covered = frozenset[str]().union(*(digest.names for digest in reached))
     return sorted(
         name for name in ran if not (name in covered or (_counts_with_its_class(name) and _class_of(name) in covered))
     )
@@ -70,4 +70,4 @@ def _counts_with_its_class(name: str) -> bool:
     assert module is not None
     class_name, _, member = name.partition(":")[2].partition(".")
     owners = module.definitions.get(class_name, [])
-    return bool(member) and all(one.name != f"{class_name}.{member}" for owner in owners for one in owner.members)
+    return bool(member) and all(method.name != f"{class_name}.{member}" for owner in owners for method in owner.members)

@@ -1,4 +1,4 @@
-"""A bench does what a run does, on a sample: its books are a run's, and nothing but numbers is left of it."""
+"""A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from datapipe.bench.bench import bench
 from datapipe.bench.one_core import one_core
 from datapipe.bench.rows import Row, advice, bottleneck, medians
-from datapipe.bench.sample import choose
+from datapipe.bench.sample import choose_sample
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
@@ -46,7 +46,7 @@ def _rows(found: dict, source: str = "web") -> dict[str, dict]:
     return {row["name"]: row for row in found["sources"][source]["rows"]}
 
 
-def test_bench_of_a_whole_source_sees_the_documents_that_a_run_sees(measured):
+def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
     found, report = measured
     rows, documents = _rows(found), report["sources"]["web"]["documents"]
     assert found["sources"]["web"]["is_whole"]
@@ -61,7 +61,7 @@ def test_bench_of_a_whole_source_sees_the_documents_that_a_run_sees(measured):
     assert rows["redact.pii"]["documents_out"] == documents["kept"] == rows["tokenize"]["documents_in"]
 
 
-def test_bench_rows_are_the_pieces_of_a_run_and_come_in_the_order_of_the_data(measured):
+def test_bench_rows_are_the_work_of_a_run_in_data_flow_order(measured):
     found, report = measured
     rows = _rows(found)
     assert set(report["total"]["steps"]) == set(rows) - {"other"}
@@ -72,7 +72,7 @@ def test_bench_rows_are_the_pieces_of_a_run_and_come_in_the_order_of_the_data(me
     assert {name: rows[name]["kind"] for name in kinds} == kinds
 
 
-def test_bench_words_that_stages_share_are_no_stages_own(measured):
+def test_bench_words_that_stages_share_belong_to_no_stage(measured):
     rows = _rows(measured[0])
     assert rows["words"]["documents_in"] >= rows["filter.gopher_quality"]["documents_in"] > 0
     assert rows["words"]["uses"] == ""
@@ -90,7 +90,7 @@ def test_bench_json_has_the_documented_keys_and_survives_a_round_trip(measured):
     assert set(found["total"]) == {"text_bytes", "estimated_text_bytes", "estimated_core_hours", "mb_per_s"}
 
 
-def test_bench_shares_add_up_to_the_chain_and_training_is_apart(measured):
+def test_bench_shares_add_up_without_training(measured):
     source = measured[0]["sources"]["web"]
     shares = {row["name"]: row["share"] for row in source["rows"]}
     assert shares.pop("train tokenizer") is None
@@ -116,8 +116,8 @@ def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind
     assert found["total"]["estimated_text_bytes"] == total
 
 
-def test_bench_leaves_earlier_runs_out_that_stages_are_held_against(tmp_path):
-    """A sample of 64 MB would be charged with all rows of a crawl, once a pass."""
+def test_bench_leaves_out_earlier_runs_that_stages_compare_against(tmp_path):
+    """Otherwise each pass over a small sample would read all rows of a crawl."""
     rng = random.Random(11)
     texts = [corpora.prose(rng, 60) for _ in range(30)]
     for name, own in (("old", texts), ("new", texts[:10])):
@@ -125,17 +125,19 @@ def test_bench_leaves_earlier_runs_out_that_stages_are_held_against(tmp_path):
     tail = "tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}\npack: {sequence_length: 64}"
     old = runs.write_mixture(tmp_path, f"  old: {{path: {tmp_path}/old.jsonl}}\n", "stages: [dedup.exact]", tail)
     runs.run_mixture(old, make_engine=runs.InProcess)
-    found = []
+    benches = []
     for options in ("", f": {{against: {tmp_path}/out}}"):
         (tmp_path / "bench").mkdir(exist_ok=True)
         stages = f"stages: [dedup.exact{options}]"
-        found.append(_bench(runs.write_mixture(tmp_path / "bench", f"  new: {{path: {tmp_path}/new.jsonl}}\n", stages, tail)))
-    alone, held = ({name: (row["bytes"], row["documents_out"]) for name, row in _rows(one, "new").items()} for one in found)
-    assert alone == held
+        benches.append(_bench(runs.write_mixture(tmp_path / "bench", f"  new: {{path: {tmp_path}/new.jsonl}}\n", stages, tail)))
+    alone, compared = (
+        {name: (row["bytes"], row["documents_out"]) for name, row in _rows(result, "new").items()} for result in benches
+    )
+    assert alone == compared
 
 
 @pytest.mark.slow
-def test_bench_with_a_tokenizer_of_the_user_trains_none(tmp_path, corpus, measured):
+def test_bench_with_the_users_tokenizer_trains_none(tmp_path, corpus, measured):
     web = corpus[: corpus.index("  books:")]
     runs.run_mixture(runs.write_mixture(tmp_path, web), make_engine=runs.InProcess)
     tail = runs.TAIL.replace("train: {vocab_size: 600, sample_bytes: 1MiB}", f"path: {tmp_path}/out/tokenizer.json")
@@ -145,11 +147,11 @@ def test_bench_with_a_tokenizer_of_the_user_trains_none(tmp_path, corpus, measur
 
 
 def _allowed_cores() -> set[int] | None:
-    """None where the platform does not tell."""
+    """None on platforms without processor affinity."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
-def test_one_core_holds_every_thread_to_one_and_gives_the_others_back():
+def test_one_core_restricts_every_thread_and_restores_it():
     before, work, seen = _allowed_cores(), queue.SimpleQueue(), queue.SimpleQueue()
     thread = threading.Thread(target=lambda: [seen.put(_allowed_cores()) for _ in iter(work.get, None)], daemon=True)
     thread.start()
@@ -188,34 +190,34 @@ def many(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("glob", ["*.jsonl*", "*.jsonl", "*.gz", "*.zst", "*.parquet", "01.jsonl.gz"])
-def test_sample_fills_its_budget_and_tells_the_size_of_the_source(many, glob):
+def test_sample_fills_its_budget_and_estimates_the_size_of_the_source(many, glob):
     planned = _planned(many, glob)
-    whole = choose(planned, FieldNames(), 100 * MB, seed=1)
+    whole = choose_sample(planned, FieldNames(), 100 * MB, seed=1)
     assert whole.is_whole and whole.estimated_text_bytes == whole.text_bytes
     assert all(part.limit is None for part in whole.parts)
     budget = whole.text_bytes // 5
-    some = choose(planned, FieldNames(), budget, seed=1)
+    some = choose_sample(planned, FieldNames(), budget, seed=1)
     assert budget <= some.text_bytes < budget + 2000 and not some.is_whole
     assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1)
-    assert some == choose(planned, FieldNames(), budget, seed=1)
+    assert some == choose_sample(planned, FieldNames(), budget, seed=1)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["c4_theguardian.jsonl.gz", "govuk_news.jsonl.zst", "cleaneval_web.jsonl.zst"])
-def test_sample_of_a_real_archive_tells_its_size(tmp_path, real_data, name):
+def test_sample_of_a_real_archive_estimates_its_size(tmp_path, real_data, name):
     text = f"name: s\noutput: {tmp_path}/out\nsources:\n  web: {{path: '{real_data}/prose/{name}'}}\n"
     (tmp_path / "real.yaml").write_text(text)
     planned = prepare(load_mixture(tmp_path / "real.yaml")).sources["web"]
-    whole = choose(planned, FieldNames(), 100 * MB, seed=1)
-    some = choose(planned, FieldNames(), whole.text_bytes // 3, seed=1)
+    whole = choose_sample(planned, FieldNames(), 100 * MB, seed=1)
+    some = choose_sample(planned, FieldNames(), whole.text_bytes // 3, seed=1)
     assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.2)
 
 
 def test_sample_comes_from_many_files_and_depends_on_the_seed(many):
     planned = _planned(many, "*.jsonl*")
-    one, other = (choose(planned, FieldNames(), MB // 10, seed=seed) for seed in (1, 2))
-    assert len({split.file.path for part in one.parts for split in part.splits}) > 2
-    assert [part.splits for part in one.parts] != [part.splits for part in other.parts]
+    first, second = (choose_sample(planned, FieldNames(), MB // 10, seed=seed) for seed in (1, 2))
+    assert len({split.file.path for part in first.parts for split in part.splits}) > 2
+    assert [part.splits for part in first.parts] != [part.splits for part in second.parts]
 
 
 # ---------------------------------------------------------------------------------------------------- findings
@@ -225,13 +227,13 @@ def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
     return Row(name=name, kind=kind, uses=uses, seconds=seconds, bytes=MB)
 
 
-def test_bottleneck_is_the_slowest_of_what_grows_with_the_source():
+def test_bottleneck_is_the_slowest_row_that_grows_with_the_source():
     rows = [_row("read", "read", 1), _row("train tokenizer", "train", 9), _row("tokenize", "tokenize", 2)]
     assert bottleneck(rows).name == "tokenize"
 
 
 def test_medians_of_passes_are_per_row():
-    passes = [[_row("read", "read", one), _row("pack", "pack", other)] for one, other in ((1, 30), (5, 10), (2, 20))]
+    passes = [[_row("read", "read", read_s), _row("pack", "pack", pack_s)] for read_s, pack_s in ((1, 30), (5, 10), (2, 20))]
     assert [row.seconds for row in medians(passes)] == [2, 20]
 
 
@@ -263,21 +265,21 @@ def test_advice_follows_from_the_kind_of_row(row, compressions, message):
         ("stages: []\n", "wbe", "no source 'wbe' in this mixture. Did you mean 'web'"),
     ],
 )
-def test_bench_tells_what_is_wrong_with_a_mixture_as_a_run_does(tmp_path, stages, source, message):
+def test_bench_of_a_wrong_mixture_is_the_users_error_as_in_a_run(tmp_path, stages, source, message):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
     with pytest.raises(UserError, match=message):
         _bench(mixture, source=source)
 
 
-def test_bench_of_a_source_without_a_document_is_told(tmp_path):
+def test_bench_of_a_source_without_documents_is_the_users_error(tmp_path):
     (tmp_path / "a.jsonl").write_text("{broken\n")
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
     with pytest.raises(UserError, match="source 'web': nothing to measure"):
         _bench(mixture)
 
 
-def test_bench_of_stages_that_keep_nothing_still_tells_what_they_cost(tmp_path):
+def test_bench_of_stages_that_keep_nothing_still_measures_them(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     stages = "stages:\n  - filter.length: {min_words: 100000}\n  - dedup.minhash\n"
     found = _bench(runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages))

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit status, plain errors, and what each command prints."""
+"""The command line: exit status, error messages, and the output of each command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.command_line import datapipe
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run through the command line, and what it printed."""
+    """The mixture, output and printed text of a finished run."""
     folder = tmp_path_factory.mktemp("cli")
     corpora.write_jsonl(folder / "web/a.jsonl", corpora.documents(1, 120))
     mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/web/*.jsonl\n")
@@ -35,7 +35,7 @@ def test_cli_run_prints_the_funnel_and_how_to_stream(finished):
     assert f'Loader("{output}", batch_size=8)' in printed
 
 
-def test_cli_run_lines_of_python_it_prints_work(finished):
+def test_cli_run_prints_python_that_works(finished):
     _, _, printed = finished
     lines = [line[4:] for line in printed.splitlines() if line.startswith("    ")]
     names: dict = {}
@@ -63,7 +63,7 @@ def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tm
     assert f"{copy}/length-32: {shard.relative_to(copy / 'length-32')}: checksum" in done.stderr
 
 
-def test_cli_report_file_has_the_books(finished):
+def test_cli_report_file_has_counts_that_add_up(finished):
     _, output, _ = finished
     report = json.loads((output / "report.json").read_text())
     documents = report["sources"]["web"]["documents"]
@@ -73,12 +73,12 @@ def test_cli_report_file_has_the_books(finished):
     assert all(step["seconds"] >= 0 for step in report["total"]["steps"].values())
 
 
-def test_cli_run_and_report_tell_what_the_tokenizer_makes_of_the_texts(finished):
+def test_cli_run_and_report_print_the_tokenizer_table(finished):
     _, output, printed = finished
     found = json.loads((output / "report.json").read_text())["tokenizer"]
     for shown in (printed, datapipe(["report", str(output)]).stdout):
         assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
-        assert f"{found['unused']['count']} of 600 ids never occur in them" in shown
+        assert f"{found['unused']['count']} of 600 ids never occur in these texts" in shown
 
 
 def test_cli_plan_after_a_run_shows_everything_committed(finished):
@@ -109,17 +109,17 @@ def test_cli_inspect_shows_a_dropped_document_with_value_and_threshold(finished)
     _, output, _ = finished
     done = datapipe(["inspect", str(output), "--dropped", "filter.gopher_quality", "-n", "2"])
     assert done.returncode == 0, done.stderr
-    assert "against 50" in done.stdout
+    assert "threshold 50" in done.stdout
     assert "too short, number" in done.stdout
 
 
 def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
     _, output, _ = finished
     done = datapipe(["inspect", str(output), "--dropped", "dedup.exact:duplicate", "-n", "1"])
-    assert "stands in for it: a.jsonl:" in done.stdout
+    assert "duplicate of a.jsonl:" in done.stdout
 
 
-def test_cli_inspect_clusters_shows_what_was_dropped_beside_what_stays(finished, capsys):
+def test_cli_inspect_clusters_prints_dropped_documents_beside_the_survivor(finished, capsys):
     _, output, _ = finished
     inspect(str(output), clusters="dedup.minhash", count=2, members=1, least_alike=True)
     printed = capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):
     corpora.write_jsonl(tmp_path / "web/b.jsonl", corpora.documents(2, 40))
     done = datapipe(["inspect", str(tmp_path / "out"), "--dropped", "filter.gopher_quality", "-n", "1"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "against 50" in done.stdout
+    assert "threshold 50" in done.stdout
 
 
 def test_cli_inspect_unknown_reason_is_the_users_error(finished):
@@ -154,7 +154,7 @@ def test_cli_inspect_unknown_reason_is_the_users_error(finished):
 
 
 @pytest.mark.medium
-def test_cli_inspect_sweep_shows_what_each_threshold_keeps(tmp_path):
+def test_cli_inspect_sweep_prints_the_documents_that_each_threshold_keeps(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     stages = "stages:\n  - filter.length: {min_words: 80, mode: tag}"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
@@ -189,7 +189,7 @@ def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
     assert f"shards/web/{victim.name}" in done.stderr
 
 
-def test_cli_export_says_what_it_wrote_and_refuses_a_full_folder(finished, tmp_path):
+def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tmp_path):
     _, output, _ = finished
     tokens = sum(shard.tokens for shard in read_snapshot(Root(str(output))).shards)
     command = ["export", str(output), "--format", "megatron", "--to", str(tmp_path / "m"), "--target-bytes", "1GB"]
@@ -218,7 +218,7 @@ def test_cli_report_of_another_version_is_a_plain_line(finished, tmp_path, conte
     assert "Run the mixture again" in done.stderr
 
 
-def test_cli_verify_of_a_torn_further_snapshot_tells_the_other_problems_too(finished, tmp_path):
+def test_cli_verify_of_a_damaged_second_snapshot_reports_the_other_problems_too(finished, tmp_path):
     _, output, _ = finished
     copy = tmp_path / "copy"
     shutil.copytree(output, copy)
@@ -248,7 +248,7 @@ def test_cli_trace_names_the_documents_of_a_batch(finished):
 
 
 @pytest.mark.medium
-def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
+def test_cli_bench_names_the_bottleneck_and_writes_its_figures(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
     numbers = tmp_path / "bench.json"
@@ -265,17 +265,17 @@ def test_cli_bench_names_the_bottleneck_and_writes_its_numbers(tmp_path):
         assert "Traceback" not in refused.stderr
 
 
-def test_cli_loader_bench_says_what_the_data_costs(finished, tmp_path):
+def test_cli_loader_bench_prints_the_verdict_and_writes_its_figures(finished, tmp_path):
     _, output, _ = finished
     numbers = tmp_path / "bench.json"
     command = ["loader-bench", str(output), "--batch-size", "4", "--steps", "20", "--rank", "1", "--world-size", "2"]
     done = datapipe([*command, "--step-ms", "0", "--prefetch", "4", "--json", str(numbers)])
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())
-    assert done.stdout.startswith("data-bound: ")  # who computes nothing does nothing but wait
+    assert done.stdout.startswith("data-bound: ")  # a trainer that computes nothing only waits
     assert found["diagnosis"] == "data-bound"
     assert (found["steps"], found["step_s"]) == (20, 0)
-    assert [one["prefetch"] for one in found["forecasts"]] == [0, 1, 2, 4, 8]
+    assert [forecast["prefetch"] for forecast in found["forecasts"]] == [0, 1, 2, 4, 8]
     assert "▶ 4" in done.stdout
     refused = datapipe([*command, "--step-ms", "0", "--fields", "input_idz"])
     assert refused.returncode == 2
@@ -285,14 +285,14 @@ def test_cli_loader_bench_says_what_the_data_costs(finished, tmp_path):
 def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     done = datapipe(["init"], cwd=tmp_path)
     assert done.returncode == 0
-    assert datapipe(["init"], cwd=tmp_path).returncode == 2  # it does not overwrite
+    assert datapipe(["init"], cwd=tmp_path).returncode == 2  # the file exists
     planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would run" in planned.stdout
 
 
 @pytest.mark.medium
-def test_cli_process_that_is_given_a_wrong_mixture_ends_with_a_plain_line_and_status_2(tmp_path):
+def test_cli_process_with_a_missing_mixture_ends_with_a_plain_line_and_status_2(tmp_path):
     done = run_process(["run", "missing.yaml"], cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("datapipe: ")
@@ -342,10 +342,10 @@ def test_cli_unknown_engine_is_refused(finished):
     assert "expected local or ray" in done.stderr
 
 
-def test_cli_stages_of_one_stage_tells_how_its_profiles_differ():
-    told = datapipe(["stages", "filter.gopher_repetition"]).stdout
-    assert "the most frequent n-gram" in told  # the docstring's table
-    assert "profile: paper | datatrove | dclm" in told
+def test_cli_stages_of_one_stage_prints_its_documentation():
+    printed = datapipe(["stages", "filter.gopher_repetition"]).stdout
+    assert "the most frequent n-gram" in printed  # the docstring's table
+    assert "profile: paper | datatrove | dclm" in printed
 
 
 def test_cli_schema_and_stages_know_every_stage():
@@ -353,7 +353,7 @@ def test_cli_schema_and_stages_know_every_stage():
     listed = datapipe(["stages"])
     root = Path(__file__).resolve().parents[3] / "stages"
     names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if not path.stem.startswith("_")}
-    for name in names - {one for one in names if one.startswith("read.")}:
+    for name in names - {name for name in names if name.startswith("read.")}:
         assert name in schema.stdout
         assert f"{name}  (" in listed.stdout
     json.loads(schema.stdout)
@@ -376,7 +376,7 @@ def test_cli_failed_run_writes_its_report(tmp_path):
 
 
 @pytest.mark.medium
-def test_cli_stage_of_a_user_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
+def test_cli_users_stage_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     (tmp_path / "my_stage.py").write_text(
         "import pyarrow as pa\nfrom datapipe.stage import Map\n\n\n"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from datapipe.inspect.documents import Looker, Outcome, Seen, Wanted
+from datapipe.inspect.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
 from tests.support import runs
 
 pytestmark = pytest.mark.medium
@@ -279,9 +279,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> _Run:
     return expected, runs.run_mixture(mixture, overrides=["max_quarantined=100%"])
 
 
-def _seen(finished: runs.Finished, outcome: Outcome, source: str) -> list[Seen]:
-    looker = Looker(finished.mixture.output)
-    return looker.look(Wanted(outcome=outcome, source=source, count=10_000))
+def _seen(finished: runs.Finished, outcome: Outcome, source: str) -> list[InspectedDocument]:
+    inspector = Inspector.open(finished.mixture.output)
+    return inspector.find(DocumentQuery(outcome=outcome, source=source, count=10_000))
 
 
 @pytest.mark.parametrize("source", HOSTILE)
@@ -301,8 +301,8 @@ def test_hostile_source_has_exact_books(hostile: _Run, source: str) -> None:
 def test_hostile_source_gives_each_document_at_its_place(hostile: _Run, source: str) -> None:
     expected, finished = hostile
     one = expected[source]
-    assert {(seen.path, seen.place): seen.text for seen in _seen(finished, "kept", source)} == one.kept
-    assert {(seen.path, seen.place) for seen in _seen(finished, "dropped", source)} == one.dropped
+    assert {(seen.path, seen.position): seen.text for seen in _seen(finished, "kept", source)} == one.kept
+    assert {(seen.path, seen.position) for seen in _seen(finished, "dropped", source)} == one.dropped
     quarantined = _seen(finished, "quarantined", source)
-    assert {(seen.path, seen.place) for seen in quarantined} == one.quarantined
+    assert {(seen.path, seen.position) for seen in quarantined} == one.quarantined
     assert [seen for seen in quarantined if seen.reason != "read" or not seen.error or "\n" in seen.error] == []

@@ -75,7 +75,7 @@ def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_p
     with pytest.raises(DatapipeError) as caught:
         runs.run_mixture(_mixture(tmp_path, "max_dropped: 70%"), make_engine=runs.InProcess)
     told = str(caught.value)
-    assert "dedup.exact dropped 30 of 40 documents (75.00%), and max_dropped allows 70.00%" in told
+    assert "dedup.exact dropped 30 of 40 documents (75.00%); max_dropped allows 70.00%" in told
     assert f"datapipe inspect {tmp_path}/out --clusters dedup.exact`" in told
     allowed = runs.run_mixture(_mixture(tmp_path, "max_dropped: 75%"), make_engine=runs.InProcess)
     assert not [step for step in allowed.watcher.steps if "clean" in step or "dedup" in step]

@@ -146,6 +146,6 @@ def test_funnel_shows_what_is_drawn(published, capsys):
     printed = capsys.readouterr().out
     drawn = report["mixture"]["tokens"]
     assert 100_000 - 100 < drawn <= 100_000  # whole rows
-    assert f"what is drawn: {drawn:,} tokens" in printed
+    assert f"mixture: {drawn:,} tokens" in printed
     assert f"{report['mixture']['sources']['web']['epoch_tokens']:,}" in printed
     again(published)

@@ -1,4 +1,4 @@
-"""Runs held against earlier ones: the verdicts on new documents are those of one run over all, and the old ones stay."""
+"""Runs compared with earlier ones: decisions on new documents equal those of one run over all; the old run does not change."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.index import write as indexes
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
-from datapipe.inspect.documents import Looker, Wanted
-from datapipe.inspect.duplicates import WantedClusters, find_clusters
+from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.inspect.duplicates import ClusterQuery, find_clusters
 from datapipe.inspect.originals import NOT_FOUND
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
@@ -44,7 +44,7 @@ _TABLES = {"dedup.exact": "texts", "dedup.minhash": "signatures", "dedup.lines":
 
 
 FORGOTTEN = corpora.prose(random.Random(77), 90)
-"""A text of both runs that is like no other; the old run kept one of its three copies."""
+"""A text of both runs without near duplicates; the old run kept one of its three copies."""
 
 
 def _texts() -> tuple[list[str], list[str]]:
@@ -84,7 +84,7 @@ def _run(
     output.mkdir(exist_ok=True)
     listed = "".join(f"  {source}: {{path: {folder}/{source}/*.jsonl}}\n" for source in sources.split())
     held = f", against: {against}" if against else ""
-    stages = "stages:\n" + "".join(f"  - {one}: {{{given}{held}{more}}}\n" for one, given in named.items())
+    stages = "stages:\n" + "".join(f"  - {stage}: {{{given}{held}{more}}}\n" for stage, given in named.items())
     return runs.run_mixture(runs.write_mixture(output, listed, stages, TAIL), **{"make_engine": runs.InProcess, **options})
 
 
@@ -99,7 +99,7 @@ def new(folder: Path, old: runs.Finished) -> runs.Finished:
 
 
 def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]:
-    """By key what became of each dropped document of a source: stage, rule, value, survivor."""
+    """Stage, rule, value and survivor of each dropped document of a source, by key."""
     root, found = Root(finished.mixture.output), {}
     for step in finished.plan.of_kind("map", source):
         for output in step.outputs("drops"):
@@ -110,13 +110,15 @@ def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]
 
 
 def _kept(finished: runs.Finished, source: str) -> dict[bytes, str]:
-    """By key the text that stays of each document."""
+    """The text that the run kept of each document, by key."""
     [step] = finished.plan.of_kind("map", source)[-1:]
     rows = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
     return {key: text for batch in rows for key, text in zip(batch.keys.to_pylist(), batch.texts.to_pylist())}
 
 
-def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+def test_decisions_on_new_documents_equal_those_of_one_run_over_all(
+    folder: Path, old: runs.Finished, new: runs.Finished
+) -> None:
     at_once = _run(folder, "of-both", "old new")
     assert _drops(new, "new") == _drops(at_once, "new")
     assert _kept(new, "new") == _kept(at_once, "new")
@@ -128,19 +130,20 @@ def test_verdicts_on_new_documents_are_those_of_one_run_over_all(folder: Path, o
 
 
 @pytest.mark.slow
-def test_verdicts_are_the_same_where_rows_of_both_runs_are_merged_before_they_meet(
+def test_decisions_are_the_same_where_rows_of_both_runs_are_merged_first(
     folder: Path, old: runs.Finished, new: runs.Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
     small = ["execution.bucket_bytes=2KiB"]
     merged = _run(folder, "of-new-merged", "new", against=f"{folder}/of-old/out", overrides=small)
-    files = [one for step in merged.plan.of_kind("merge") for task in step.tasks or () for one in cast(MergeTask, task).files]
-    assert {one.is_reference for one in files} == {True, False}
+    tasks = [cast(MergeTask, task) for step in merged.plan.of_kind("merge") for task in step.tasks or ()]
+    files = [file for task in tasks for file in task.files]
+    assert {file.is_reference for file in files} == {True, False}
     assert _drops(merged, "new") == _drops(new, "new")
     assert _kept(merged, "new") == _kept(new, "new")
 
 
-def test_what_is_cut_from_new_documents_is_what_one_run_over_all_cuts(folder: Path) -> None:
+def test_cuts_of_new_documents_equal_those_of_one_run_over_all(folder: Path) -> None:
     """Lines that return, passages that begin in the middle of others, and documents made of nothing else."""
     rng = random.Random(9)
     pool = [corpora.prose(rng, 30) for _ in range(40)]
@@ -156,7 +159,9 @@ def test_what_is_cut_from_new_documents_is_what_one_run_over_all_cuts(folder: Pa
     second = _run(folder, "of-second", "second", against=f"{folder}/of-first/out", named=CUTTING)
     at_once = _run(folder, "of-first-and-second", "first second", named=CUTTING)
     assert _drops(second, "second") == _drops(at_once, "second") and _kept(second, "second") == _kept(at_once, "second")
-    assert _kept(first, "first") == _kept(at_once, "first")  # where a span is the first one, nobody can have come before it
+    assert _kept(first, "first") == _kept(
+        at_once, "first"
+    )  # an occurrence that is the first of both runs is the first of the earlier run
     alone = _run(folder, "of-second-alone", "second", named=CUTTING)
     assert {stage for stage, *_ in _drops(second, "second").values()} == set(CUTTING)
     assert sum(len(text) for text in _kept(second, "second").values()) < sum(map(len, _kept(alone, "second").values()))
@@ -164,7 +169,7 @@ def test_what_is_cut_from_new_documents_is_what_one_run_over_all_cuts(folder: Pa
 
 def test_index_holds_documents_that_the_earlier_run_dropped(old: runs.Finished) -> None:
     index = open_index(old.mixture.output)
-    assert [one.name for one in index.stages] == list(STAGES)
+    assert [stage.name for stage in index.stages] == list(STAGES)
     texts, _ = _texts()
     counted = [_keys(index.root, index.of_stage(number)[_TABLES[name]]) for number, name in enumerate(STAGES)]
     dropped = _drops(old, "old")
@@ -179,10 +184,10 @@ def _keys(root: Root, outputs: Any) -> set[bytes]:
     return set(rows.column("key").to_pylist())
 
 
-def test_runs_against_an_earlier_one_read_no_old_text_and_leave_it_as_it_was(
+def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
-    """The old input is gone when the new one is held against its rows, and nothing in the old output changes."""
+    """The old input is moved away during the new run, and no file of the old output changes."""
     before = {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()}
     moved = folder / "moved"
     shutil.move(folder / "old", moved)
@@ -194,8 +199,8 @@ def test_runs_against_an_earlier_one_read_no_old_text_and_leave_it_as_it_was(
     assert {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()} == before
 
 
-def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path, old: runs.Finished) -> None:
-    """Neither `against` nor what is found there is part of what the map tasks of the first stage are."""
+def test_run_against_more_rows_signs_no_document_again(folder: Path, old: runs.Finished) -> None:
+    """Neither `against` nor the rows there are part of the fingerprints of the first map tasks."""
     alone = _run(folder, "later", "new")
     held = _run(folder, "later", "new", against=f"{folder}/of-old/out")
     assert "new/read" not in held.watcher.steps and "dedup.exact/match" in held.watcher.steps
@@ -205,7 +210,7 @@ def test_more_rows_to_be_held_against_sign_no_document_again(folder: Path, old: 
     assert back.checksums == alone.checksums
 
 
-def test_a_file_that_is_added_is_the_only_one_that_is_signed(folder: Path) -> None:
+def test_added_file_is_the_only_one_that_is_signed(folder: Path) -> None:
     rng = random.Random(3)
     source = folder / "growing"
     for number in range(4):  # each above `split_bytes`, so a task of its own
@@ -223,7 +228,7 @@ def test_a_file_that_is_added_is_the_only_one_that_is_signed(folder: Path) -> No
     assert grown.checksums == whole.checksums
 
 
-def test_against_several_runs_is_against_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+def test_run_against_several_runs_compares_with_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     for name, part in (("part-0", "0"), ("part-1", "1")):
         (folder / name).mkdir()
         shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
@@ -239,7 +244,7 @@ def test_against_several_runs_is_against_all_of_them(folder: Path, old: runs.Fin
         ({"against": "{folder}/of-old/out", "more": ", scope: source"}, "scope is run there and source here"),
     ],
 )
-def test_against_what_cannot_be_compared_is_refused(
+def test_against_rows_that_are_not_comparable_is_refused(
     folder: Path, old: runs.Finished, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(UserError, match=told):
@@ -247,15 +252,15 @@ def test_against_what_cannot_be_compared_is_refused(
 
 
 def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Finished) -> None:
-    with pytest.raises(UserError, match=r"is about the file '0\.jsonl' of a source 'old' too"):
+    with pytest.raises(UserError, match=r"already has rows about the file '0\.jsonl' of a source 'old'"):
         _run(folder, "refused", "old", against=f"{folder}/of-old/out")
 
 
 def test_old_documents_may_stand_beside_those_that_are_held_against_them(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
-    """A corpus that grew: the old source as it is, and the new one without what the old one has."""
-    held = ", ".join(f"{one}: {{{given}, against: {folder}/of-old/out}}" for one, given in STAGES.items())
+    """A corpus that grew: the old source without comparisons, the new source compared with the old run."""
+    held = ", ".join(f"{stage}: {{{given}, against: {folder}/of-old/out}}" for stage, given in STAGES.items())
     listed = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
     (folder / "grown").mkdir()
     grown = runs.run_mixture(runs.write_mixture(folder / "grown", listed, "", TAIL), make_engine=runs.InProcess)
@@ -263,13 +268,13 @@ def test_old_documents_may_stand_beside_those_that_are_held_against_them(
 
 
 def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: runs.Finished) -> None:
-    """What is held there would be forgotten when the run puts its own index in place."""
+    """The run replaces the index there with its own, so the earlier rows would be lost."""
     shutil.copytree(folder / "of-old", folder / "itself")
-    with pytest.raises(UserError, match=r"is the output of this run, which puts an index of its own"):
+    with pytest.raises(UserError, match=r"is the output of this run, which replaces the index there"):
         _run(folder, "itself", "new", against=f"{folder}/itself/out")
 
 
-def test_against_an_index_that_is_damaged_says_what_to_do(folder: Path, old: runs.Finished) -> None:
+def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: runs.Finished) -> None:
     shutil.copytree(folder / "of-old", folder / "hurt")
     index = open_index(f"{folder}/hurt/out")
     victim = Path(index.root.path(index.of_stage(0)["texts"][0].path))
@@ -279,7 +284,7 @@ def test_against_an_index_that_is_damaged_says_what_to_do(folder: Path, old: run
     with pytest.raises(CorruptionError, match="make the index again with `datapipe index`"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
     victim.unlink()
-    with pytest.raises(UserError, match="is gone, or not what it was"):
+    with pytest.raises(UserError, match="is missing or has changed"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
 
 
@@ -291,12 +296,12 @@ def _made(folder: Path, name: str, *outputs: str) -> str:
     return str(folder / name)
 
 
-def test_index_of_its_own_says_what_the_output_said(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+def test_index_gives_the_decisions_of_its_output(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     made = _made(folder, "index", old.mixture.output)
     assert _run(folder, "of-new-by-index", "new", against=made).checksums == new.checksums
     again = _run(folder, "of-new-by-index", "new", against=old.mixture.output)
     assert not again.watcher.steps  # the same rows from elsewhere
-    with pytest.raises(UserError, match="there are files here already"):
+    with pytest.raises(UserError, match="the folder has other files"):
         make_index([old.mixture.output], made)
 
 
@@ -306,13 +311,13 @@ def test_index_of_several_outputs_holds_all_of_them(folder: Path, old: runs.Fini
         shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
         _run(folder, f"of-{name}", name)
     made = _made(folder, "halves", f"{folder}/of-half-0/out", f"{folder}/of-half-1/out")
-    assert [one.name for one in open_index(made).stages] == list(STAGES)
+    assert [stage.name for stage in open_index(made).stages] == list(STAGES)
     assert set(_drops(_run(folder, "of-new-by-halves", "new", against=made), "new")) == set(_drops(new, "new"))
-    with pytest.raises(UserError, match=r"the file '0.jsonl' of source 'old' is in another of these too"):
+    with pytest.raises(UserError, match=r"the file '0.jsonl' of source 'old' is in another of these outputs too"):
         make_index([old.mixture.output, old.mixture.output], str(folder / "twice"))
 
 
-def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
+def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
     made = _made(folder, "forgetful", old.mixture.output)
@@ -329,7 +334,7 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
     done = take_down(made, [*named, *(key.hex() for key in texts)])
     assert done.rows["dedup.exact"] == len(texts) and done.rows["dedup.minhash"] == 15 and not done.unknown
     index = open_index(made)
-    assert {one.output.path for one in index.rows} == {path for path, _ in index.root.list_files("rows")}
+    assert {rows.output.path for rows in index.rows} == {path for path, _ in index.root.list_files("rows")}
     for number in range(len(STAGES)):
         for outputs in index.of_stage(number).values():
             assert not texts & _keys(index.root, outputs)
@@ -338,11 +343,11 @@ def test_takedown_of_documents_lets_their_likes_in_and_leaves_no_row_of_them(
     assert take_down(made, named).unknown == tuple(named)
 
 
-def test_takedown_of_what_the_index_does_not_know_is_refused(folder: Path, old: runs.Finished) -> None:
+def test_takedown_of_malformed_or_unknown_documents_changes_no_file(folder: Path, old: runs.Finished) -> None:
     made = _made(folder, "strict", old.mixture.output)
     before = {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()}
     for named in ("old/0.jsonl", "0.jsonl:-1", "0.jsonl:x", ":7", "0" * 31):
-        with pytest.raises(UserError, match="expected SOURCE/PATH:PLACE, a line of `inspect`"):
+        with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION, a line of `inspect`"):
             take_down(made, [named])
     unknown = ("old/0.jsonl:1", "old/9.jsonl:0", "0" * 32, "other/0.jsonl:0")
     assert take_down(made, unknown).unknown == unknown
@@ -358,7 +363,7 @@ def test_takedown_takes_a_document_as_inspect_prints_it(
     made = _made(tmp_path, "index", old.mixture.output)
     index = open_index(made)
     key = sorted(_keys(index.root, index.of_stage(0)["texts"]))[3]
-    path = next(one.path for one in index.files if one.hash == int.from_bytes(key[:8], "big"))
+    path = next(file.path for file in index.files if file.hash == int.from_bytes(key[:8], "big"))
     done = take_down(made, [spelling.format(path, int.from_bytes(key[8:], "big"))])
     assert not done.unknown and done.rows["dedup.exact"] == 1
     assert key not in _keys(index.root, open_index(made).of_stage(0)["texts"])
@@ -373,18 +378,18 @@ def test_against_two_runs_about_files_of_one_name_is_refused_unless_the_rows_are
     for part in range(2):  # another crawl, of a source and files of the same names
         corpora.write_jsonl(folder / "other" / "old" / f"{part}.jsonl", [{"text": corpora.prose(random.Random(part), 90)}])
     _run(folder / "other", "of-old", "old")
-    with pytest.raises(UserError, match=r"both about a file '0.jsonl' of a source 'old'.*name the source of one run 'old-2'"):
+    with pytest.raises(
+        UserError, match=r"both have rows about a file '0.jsonl' of a source 'old'.*name the source of one run 'old-2'"
+    ):
         _run(folder, "refused", "new", against=f"[{old.mixture.output}, {folder}/other/of-old/out]")
     with pytest.raises(UserError, match="Two files of one name cannot be in one index"):
         make_index([old.mixture.output, f"{folder}/other/of-old/out"], str(folder / "both"))
 
 
-def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_found(
-    folder: Path, old: runs.Finished, new: runs.Finished
-) -> None:
-    wanted = Wanted(outcome="dropped", reason="dedup.exact", count=100)
-    named = [one.survivor for one in Looker(new.mixture.output).look(wanted)]
-    assert sum(one.endswith(f"(of {old.mixture.output})") for one in named) > 5
+def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
+    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
+    survivors = [document.survivor for document in Inspector.open(new.mixture.output).find(query)]
+    assert sum(survivor.endswith(f"(of {old.mixture.output})") for survivor in survivors) > 5
     made = _made(folder, "nameless", old.mixture.output)
     by_index = _run(folder, "of-new-nameless", "new", against=made)
     for finished, has_text in ((new, True), (by_index, False)):
@@ -393,14 +398,14 @@ def test_documents_that_matched_are_named_and_read_again_where_their_run_can_be_
             for *_, survivor in _drops(finished, "new").values()
             if survivor[:8] != _hash("new", "0.jsonl") and survivor[:8] != _hash("new", "1.jsonl")
         )
-        original = Looker(finished.mixture.output).originals.find(key)
-        assert (original.source, original.path[2:]) == ("old", "jsonl") and (original.text in _texts()[0]) == has_text
-        clusters = find_clusters(Looker(finished.mixture.output), WantedClusters(stage="dedup.exact", count=100))
-        told = {one.no_text for one in clusters if one.survivor.run}
-        assert told == {"" if has_text else "an index holds no texts"}
+        located = Inspector.open(finished.mixture.output).locator.locate(key)
+        assert (located.source, located.path[2:]) == ("old", "jsonl") and (located.text in _texts()[0]) == has_text
+        clusters = find_clusters(Inspector.open(finished.mixture.output), ClusterQuery(stage="dedup.exact", count=100))
+        reasons = {cluster.no_text for cluster in clusters if cluster.survivor.run}
+        assert reasons == {"" if has_text else "an index holds no texts"}
 
 
-def test_documents_that_matched_are_found_from_any_folder_and_told_to_be_elsewhere(
+def test_survivors_of_an_earlier_run_are_located_from_any_folder_until_it_is_gone(
     folder: Path, old: runs.Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(folder / "of-old", tmp_path / "crawls" / "of-old")
@@ -408,9 +413,9 @@ def test_documents_that_matched_are_found_from_any_folder_and_told_to_be_elsewhe
     new = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
     monkeypatch.chdir("/")
     key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] == _hash("old", "0.jsonl"))
-    assert Looker(new.mixture.output).originals.find(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
+    assert Inspector.open(new.mixture.output).locator.locate(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
     shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
-    assert Looker(new.mixture.output).originals.find(key).path == NOT_FOUND
+    assert Inspector.open(new.mixture.output).locator.locate(key).path == NOT_FOUND
 
 
 def _hash(source: str, path: str) -> bytes:
@@ -425,7 +430,7 @@ def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
     assert len(_drops(strict, "new")) < len(_drops(loose, "new"))
 
 
-def test_index_that_is_put_in_place_while_it_is_opened_is_the_new_one(
+def test_index_that_is_replaced_while_it_is_opened_is_the_new_one(
     folder: Path, old: runs.Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = _made(folder, "moving", old.mixture.output)

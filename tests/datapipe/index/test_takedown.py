@@ -1,4 +1,4 @@
-"""Indexes of several outputs: one where their stages go together, made by one command at a time, and again after a kill."""
+"""Indexes of several outputs, takedowns, and both commands when they are killed or run twice at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ execution: {bucket_bytes: 64KiB}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sources `left` and `right`, of five documents each, and `all`, which has both and two more."""
+    """Sources `left` and `right` of five documents each, and `all` with both and two more."""
     folder, rng = tmp_path_factory.mktemp("takedown"), random.Random(29)
     texts = [corpora.prose(rng, 60) for _ in range(12)]
     for name, own in (("left", texts[:5]), ("right", texts[5:10]), ("all", texts)):
@@ -43,12 +43,14 @@ def left(folder: Path) -> str:
 def _run(folder: Path, name: str, sources: dict[str, str]) -> runs.Finished:
     """A run of sources with the stages of each."""
     (folder / name).mkdir(exist_ok=True)
-    listed = "".join(f"  {one}: {{path: {folder}/{one}/*.jsonl, stages: {stages}}}\n" for one, stages in sources.items())
+    listed = "".join(
+        f"  {source}: {{path: {folder}/{source}/*.jsonl, stages: {stages}}}\n" for source, stages in sources.items()
+    )
     return runs.run_mixture(runs.write_mixture(folder / name, listed, "", TAIL), make_engine=runs.InProcess)
 
 
 def _num_dropped(folder: Path, against: str, name: str = "exact") -> int:
-    """Documents of `all` that are dropped when they are held against an index."""
+    """Documents of `all` that a run against an index drops."""
     held = _run(folder, f"of-all-{name}", {"all": f"[dedup.exact: {{as: {name}, against: {against}}}]"})
     records = [record for step in held.plan.of_kind("map", "all") for record in step.records]
     return sum(sum(record.metrics.document_counts.dropped.values()) for record in records)
@@ -62,21 +64,21 @@ def test_index_of_outputs_with_other_names_for_a_stage_holds_all_of_them(folder:
 
 
 def test_index_of_outputs_of_which_one_lacks_a_stage_is_refused(folder: Path, left: str) -> None:
-    """A later dedup.lines would be held against one of them alone."""
+    """A later dedup.lines would compare with one of them alone."""
     more = _run(folder, "of-right-and-lines", {"right": "[dedup.exact: {as: right}, dedup.lines]"})
-    with pytest.raises(UserError, match=r"its stages are right, dedup\.lines, those of the outputs before it left, and they"):
+    with pytest.raises(UserError, match=r"its stages are right, dedup\.lines, those of the outputs before it are left\."):
         make_index([left, more.mixture.output], str(folder / "uneven"))
 
 
-def test_stage_that_sources_had_with_other_options_is_held_against_as_one(folder: Path) -> None:
-    """Options that change no row: two stages of one name in the earlier run, each with the documents of its source."""
+def test_stage_that_sources_had_with_different_options_is_compared_with_as_one(folder: Path) -> None:
+    """The options change no row: the earlier run has two stages of one name, each with the documents of its source."""
     stages = {"left": "[dedup.exact]", "right": "[dedup.exact: {keep: longest}]"}
     both, made = _run(folder, "of-both-kinds", stages).mixture.output, str(folder / "of-two-kinds")
     make_index([both], made)
-    assert [_num_dropped(folder, one) for one in (both, made)] == [10, 10]
+    assert [_num_dropped(folder, against) for against in (both, made)] == [10, 10]
 
 
-def test_index_that_was_killed_on_the_way_can_be_made_again(folder: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_command_that_was_killed_can_be_repeated(folder: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(index: Any) -> None:
         raise KeyboardInterrupt
 
@@ -87,23 +89,23 @@ def test_index_that_was_killed_on_the_way_can_be_made_again(folder: Path, left: 
             make_index([left], str(target))
     (target / ".index.json.0123.tmp").write_text("{")
     made = make_index([left], str(target))
-    assert {path for path, _ in made.root.list_files("rows")} == {one.output.path for one in made.rows}
+    assert {path for path, _ in made.root.list_files("rows")} == {rows.output.path for rows in made.rows}
     assert not (target / ".index.json.0123.tmp").exists()
 
 
-def test_index_in_a_folder_with_files_of_others_is_refused_and_deletes_none(folder: Path, left: str) -> None:
+def test_index_in_a_folder_with_other_files_is_refused_and_deletes_none(folder: Path, left: str) -> None:
     mine = folder / "taken" / "rows" / "mine.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("keep me")
-    with pytest.raises(UserError, match=r"there are files here already, such as rows/mine\.txt"):
+    with pytest.raises(UserError, match=r"the folder has other files, such as rows/mine\.txt"):
         make_index([left], str(folder / "taken"))
     assert [path for path in (folder / "taken").rglob("*") if path.is_file()] == [mine]
 
 
-def test_takedown_that_was_killed_at_any_step_is_finished_by_the_next_one(
+def test_takedown_that_was_killed_at_any_step_is_completed_by_the_next_one(
     folder: Path, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index is as it was or as it is to be, and the same command leaves no file that has rows of the document, or did."""
+    """A killed takedown leaves the old index or the new one; the same command deletes every file with rows of the document."""
     done = make_index([left], str(folder / "done")).root
     take_down(done.url, ["left/0.jsonl:0"])
     steps = 0
@@ -111,13 +113,13 @@ def test_takedown_that_was_killed_at_any_step_is_finished_by_the_next_one(
         steps += 1
         assert open_index(killed.url).stages
         assert take_down(killed.url, ["left/0.jsonl:0"]).rows in ({"left": 1}, {})
-        assert [len(killed.list_files(one)) for one in ("rows", "index")] == [1, 2]
+        assert [len(killed.list_files(name)) for name in ("rows", "index")] == [1, 2]
         assert open_index(killed.url).rows[0].output.checksum == open_index(done.url).rows[0].output.checksum
     assert steps > 4
 
 
 def _killed_at(step: int, folder: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> Root | None:
-    """An index whose takedown was killed before it wrote or deleted once more; None where it has no such step."""
+    """An index whose takedown was killed before this write or delete; None when it has no such step."""
     root = make_index([left], str(folder / f"killed-at-{step}")).root
     left_to_do = [step]
 
@@ -141,14 +143,14 @@ def _killed_at(step: int, folder: Path, left: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_takedown_while_another_is_at_work_is_refused(folder: Path, left: str) -> None:
-    """Each would delete the files that the other has just written."""
+    """Each would delete the files that the other one writes."""
     made = make_index([left], str(folder / "wanted-by-two")).root.url
     with exclusive(Root(made)), pytest.raises(UserError, match="another run is using this output"):
         take_down(made, ["left/0.jsonl:0"])
     assert take_down(made, ["left/0.jsonl:0"]).rows == {"left": 1}
 
 
-def test_rows_that_are_taken_down_while_a_run_is_held_against_them_say_what_to_do(
+def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(
     folder: Path, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_index([left], str(folder / "changing")).root.url

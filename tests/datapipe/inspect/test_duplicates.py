@@ -1,4 +1,4 @@
-"""Clusters of duplicates found again in a finished output: which ones, whole, in the same order each time."""
+"""Clusters of duplicates in a finished output: which ones, complete, in the same order each time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.documents import Looker, Wanted
-from datapipe.inspect.duplicates import Cluster, WantedClusters, find_clusters
+from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.inspect.duplicates import Cluster, ClusterQuery, find_clusters
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
@@ -39,7 +39,7 @@ _COPIES = {"web": 40, "books": 20}
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory) -> Path:
-    """12 texts, of each copies that differ in case and near ones that differ in a few words, over two sources."""
+    """12 texts in two sources: copies that differ in case, and near duplicates that differ in a few words."""
     folder = tmp_path_factory.mktemp("duplicates")
     rng = random.Random(7)
     texts = [corpora.prose(rng, 150) for _ in range(12)]
@@ -54,67 +54,80 @@ def output(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def _found(output: Path, stage: str, **options) -> list[Cluster]:
-    return list(find_clusters(Looker(str(output)), WantedClusters(stage=stage, **options)))
+def _find(output: Path, stage: str, **options) -> list[Cluster]:
+    return list(find_clusters(Inspector.open(str(output)), ClusterQuery(stage=stage, **options)))
 
 
-def _places(clusters: list[Cluster]) -> list[tuple[str, int]]:
-    return [(one.survivor.source, one.survivor.place) for one in clusters]
+def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
+    return [(cluster.survivor.source, cluster.survivor.position) for cluster in clusters]
 
 
 def test_clusters_hold_every_document_that_was_dropped_for_another(output: Path) -> None:
-    clusters = _found(output, "dedup.exact", count=99, members=99)
+    clusters = _find(output, "dedup.exact", count=99, members=99)
     texts = Counter()
     for cluster in clusters:
         assert cluster.dropped == len(cluster.members)
-        assert cluster.likeness == (1.0, 1.0)
-        assert {(one.document.text or "").lower() for one in cluster.members} == {(cluster.survivor.text or "").lower()}
+        assert cluster.similarity == (1.0, 1.0)
+        assert {(member.document.text or "").lower() for member in cluster.members} == {(cluster.survivor.text or "").lower()}
         texts[(cluster.survivor.text or "").lower()] += 1 + cluster.dropped
     assert len(texts) == len(clusters) <= 12
-    dropped = sum(one.dropped for one in clusters)
+    dropped = sum(cluster.dropped for cluster in clusters)
     assert dropped >= sum(_COPIES.values()) - 12
-    assert {one.document.source for cluster in clusters for one in cluster.members} == {"web", "books"}
+    assert {member.document.source for cluster in clusters for member in cluster.members} == {"web", "books"}
 
 
 def test_clusters_are_the_same_each_time_and_more_of_them_hold_the_fewer(output: Path) -> None:
     for options in ({}, {"least_alike": True}):
-        several = _found(output, "dedup.minhash", count=4, members=1, **options)
-        all_of_them = _found(output, "dedup.minhash", count=99, members=9, **options)
-        assert _places(_found(output, "dedup.minhash", count=2, **options)) == _places(several)[:2] == _places(all_of_them)[:2]
-        assert [one.members[0] for one in several] == [one.members[0] for one in all_of_them[:4]]
-        assert [one.dropped for one in several] == [one.dropped for one in all_of_them[:4]]
+        several = _find(output, "dedup.minhash", count=4, members=1, **options)
+        all_of_them = _find(output, "dedup.minhash", count=99, members=9, **options)
+        assert (
+            _positions(_find(output, "dedup.minhash", count=2, **options))
+            == _positions(several)[:2]
+            == _positions(all_of_them)[:2]
+        )
+        assert [cluster.members[0] for cluster in several] == [cluster.members[0] for cluster in all_of_them[:4]]
+        assert [cluster.dropped for cluster in several] == [cluster.dropped for cluster in all_of_them[:4]]
 
 
-def test_clusters_least_alike_first_begin_with_the_least_likeness(output: Path) -> None:
-    clusters = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
-    likeness = [[one.likeness for one in cluster.members] for cluster in clusters]
+def test_clusters_least_alike_come_in_the_order_of_similarity(output: Path) -> None:
+    clusters = _find(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    similarities = [[member.similarity for member in cluster.members] for cluster in clusters]
     assert len(clusters) > 3
-    assert likeness == [sorted(one) for one in likeness]
-    assert [one[0] for one in likeness] == sorted(one[0] for one in likeness)
-    assert all(cluster.likeness == (one[0], one[-1]) for cluster, one in zip(clusters, likeness))
-    assert likeness[0][0] < 1
+    assert similarities == [sorted(values) for values in similarities]
+    assert [values[0] for values in similarities] == sorted(values[0] for values in similarities)
+    assert all(cluster.similarity == (values[0], values[-1]) for cluster, values in zip(clusters, similarities))
+    assert similarities[0][0] < 1
     assert all(cluster.shingles == (5, "word") for cluster in clusters)
 
 
 def test_clusters_of_a_source_count_what_other_sources_lost_to_them_too(output: Path) -> None:
-    whole = {(one.stage, *_places([one])): one for one in _found(output, "all", count=99, members=99)}
-    assert {stage for stage, *_ in whole} == {"dedup.exact", "dedup.minhash"}
-    of_books = _found(output, "all", count=99, members=99, source="books")
-    expected = {name for name, one in whole.items() if any(member.document.source == "books" for member in one.members)}
-    assert {(one.stage, *_places([one])) for one in of_books} == expected != set(whole)
-    assert all(one == whole[one.stage, *_places([one])] for one in of_books)
-
-
-def test_clusters_tell_which_survivors_a_later_stage_dropped(output: Path) -> None:
-    dropped_later = {
-        (member.document.source, member.document.place)
-        for cluster in _found(output, "dedup.minhash", count=99, members=99)
-        for member in cluster.members
+    by_survivor = {_identity(cluster): cluster for cluster in _find(output, "all", count=99, members=99)}
+    assert {stage for stage, *_ in by_survivor} == {"dedup.exact", "dedup.minhash"}
+    of_books = _find(output, "all", count=99, members=99, source="books")
+    expected = {
+        identity
+        for identity, cluster in by_survivor.items()
+        if any(member.document.source == "books" for member in cluster.members)
     }
-    exact = _found(output, "dedup.exact", count=99)
-    told = {place for place, one in zip(_places(exact), exact) if one.later == "dedup.minhash:duplicate"}
-    assert told == set(_places(exact)) & dropped_later
-    assert all(one.later in ("", "dedup.minhash:duplicate") for one in exact)
+    assert {_identity(cluster) for cluster in of_books} == expected != set(by_survivor)
+    assert all(cluster == by_survivor[_identity(cluster)] for cluster in of_books)
+
+
+def _identity(cluster: Cluster) -> tuple[str, str, int]:
+    return cluster.stage, cluster.survivor.source, cluster.survivor.position
+
+
+def test_clusters_name_the_later_stage_that_dropped_a_survivor(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    text = corpora.prose(rng, 150)
+    texts = [text, text, f"{text} And one more sentence.", *(corpora.prose(rng, 100) for _ in range(10))]
+    corpora.write_jsonl(tmp_path / "web.jsonl", [{"text": text} for text in texts])
+    stages = "stages: [dedup.exact, dedup.minhash: {keep: longest}]\n"
+    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", stages, _TAIL)
+    runs.run_mixture(mixture, make_engine=runs.InProcess)
+    [exact], [near] = (_find(tmp_path / "out", stage) for stage in ("dedup.exact", "dedup.minhash"))
+    assert (exact.dropped_later_by, near.dropped_later_by) == ("dedup.minhash:duplicate", "")
+    assert exact.survivor == near.members[0].document
 
 
 @pytest.mark.parametrize(
@@ -128,35 +141,36 @@ def test_clusters_tell_which_survivors_a_later_stage_dropped(output: Path) -> No
         ({"stage": "same_id", "source": "web"}, r"no document of source 'web' was dropped in favour of another\. "),
         ({"stage": "dedup.exact:repeated"}, r"no document was dropped in favour of another\. "),
         ({"stage": "dedup.lines"}, r"dedup.lines cuts spans out of texts.*has no clusters.*--dropped dedup.lines"),
-        ({"stage": "filter.length"}, r"filter.length judges each document alone.*has no clusters"),
+        ({"stage": "filter.length"}, r"filter.length examines each document by itself.*has no clusters"),
         ({"stage": "all", "source": "boks"}, r"no source 'boks'.* Did you mean 'books'\?"),
     ],
 )
-def test_clusters_that_are_not_there_are_the_users_error(output: Path, options: dict[str, str], message: str) -> None:
+def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        find_clusters(Looker(str(output)), WantedClusters(**options))
+        find_clusters(Inspector.open(str(output)), ClusterQuery(**options))
 
 
-def test_clusters_that_are_not_there_yet_are_said_to_be_so_of_a_run_that_stopped(output: Path) -> None:
-    looker = Looker(str(output))
-    looker.steps = tuple(step for step in looker.steps if (step.kind, step.source) != ("tokenize", "web"))
-    for source, so_far in (("web", ", as far as the run has come"), ("books", ""), ("", ", as far as the run has come")):
+def test_clusters_that_do_not_exist_yet_are_reported_for_a_stopped_run(output: Path) -> None:
+    inspector = Inspector.open(str(output))
+    steps = tuple(step for step in inspector.steps if (step.kind, step.source) != ("tokenize", "web"))
+    stopped = dataclasses.replace(inspector, steps=steps)
+    for source, so_far in (("web", " yet; the run is not complete"), ("books", ""), ("", " yet; the run is not complete")):
         with pytest.raises(UserError, match=rf"was dropped in favour of another{so_far}\. "):
-            find_clusters(looker, WantedClusters(stage="same_id", source=source))
+            find_clusters(stopped, ClusterQuery(stage="same_id", source=source))
 
 
-def test_clusters_are_shown_without_texts_that_are_gone(output: Path) -> None:
-    before = _found(output, "dedup.exact", count=99, members=99)
+def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
+    before = _find(output, "dedup.exact", count=99, members=99)
     hidden = (output.parent / "books.jsonl").rename(output.parent / "away")
     try:
-        after = _found(output, "dedup.exact", count=99, members=99)
+        after = _find(output, "dedup.exact", count=99, members=99)
     finally:
         hidden.rename(output.parent / "books.jsonl")
-    assert _places(after) == _places(before)
-    for one in after:
-        for document in (one.survivor, *(member.document for member in one.members)):
+    assert _positions(after) == _positions(before)
+    for cluster in after:
+        for document in (cluster.survivor, *(member.document for member in cluster.members)):
             assert (document.text is None) == (document.source == "books")
-        assert one.no_text == ("its file is gone or has changed" if one.survivor.source == "books" else "")
+        assert cluster.no_text == ("its file is missing or has changed" if cluster.survivor.source == "books" else "")
 
 
 def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
@@ -165,17 +179,24 @@ def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_it
         corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
         listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: [dedup.exact: {options}]}}\n"
     runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
-    clusters = _found(tmp_path / "out", "dedup.exact", count=99)
-    assert Counter(one.survivor.source for one in clusters) == {"web": 5, "books": 5}
-    [stage] = {one.stage for one in clusters if one.survivor.source == "web"}
+    clusters = _find(tmp_path / "out", "dedup.exact", count=99)
+    assert Counter(cluster.survivor.source for cluster in clusters) == {"web": 5, "books": 5}
+    [stage] = {cluster.stage for cluster in clusters if cluster.survivor.source == "web"}
     assert stage.startswith("dedup.exact@")
-    assert _places(_found(tmp_path / "out", stage, count=99)) == _places([one for one in clusters if one.stage == stage])
-    looker = Looker(str(tmp_path / "out"))
-    for asked, sources in (("dedup.exact", {"web", "books"}), ("dedup.exact:duplicate", {"web", "books"}), (stage, {"web"})):
-        assert {one.source for one in looker.look(Wanted(outcome="dropped", reason=asked, count=99))} == sources
-        assert {one.survivor.source for one in _found(tmp_path / "out", asked, count=99)} == sources
+    assert _positions(_find(tmp_path / "out", stage, count=99)) == _positions(
+        [cluster for cluster in clusters if cluster.stage == stage]
+    )
+    inspector = Inspector.open(str(tmp_path / "out"))
+    for requested, sources in (
+        ("dedup.exact", {"web", "books"}),
+        ("dedup.exact:duplicate", {"web", "books"}),
+        (stage, {"web"}),
+    ):
+        query = DocumentQuery(outcome="dropped", reason=requested, count=99)
+        assert {document.source for document in inspector.find(query)} == sources
+        assert {cluster.survivor.source for cluster in _find(tmp_path / "out", requested, count=99)} == sources
     with pytest.raises(UserError, match=r"no document was dropped for 'dedup'"):
-        looker.look(Wanted(outcome="dropped", reason="dedup"))
+        inspector.find(DocumentQuery(outcome="dropped", reason="dedup"))
 
 
 def test_clusters_of_a_stage_of_other_sources_only_are_said_to_be_theirs(tmp_path: Path) -> None:
@@ -185,17 +206,17 @@ def test_clusters_of_a_stage_of_other_sources_only_are_said_to_be_theirs(tmp_pat
         listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: {stages}}}\n"
     listed = listed.replace("dedup.url: {field: id}", "dedup.exact: {by: field, field: id, as: same_id}")
     runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
-    for asked, owners in (("dedup.exact", "web, notes"), ("dedup.exact:duplicate", "web, notes"), ("same_id", "notes")):
-        with pytest.raises(UserError, match=rf"'{asked}' is no stage of source 'books'\. It is one of {owners}\. "):
-            _found(tmp_path / "out", asked, source="books")
+    for requested, owners in (("dedup.exact", "web, notes"), ("dedup.exact:duplicate", "web, notes"), ("same_id", "notes")):
+        with pytest.raises(UserError, match=rf"'{requested}' is no stage of source 'books'\. It is a stage of {owners}\. "):
+            _find(tmp_path / "out", requested, source="books")
     with pytest.raises(UserError, match=r"no stage 'dedup.exat' in this output"):
-        _found(tmp_path / "out", "dedup.exat", source="books")
+        _find(tmp_path / "out", "dedup.exat", source="books")
 
 
-def test_clusters_and_members_without_a_measure_come_last_of_those_least_alike(output: Path, monkeypatch) -> None:
-    """Drops with NaN for what was measured, as a stage that does not verify leaves them."""
-    before = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
-    greatest = sorted(one.members[-1].likeness or 0 for one in before)
+def test_clusters_and_members_without_a_similarity_come_last_of_those_least_alike(output: Path, monkeypatch) -> None:
+    """Drops with NaN as their similarity, as a stage that does not verify candidates writes them."""
+    before = _find(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    greatest = sorted(cluster.members[-1].similarity or 0 for cluster in before)
     hidden = greatest[len(greatest) // 2]
     assert greatest[0] < hidden
 
@@ -205,20 +226,22 @@ def test_clusters_and_members_without_a_measure_come_last_of_those_least_alike(o
                 yield batch
                 continue
             values = batch.column("value").to_numpy()
-            at = batch.schema.get_field_index("value")
-            yield batch.set_column(at, "value", pa.array(np.where(values < hidden, np.nan, values), from_pandas=False))
+            column = batch.schema.get_field_index("value")
+            yield batch.set_column(column, "value", pa.array(np.where(values < hidden, np.nan, values), from_pandas=False))
 
     monkeypatch.setattr("datapipe.inspect.duplicates.read_table", unmeasured)
-    after = _found(output, "dedup.minhash", count=99, members=99, least_alike=True)
-    assert {(one.survivor, one.dropped) for one in after} == {(one.survivor, one.dropped) for one in before}
-    firsts = [one.members[0].likeness for one in after]
-    measured = [one for one in firsts if one is not None]
+    after = _find(output, "dedup.minhash", count=99, members=99, least_alike=True)
+    assert {(cluster.survivor, cluster.dropped) for cluster in after} == {
+        (cluster.survivor, cluster.dropped) for cluster in before
+    }
+    firsts = [cluster.members[0].similarity for cluster in after]
+    measured = [first for first in firsts if first is not None]
     assert 0 < len(measured) < len(firsts)
     assert firsts == sorted(measured) + [None] * (len(firsts) - len(measured))
-    for one in after:
-        known = [member.likeness for member in one.members if member.likeness is not None]
-        assert [member.likeness for member in one.members] == sorted(known) + [None] * (one.dropped - len(known))
-        assert one.likeness == ((min(known), max(known)) if known else None)
-    assert _found(output, "dedup.minhash", count=2, members=1, least_alike=True) == [
-        dataclasses.replace(one, members=one.members[:1]) for one in after[:2]
+    for cluster in after:
+        known = [member.similarity for member in cluster.members if member.similarity is not None]
+        assert [member.similarity for member in cluster.members] == sorted(known) + [None] * (cluster.dropped - len(known))
+        assert cluster.similarity == ((min(known), max(known)) if known else None)
+    assert _find(output, "dedup.minhash", count=2, members=1, least_alike=True) == [
+        dataclasses.replace(cluster, members=cluster.members[:1]) for cluster in after[:2]
     ]

@@ -43,62 +43,62 @@ def _kept(finished: runs.Finished, name: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("threshold", [60, 120])
 def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, tagged, threshold):
-    found = sweep(tagged, "filter.length.min_words", at=[threshold])
+    result = sweep(tagged, "filter.length.min_words", thresholds=[threshold])
     for part, options in (("alone", f"min_words: {threshold}"), ("together", f"min_words: {threshold}, max_words: 200")):
         stages = f"  - filter.length: {{{options}}}\n  - dedup.exact\n  - redact.pii\n"
         dropped = _finished(tmp_path / part, sources, stages)
-        for one in (*found.sources, found.total):
-            count = getattr(one.kept[0], part)
-            assert (count.documents, count.bytes) == _kept(dropped, one.name)
+        for source_sweep in (*result.sources, result.total):
+            count = getattr(source_sweep.kept[0], part)
+            assert (count.documents, count.bytes) == _kept(dropped, source_sweep.name)
 
 
 def test_sweep_together_counts_every_other_rule_of_the_stage(tmp_path, sources, tagged):
-    found = sweep(tagged, "quality.mean_word_length_high", at=[5.5])
+    result = sweep(tagged, "quality.mean_word_length_high", thresholds=[5.5])
     stages = "  - filter.gopher_quality: {max_mean_word_length: 5.5}\n  - dedup.exact\n"
     dropped = _finished(tmp_path, sources, stages)
-    together = found.total.kept[0].together
+    together = result.total.kept[0].together
     assert (together.documents, together.bytes) == _kept(dropped, "total")
-    assert together.documents < found.total.kept[0].alone.documents < found.total.tagged.documents
+    assert together.documents < result.total.kept[0].alone.documents < result.total.tagged.documents
 
 
 def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
-    found = sweep(tagged, "filter.length.too_few_words")
-    grid = [one.threshold for one in found.total.kept]
-    assert 80.0 in grid and found.total.limit == 80.0
+    result = sweep(tagged, "filter.length.too_few_words")
+    grid = [kept.threshold for kept in result.total.kept]
+    assert 80.0 in grid and result.total.limit == 80.0
     assert grid == sorted(set(grid)) and len(grid) <= MAX_DISTINCT
-    alone = [one.alone.documents for one in found.total.kept]
+    alone = [kept.alone.documents for kept in result.total.kept]
     assert alone == sorted(alone, reverse=True) and alone[0] > alone[-1]
-    assert found == sweep(tagged, "filter.length.min_words")
+    assert result == sweep(tagged, "filter.length.min_words")
 
 
 def test_sweep_of_few_distinct_values_tries_each_of_them(tagged):
-    found = sweep(tagged, "quality.min_stop_words")
-    grid = [one.threshold for one in found.total.kept]
+    result = sweep(tagged, "quality.min_stop_words")
+    grid = [kept.threshold for kept in result.total.kept]
     assert {0.0, 2.0} <= set(grid) <= set(map(float, range(9)))
 
 
-def test_sweep_of_one_source_is_that_sources_part(tagged):
-    both, one = (
-        sweep(tagged, "filter.length.min_words", at=[100]),
-        sweep(tagged, "filter.length.min_words", source="news", at=[100]),
+def test_sweep_of_one_source_equals_its_part_of_the_whole(tagged):
+    both, news_alone = (
+        sweep(tagged, "filter.length.min_words", thresholds=[100]),
+        sweep(tagged, "filter.length.min_words", source="news", thresholds=[100]),
     )
-    assert one.sources == both.sources[1:]
+    assert news_alone.sources == both.sources[1:]
 
 
-def test_sweep_says_of_how_many_documents_a_later_rule_is_not_known(tmp_path, sources):
+def test_sweep_counts_the_documents_whose_later_rule_is_unknown(tmp_path, sources):
     (tmp_path / "judging.py").write_text(_JUDGING)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         output = _finished(tmp_path, sources, "  - judging:Judging: {mode: tag, as: mine}\n").mixture.output
-        found = sweep(output, "mine.min_bytes", at=[0, 100])
-        with pytest.raises(UserError, match=r"the rule 'odd' has no threshold.*too_short"):
+        result = sweep(output, "mine.min_bytes", thresholds=[0, 100])
+        with pytest.raises(UserError, match=r"the rule 'odd' compares no value with a threshold.*too_short"):
             sweep(output, "mine.odd")
     lengths = [len(row["text"].encode()) for row in [*corpora.documents(1, 150), *corpora.documents(2, 80)]]
     long_and_odd = sum(length >= 100 and length % 2 for length in lengths)
-    loose, strict = found.total.kept
+    loose, strict = result.total.kept
     assert (loose.alone.documents, strict.alone.documents) == (230, sum(length >= 100 for length in lengths))
     assert (loose.together.documents, strict.together.documents) == (230 - long_and_odd, strict.alone.documents - long_and_odd)
-    assert found.total.unsure == sum(length < 100 for length in lengths) > 0
+    assert result.total.unsure == sum(length < 100 for length in lengths) > 0
 
 
 _JUDGING = """
@@ -125,13 +125,17 @@ class Judging(Filter):
     [
         ("qualty.min_words", "", "this run has no stage 'qualty'. Did you mean 'quality'\\?"),
         ("min_words", "", "this run has no stage 'min_words'"),
-        ("quality.min_wrods", "", "quality has no threshold 'min_wrods' as it is set. Did you mean 'min_words'\\?"),
-        ("filter.length.max_chars", "", "filter.length has no threshold 'max_chars' as it is set"),
+        (
+            "quality.min_wrods",
+            "",
+            "quality has no threshold 'min_wrods' with its options in the mixture. Did you mean 'min_words'\\?",
+        ),
+        ("filter.length.max_chars", "", "filter.length has no threshold 'max_chars' with its options in the mixture"),
         ("dedup.exact.scope", "", "'dedup.exact' is no filter"),
         ("quality.min_words", "wbe", "no source 'wbe' in this output. Did you mean 'web'\\?"),
     ],
 )
-def test_sweep_of_what_is_not_there_names_what_is(tagged, threshold, source, message):
+def test_sweep_of_an_unknown_threshold_names_the_known_ones(tagged, threshold, source, message):
     with pytest.raises(UserError, match=message):
         sweep(tagged, threshold, source=source)
 
@@ -146,16 +150,16 @@ def test_sweep_names_the_sources_where_the_stage_dropped(tmp_path, sources):
     web, news = sources.splitlines()
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150}}]}")
     output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
-    found = sweep(output, "filter.length.min_words")
-    assert [one.name for one in found.sources] == ["web"]
-    assert found.dropping == ("news",)
+    result = sweep(output, "filter.length.min_words")
+    assert [source.name for source in result.sources] == ["web"]
+    assert result.dropping == ("news",)
 
 
 def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources):
     web, news = sources.splitlines()
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")
     output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
-    found = sweep(output, "filter.length.min_words")
-    assert [one.limit for one in found.sources] == [80.0, 150.0]
-    assert found.total.limit is None
-    assert {80.0, 150.0} <= {one.threshold for one in found.total.kept}
+    result = sweep(output, "filter.length.min_words")
+    assert [source.limit for source in result.sources] == [80.0, 150.0]
+    assert result.total.limit is None
+    assert {80.0, 150.0} <= {source.threshold for source in result.total.kept}

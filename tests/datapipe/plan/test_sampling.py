@@ -1,4 +1,4 @@
-"""The tokenizer's sample: by weight, capped by what there is, the rest from the others."""
+"""Quotas of the tokenizer's sample: by share, capped by the size of a source, the rest from the others."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_quotas_do_not_depend_on_the_order_of_sources():
     assert turned == quotas(sizes, shares, 100)
 
 
-def test_fractions_are_of_what_is_not_held_out():
+def test_fractions_are_of_the_training_split():
     shares = {"a": Fraction(1, 2), "b": Fraction(1, 2)}
-    found = sample_fractions({"a": 200, "b": 800}, shares, 200, validation=0.5)
-    assert found == {"a": 1.0, "b": 0.25}
+    fractions = sample_fractions({"a": 200, "b": 800}, shares, 200, validation=0.5)
+    assert fractions == {"a": 1.0, "b": 0.25}
     assert sample_fractions({"a": 0, "b": 0}, shares, 200, validation=0.0) == {"a": 0.0, "b": 0.0}

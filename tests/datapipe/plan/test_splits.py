@@ -79,10 +79,12 @@ def test_group_splits_tiny_target_never_groups_past_the_cap_of_files() -> None:
 def test_group_splits_adding_or_removing_a_file_changes_few_groups(seed: int) -> None:
     files = _corpus(5000)
     rng = random.Random(seed)
-    at = rng.randrange(len(files))
+    index = rng.randrange(len(files))
     before = set(group_splits(files, TARGET))
-    removed = set(group_splits(files[:at] + files[at + 1 :], TARGET))
-    added = set(group_splits([*files[:at], (_file(f"{at:05d}-new.txt", rng.randrange(60_000)), Text()), *files[at:]], TARGET))
+    removed = set(group_splits(files[:index] + files[index + 1 :], TARGET))
+    added = set(
+        group_splits([*files[:index], (_file(f"{index:05d}-new.txt", rng.randrange(60_000)), Text()), *files[index:]], TARGET)
+    )
     assert len(removed - before) <= 2
     assert len(added - before) <= 2
 

@@ -1,4 +1,4 @@
-"""Weights by temperature and UniMax: their limits, their exactness, and the caps that are held."""
+"""Weights by temperature and UniMax: limits, exactness and epoch caps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tokens = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 10**13), mi
 
 
 def mixture_of(sources: dict[str, dict[str, Any]], **mixture: Any) -> Mixture:
-    data = {"name": "m", "output": "o", "sources": {name: {"path": "a"} | one for name, one in sources.items()}}
+    data = {"name": "m", "output": "o", "sources": {name: {"path": "a"} | source for name, source in sources.items()}}
     return Mixture.model_validate(data | {"mixture": mixture})
 
 
@@ -65,7 +65,7 @@ def test_unimax_never_passes_a_cap_spends_the_budget_and_is_even_where_not_cappe
     assert all(shares[name] <= even for even in free for name in caps)
 
 
-def test_unimax_of_the_paper_shares_what_small_languages_leave():
+def test_unimax_shares_what_small_sources_cannot_give():
     assert unimax({"a": Fraction(1800), "b": Fraction(180), "c": Fraction(20)}, 600) == {"a": 400, "b": 180, "c": 20}
     sources = {name: {"max_epochs": 2} for name in "abc"}
     mixture = mixture_of(sources, weighting="unimax", tokens=600)
@@ -89,14 +89,14 @@ def test_sources_without_weight_or_tokens_are_not_drawn():
     assert shares_of(mixture, {}) == {"a": Fraction(1, 2), "b": Fraction(1, 2), "held": 0}
 
 
-def test_phases_stay_as_they_are_but_for_sources_that_are_empty():
+def test_phases_keep_their_weights_except_of_empty_sources():
     phases = [{"until": "50%", "weights": {"a": 1, "b": 1}}, {"until": 1, "weights": {"a": 2, "b": 1}}]
     mixture = mixture_of({"a": {}, "b": {}}, tokens=100, phases=phases)
     assert weight_phases(mixture, {"a": 5, "b": 5}) == mixture.weight_phases()
     assert [phase.weights for phase in weight_phases(mixture, {"a": 5})] == [{"a": 1, "b": 0}, {"a": 2, "b": 0}]
 
 
-def test_weights_of_too_many_digits_are_made_to_fit():
+def test_weights_of_too_many_digits_are_bounded():
     weights = bounded({"a": Fraction(10**30 + 1), "b": Fraction(10**29), "c": Fraction(1, 7)})
     assert sum(weights.values()) < MAX_WEIGHT_SUM
     assert weights["a"] / weights["b"] == pytest.approx(10)

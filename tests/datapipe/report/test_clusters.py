@@ -1,4 +1,4 @@
-"""Clusters as people see them: side by side where there is room, marked and below each other where there is none."""
+"""Clusters as `datapipe inspect` prints them: side by side on a wide terminal, below each other with marks elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Document:
 @dataclass
 class Member:
     document: Document
-    likeness: float | None = 0.75
+    similarity: float | None = 0.75
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Cluster:
     members: list[Member]
     dropped: int = 1
     stage: str = "dedup.minhash"
-    later: str = ""
-    likeness: tuple[float, float] | None = (0.75, 0.75)
+    dropped_later_by: str = ""
+    similarity: tuple[float, float] | None = (0.75, 0.75)
     shingles: tuple = (5, "word")
     no_text: str = "an index holds no texts"
 
@@ -45,8 +45,8 @@ def _printed(*clusters: Cluster, width: int = 160, terminal: bool = False, full:
     return stream.getvalue()
 
 
-def _cluster(one: str | None, *others: str | None, **facts) -> Cluster:
-    return Cluster(Document(one), [Member(Document(text, "b.jsonl")) for text in others], **facts)
+def _cluster(survivor: str | None, *dropped: str | None, **fields) -> Cluster:
+    return Cluster(Document(survivor), [Member(Document(text, "b.jsonl")) for text in dropped], **fields)
 
 
 _CATS = _cluster(f"{_SHARED} cats {_SHARED}", f"{_SHARED} dogs {_SHARED}")
@@ -57,7 +57,7 @@ def test_clusters_in_a_log_stand_below_each_other_with_marks():
     lines = printed.splitlines()
     assert any(line.strip().startswith("stays") and "word39 [-cats-] word0" in line for line in lines)
     assert any(line.strip().startswith("dropped") and "word39 {+dogs+} word0" in line for line in lines)
-    assert "only in what stays 1 of 81 words, only in what was dropped 1 of 81 words" in printed
+    assert "only in the surviving text 1 of 81 words, only in the dropped text 1 of 81 words" in printed
     assert "\x1b" not in printed
 
 
@@ -68,11 +68,13 @@ def test_clusters_on_a_terminal_stand_side_by_side_where_it_is_wide_enough(width
     assert any("[-" in line for line in lines) is not together
 
 
-def test_clusters_say_what_is_not_shown_and_what_became_of_the_survivor():
-    printed = _printed(_cluster("a b", "a c", dropped=1001, likeness=(0.72, 0.9), later="dedup.lines:too_much_removed"))
+def test_clusters_report_hidden_documents_and_a_survivor_that_was_dropped_later():
+    printed = _printed(
+        _cluster("a b", "a c", dropped=1001, similarity=(0.72, 0.9), dropped_later_by="dedup.lines:too_much_removed")
+    )
     assert "1,001 documents dropped in favour of one, measured 0.72 to 0.9" in printed
     assert "and 1,000 more documents (--members shows them)" in printed
-    assert "dropped later itself, by dedup.lines:too_much_removed" in printed
+    assert "dropped by a later stage: dedup.lines:too_much_removed" in printed
     parts = [f"number {number} {'x' * number} {_SHARED}" for number in range(5)]
     many = _printed(_cluster(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)))
     assert "and 3 shorter passages that differ" in many
@@ -80,20 +82,20 @@ def test_clusters_say_what_is_not_shown_and_what_became_of_the_survivor():
     assert whole.count("{+count+}") == 5
 
 
-def test_clusters_of_equal_texts_and_of_texts_that_are_gone_say_so_in_a_line():
+def test_clusters_report_equal_and_missing_texts_in_a_line():
     printed = _printed(_cluster("the text", "the text", "The text.", None), _cluster(None, "the text"))
     assert "the same text\n" in printed
     assert "the same words; white space, punctuation or case differ" in printed
-    assert printed.count("(no text: its file is gone or has changed)") == 1
-    without = _printed(_cluster(None, "what is gone for it " * 30))
+    assert printed.count("(no text: its file is missing or has changed)") == 1
+    without = _printed(_cluster(None, "the text of a file " * 30))
     assert "(no text to compare with: an index holds no texts)" in without
-    assert "what is gone for it what" in without
+    assert "the text of a file the" in without
     assert "in common:" not in without
     assert "… (" in without
-    assert "2 clusters, 4 removals shown; 1 with the very text that stays; 1 with n-grams in common of 1 to 1" in printed
+    assert "2 clusters, 4 removals shown; 1 with the same text; 1 with n-grams in common from 1 to 1, median 1" in printed
 
 
-def test_clusters_never_pass_control_characters_or_markup_on():
+def test_clusters_print_no_control_characters_and_no_markup():
     printed = _printed(
         _cluster("\x1b[31mred [bold]text\x07[/bold] one", "\x1b[31mred [bold]text\x07[/bold] two"), terminal=False
     )
@@ -103,7 +105,7 @@ def test_clusters_never_pass_control_characters_or_markup_on():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_clusters_shorten_what_is_long_to_about_twelve_lines_of_each(terminal: bool):
+def test_clusters_shorten_long_passages_to_about_twelve_lines_a_member(terminal: bool):
     added = " ".join(f"new{number}" for number in range(500))
     others = " ".join(f"{'x' * (number % 7)} old{number} {_SHARED if number % 9 == 0 else ''}" for number in range(300))
     for stays, dropped in (
@@ -112,11 +114,11 @@ def test_clusters_shorten_what_is_long_to_about_twelve_lines_of_each(terminal: b
         (others, others.replace("old", "w")),
     ):
         for text in (dropped, dropped.replace(" ", "\n")):
-            one, two = (_printed(_cluster(stays, *[text] * num), width=100, terminal=terminal) for num in (1, 2))
-            assert len(two.splitlines()) - len(one.splitlines()) <= (15 if terminal else 13)
+            single, double = (_printed(_cluster(stays, *[text] * num), width=100, terminal=terminal) for num in (1, 2))
+            assert len(double.splitlines()) - len(single.splitlines()) <= (15 if terminal else 13)
 
 
-def test_clusters_say_how_much_of_the_middle_is_left_out():
+def test_clusters_report_how_many_words_of_the_middle_are_cut():
     added = " ".join(f"new{number}" for number in range(500))
     printed = " ".join(_printed(_cluster(_SHARED, f"{_SHARED} {added}")).split())
     assert "word39 {+new0 new1" in printed
@@ -129,8 +131,8 @@ def test_clusters_say_how_much_of_the_middle_is_left_out():
     assert all(f"new{number}" in whole for number in range(500))
 
 
-def test_clusters_of_which_nothing_was_measured_say_so():
-    unmeasured = Cluster(Document("a b"), [Member(Document("a c"), None)], likeness=None)
+def test_clusters_without_a_similarity_are_not_measured():
+    unmeasured = Cluster(Document("a b"), [Member(Document("a c"), None)], similarity=None)
     printed = _printed(unmeasured)
     assert "dropped in favour of one, not measured" in printed
     assert "characters  not measured\n" in printed

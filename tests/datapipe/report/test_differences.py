@@ -1,4 +1,4 @@
-"""What differs between two texts: what is counted, what is marked, and that nothing is lost on the way."""
+"""Differences between two texts: the counts, the marks, and that no character is lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datapipe.report import differences
 from datapipe.report.differences import CONTEXT_WORDS, Difference, difference
 
 
-def _marked(found: Difference) -> list[tuple[list[str], list[str]]]:
-    """Of each passage the pieces that differ, in both texts."""
+def _marked(result: Difference) -> list[tuple[list[str], list[str]]]:
+    """The differing segments of each passage, in both texts."""
     return [
-        tuple([piece.text.strip() for piece in side if piece.differs] for side in (passage.one, passage.other))
-        for passage in found.passages
+        tuple([segment.text.strip() for segment in side if segment.differs] for side in (passage.first, passage.second))
+        for passage in result.passages
     ]
 
 
@@ -21,28 +21,28 @@ def _numbered(start: int, stop: int) -> str:
 
 
 def test_difference_marks_the_words_that_differ_with_some_around_them():
-    one = f"{_numbered(0, 50)} the cat sat {_numbered(50, 100)}"
-    other = f"{_numbered(0, 50)} the dog sat {_numbered(50, 100)}"
-    found = difference(one, other)
-    assert _marked(found) == [(["cat"], ["dog"])]
-    assert found.passages[0].one[0].text.split() == [*_numbered(50 - CONTEXT_WORDS + 1, 50).split(), "the"]
-    assert not found.passages[0].begins
-    assert (found.words, found.only) == ((103, 103), (1, 1))
-    assert found.in_common == 94 / 104  # 99 5-grams each, of which 5 hold the word
+    first = f"{_numbered(0, 50)} the cat sat {_numbered(50, 100)}"
+    second = f"{_numbered(0, 50)} the dog sat {_numbered(50, 100)}"
+    result = difference(first, second)
+    assert _marked(result) == [(["cat"], ["dog"])]
+    assert result.passages[0].first[0].text.split() == [*_numbered(50 - CONTEXT_WORDS + 1, 50).split(), "the"]
+    assert not result.passages[0].begins
+    assert (result.words, result.only) == ((103, 103), (1, 1))
+    assert result.in_common == 94 / 104  # 99 5-grams each, of which 5 hold the word
 
 
-def test_difference_of_texts_far_apart_is_in_passages_of_their_own():
+def test_difference_in_distant_words_gives_a_passage_for_each():
     middle = _numbered(0, 100)
-    found = difference(f"begins here {middle} ends", f"starts here {middle} ends {_numbered(200, 203)}")
-    assert _marked(found) == [(["begins"], ["starts"]), ([], [_numbered(200, 203)])]
-    assert [(passage.begins, passage.ends) for passage in found.passages] == [(True, False), (False, True)]
-    assert [passage.differing for passage in found.passages] == [2, 3]
+    result = difference(f"begins here {middle} ends", f"starts here {middle} ends {_numbered(200, 203)}")
+    assert _marked(result) == [(["begins"], ["starts"]), ([], [_numbered(200, 203)])]
+    assert [(passage.begins, passage.ends) for passage in result.passages] == [(True, False), (False, True)]
+    assert [passage.differing for passage in result.passages] == [2, 3]
 
 
-def test_difference_counts_words_as_often_as_they_occur_and_by_the_stages_rule():
-    found = difference("One two, two! three", "one: TWO three four", (2, "word"))
-    assert (found.words, found.only) == ((4, 4), (1, 1))
-    assert found.in_common == 2 / 4  # one two, two three | two two, three four
+def test_difference_counts_each_occurrence_of_a_folded_word():
+    result = difference("One two, two! three", "one: TWO three four", (2, "word"))
+    assert (result.words, result.only) == ((4, 4), (1, 1))
+    assert result.in_common == 2 / 4  # one two, two three | two two, three four
     same = difference("It's  here.", "it s HERE")
     assert same.has_same_words
     assert not same.is_equal
@@ -50,7 +50,7 @@ def test_difference_counts_words_as_often_as_they_occur_and_by_the_stages_rule()
     assert difference("a b", "a b").is_equal
 
 
-def test_difference_by_characters_has_n_grams_over_the_borders_of_words():
+def test_difference_by_characters_has_n_grams_across_words():
     assert difference("ab cd", "abcd", (3, "char")).in_common == 1.0
     assert difference("ab cd", "abcd", (3, "word")).in_common == 0.0
 
@@ -64,37 +64,37 @@ def test_difference_of_short_and_empty_texts():
 
 
 def test_difference_in_a_script_without_spaces_marks_characters():
-    found = difference("我们今天去学校读书", "我们今天去公园读书")
-    assert _marked(found) == [(["学校"], ["公园"])]
+    result = difference("我们今天去学校读书", "我们今天去公园读书")
+    assert _marked(result) == [(["学校"], ["公园"])]
 
 
-def test_difference_takes_a_few_equal_words_between_long_ones_for_differing():
+def test_difference_counts_a_few_equal_words_between_long_differences_as_differing():
     head, tail = _numbered(0, 20), _numbered(20, 40)
-    one = f"{head} {_numbered(100, 110)} of the {_numbered(110, 120)} {tail}"
-    other = f"{head} {_numbered(200, 210)} of the {_numbered(210, 220)} {tail}"
-    assert [len(side) for side in _marked(difference(one, other))[0]] == [1, 1]
+    first = f"{head} {_numbered(100, 110)} of the {_numbered(110, 120)} {tail}"
+    second = f"{head} {_numbered(200, 210)} of the {_numbered(210, 220)} {tail}"
+    assert [len(side) for side in _marked(difference(first, second))[0]] == [1, 1]
 
 
 def test_difference_with_whole_texts_gives_back_every_character():
     rng = random.Random(5)
     for _ in range(200):
         texts = ["".join(rng.choices(["a", "b", "C", " ", "\n", ", ", "字", "é"], k=rng.randint(0, 40))) for _ in range(2)]
-        found = difference(*texts, context=None)
-        if found.has_same_words or not all(found.words):
+        result = difference(*texts, context=None)
+        if result.has_same_words or not all(result.words):
             continue
-        [passage] = found.passages
-        assert ["".join(piece.text for piece in side) for side in (passage.one, passage.other)] == texts
+        [passage] = result.passages
+        assert ["".join(segment.text for segment in side) for side in (passage.first, passage.second)] == texts
         assert passage.begins
         assert passage.ends
 
 
-def test_difference_of_long_texts_is_bounded_and_says_so(monkeypatch):
+def test_difference_of_long_texts_is_bounded_and_reports_it(monkeypatch):
     monkeypatch.setattr(differences, "COMPARED_CHARS", 2000)
     monkeypatch.setattr(differences, "ALIGNED_WORDS", 50)
     common = _numbered(0, 100)
     assert difference(common, f"{common} more").is_aligned
-    found = difference(f"{common} a {_numbered(100, 140)} b {common}", f"{common} x {_numbered(100, 140)} y {common}")
-    assert (found.is_whole, found.is_aligned) == (True, True)  # 42 words between what both begin and end with
+    result = difference(f"{common} a {_numbered(100, 140)} b {common}", f"{common} x {_numbered(100, 140)} y {common}")
+    assert (result.is_whole, result.is_aligned) == (True, True)  # 42 words between the common beginning and end
     apart = difference(f"a {_numbered(0, 90)} b", f"x {_numbered(0, 90)} y")
     assert not apart.is_aligned
     assert _marked(apart) == [(["a"], ["x"])]

@@ -1,4 +1,4 @@
-"""A document as `datapipe inspect` shows it."""
+"""A document as `datapipe inspect` prints it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import io
 import pytest
 from rich.console import Console
 
-from datapipe.inspect.documents import Seen
+from datapipe.inspect.documents import InspectedDocument
 from datapipe.report.documents import print_document
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(0.75, "duplicate  (as it was read)  measured 0.75"), (float("nan"), "(as it was read)  not measured")]
+    ("value", "decision"),
+    [(0.75, "duplicate  (as it was read)  measured 0.75"), (float("nan"), "(as it was read)  not measured")],
 )
-def test_document_that_was_dropped_says_what_was_measured_or_that_nothing_was(value: float, told: str) -> None:
+def test_dropped_document_is_printed_with_its_measured_value_or_not_measured(value: float, decision: str) -> None:
     stream = io.StringIO()
-    seen = Seen(source="web", outcome="dropped", key="", path="a", place=1, reason="dedup.minhash:duplicate", value=value)
-    print_document(seen, Console(file=stream, width=120))
-    assert told in stream.getvalue()
+    document = InspectedDocument(
+        source="web", outcome="dropped", key="", path="a", position=1, reason="dedup.minhash:duplicate", value=value
+    )
+    print_document(document, Console(file=stream, width=120))
+    assert decision in stream.getvalue()
     assert "nan" not in stream.getvalue()

@@ -1,4 +1,4 @@
-"""The funnel as people see it: whole at any width, its rows in the order in which stages ran."""
+"""The funnel as printed: complete at any width, with rows in the order in which stages ran."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ def _report(num_sources: int) -> dict[str, Any]:
     ran = ["read", "filter.length", "dedup.exact: exchange", "dedup.exact@0123abcd: apply"]
     sources = {f"source-{number}": _entry(ran) for number in range(num_sources)}
     sources |= {"with-more": _entry([*ran[:2], "my.own:Filter", *ran[2:]])}
-    told = {"name": "test", "total": _entry(ran), "mixture": None, "tokenizer": None}
-    return {**told, "sources": sources, "slowest_step": "read", "excesses": [], "problem": None}
+    report = {"name": "test", "total": _entry(ran), "mixture": None, "tokenizer": None}
+    return {**report, "sources": sources, "slowest_step": "read", "excesses": [], "problem": None}
 
 
 def _printed(report: dict[str, Any], width: int) -> list[str]:
     stream = io.StringIO()
     print_funnel(report, Console(file=stream, width=width))
-    return stream.getvalue().partition("what each step cost")[0].splitlines()
+    return stream.getvalue().partition("time by step")[0].splitlines()
 
 
 @pytest.mark.parametrize(("width", "num_tables"), [(40, 7), (80, 4), (120, 2), (200, 1)])
-def test_funnel_is_whole_at_any_width(width: int, num_tables: int) -> None:
+def test_funnel_is_complete_at_any_width(width: int, num_tables: int) -> None:
     lines = _printed(_report(5), width)
-    if width >= 80:  # less than a label and a number need
+    if width >= 80:  # narrower than a label and a number
         assert max(map(len, lines)) <= width
     for number in ("123,456,789", "−7,654,321", "23,456,789,012", "115,802,453 (94%)"):
         assert sum(line.count(f" {number} ") for line in lines) == 7
     headings = [cell.strip() for line in lines if line.startswith("┃") for cell in line.split("┃")]
-    assert [one for one in headings if one] == [*(f"source-{number}" for number in range(5)), "with-more", "total"]
+    assert [heading for heading in headings if heading] == [*(f"source-{number}" for number in range(5)), "with-more", "total"]
     for label in ("read", *_REASONS, "kept", "text read", "tokens", "filter.length:seen"):
         assert sum(line[1:].lstrip().startswith(f"{label} ") for line in lines) == num_tables
 
 
-def test_funnel_rows_stand_in_the_order_in_which_stages_ran() -> None:
+def test_funnel_rows_come_in_the_order_in_which_stages_ran() -> None:
     labels = [line[1:].split("│")[0].strip() for line in _printed(_report(1), 200)]
-    assert [one for one in labels if one in _REASONS] == [
+    assert [label for label in labels if label in _REASONS] == [
         "filter.length:too_few_words",
         "my.own:Filter:rule",
         "dedup.exact@0123abcd:duplicate",
     ]
 
 
-@pytest.mark.parametrize(("told", "width"), [("77", 77), ("", 120), ("0", 120), ("wide", 120)])
-def test_console_without_a_terminal_is_as_wide_as_columns_says(monkeypatch, told: str, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", told)
+@pytest.mark.parametrize(("columns", "width"), [("77", 77), ("", 120), ("0", 120), ("wide", 120)])
+def test_console_without_a_terminal_has_the_width_of_columns(monkeypatch, columns: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert wide_console().width == width
 

@@ -1,4 +1,4 @@
-"""What `datapipe plan` shows of a mixture."""
+"""The notes of `datapipe plan` on global stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datapipe.report.plan_view import plan_view
 from tests.support import corpora, runs
 
 
-def test_plan_view_tells_the_curve_of_every_minhash_stage(tmp_path: Path) -> None:
+def test_plan_view_shows_the_match_probabilities_of_every_minhash_stage(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 10))
     near = "{as: near, bands: 2, rows: 1}"
     stages = f"stages:\n  - dedup.exact\n  - dedup.minhash\n  - dedup.minhash: {near}\n"
@@ -21,13 +21,13 @@ def test_plan_view_tells_the_curve_of_every_minhash_stage(tmp_path: Path) -> Non
     shown = Console(file=io.StringIO(), width=200)
     shown.print(plan_view(mixture, *planned(mixture)))
     lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    (usual,) = [at for at, line in enumerate(lines) if "14 bands of 8 rows, 112 permutations" in line]
-    (other,) = [at for at, line in enumerate(lines) if "2 bands of 1 rows, 2 permutations" in line]
-    assert lines[usual + 2].split()[-6:] == ["5.33%", "21.11%", "56.45%", "92.35%", "99.96%", "100.00%"]
+    (default,) = [index for index, line in enumerate(lines) if "14 bands of 8 rows, 112 permutations" in line]
+    (other,) = [index for index, line in enumerate(lines) if "2 bands of 1 rows, 2 permutations" in line]
+    assert lines[default + 2].split()[-6:] == ["5.33%", "21.11%", "56.45%", "92.35%", "99.96%", "100.00%"]
     assert lines[other + 2].split()[-6:] == ["75.00%", "84.00%", "91.00%", "96.00%", "99.00%", "100.00%"]
 
 
-def test_plan_view_tells_which_sources_are_not_compared_and_why(tmp_path: Path) -> None:
+def test_plan_view_shows_which_sources_are_not_compared_and_why(tmp_path: Path) -> None:
     sources = ""
     for name, keep in (("web", "longest"), ("books", "longest"), ("code", "first")):
         corpora.write_jsonl(tmp_path / f"{name}.jsonl", corpora.documents(1, 10))
@@ -35,8 +35,8 @@ def test_plan_view_tells_which_sources_are_not_compared_and_why(tmp_path: Path) 
     mixture = load_mixture(runs.write_mixture(tmp_path, sources, ""))
     shown = Console(file=io.StringIO(), width=200)
     shown.print(plan_view(mixture, *planned(mixture)))
-    told = [line.strip(" │├─└") for line in shown.file.getvalue().splitlines() if "not compared" in line]  # type: ignore[attr-defined]
-    assert [line.partition(" (")[0] for line in told] == [
+    notes = [line.strip(" │├─└") for line in shown.file.getvalue().splitlines() if "not compared" in line]  # type: ignore[attr-defined]
+    assert [line.partition(" (")[0] for line in notes] == [
         "not compared with code, where keep differs",
         "not compared with web, books, where keep differs",
     ]

@@ -1,4 +1,4 @@
-"""The progress of a run, as a terminal and as a log show it."""
+"""The progress of a run on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_progress_in_a_log_is_a_plain_line_when_a_step_ends():
     assert lines[0].endswith("14 kept")
 
 
-def test_progress_of_a_resumed_run_says_what_will_not_run_again():
+def test_progress_of_a_resumed_run_reports_committed_tasks():
     stream = io.StringIO()
     with Progress(Console(file=stream, width=100)) as progress:
         progress.planned(_plan(2, _record(0)))
-    assert stream.getvalue() == "resuming: 1 tasks are committed and will not run again\n"
+    assert stream.getvalue() == "resuming: 1 tasks are committed and do not run again\n"

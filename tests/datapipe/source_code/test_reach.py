@@ -1,4 +1,4 @@
-"""What a digest covers is what the code can reach, and nothing else."""
+"""A digest covers the definitions that the code can reach, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def reached(folder: Path, files: Mapping[str, str], *roots: str, is_strict: bool = True) -> Reached:
-    """What definitions of a small package reach."""
+    """The definitions that the roots in a small package reach."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     sources = Sources([Folder(folder, is_strict=is_strict)])
-    return reach(sources, [one for root in roots for one in sources.definition(root)])
+    return reach(sources, [definition for root in roots for definition in sources.definition(root)])
 
 
-def names(found: Reached) -> set[str]:
-    return set(found.names)
+def names(digest: Reached) -> set[str]:
+    return set(digest.names)
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -47,7 +47,7 @@ def test_reach_follows_names_imports_and_lazy_imports(tmp_path: Path):
     assert names(reached(tmp_path, files, "a:f")) == {"a:f", "a:LIMIT", "b:g", "p.q:h", "c:deep", "c:_own", "e:lazy"}
 
 
-def test_reach_through_a_reexport_ties_nothing_else(tmp_path: Path):
+def test_reach_through_a_reexport_connects_nothing_else(tmp_path: Path):
     files = {
         "a.py": "from p import f\nimport p\ndef one(): return f()\ndef two(): return p.f()\n",
         "p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n",
@@ -154,7 +154,7 @@ LOOK_UPS = [
 
 
 @pytest.mark.parametrize("call", LOOK_UPS)
-def test_computed_look_up_is_refused_with_its_place(tmp_path: Path, call: str):
+def test_undeclared_computed_look_up_is_an_error_with_its_line(tmp_path: Path, call: str):
     text = f"import importlib, sys\ndef f(x, name):\n    return {call}\n"
     with pytest.raises(DatapipeError, match=rf"{re.escape(str(tmp_path))}/a\.py:3: .*REACHES"):
         reached(tmp_path, {"a.py": text}, "a:f")
@@ -215,7 +215,7 @@ class C:
 
 
 def test_normal_form_is_the_same_on_every_version_of_python(tmp_path: Path):
-    """The bytes were made the same by Python 3.11, 3.12 and 3.13."""
+    """Python 3.11, 3.12 and 3.13 returned these bytes."""
     found = reached(tmp_path, {"a.py": SAMPLE}, "a:C", "a:C.m", "a:C.n")
     assert found.digest == "2ea93a43f46e1d69f275de5d27c9ad5bc1438ba605e0dd50dc26300a61b3e080"
 
@@ -252,7 +252,7 @@ STAGES = {name: catalogue.stage_class(name) for name in catalogue.stage_names()}
 
 
 def copy_of(folder: Path, edit: Callable[[str, str], str]) -> Sources:
-    """The sources of datapipe and stages, each file as `edit` of its path and text has it."""
+    """The sources of datapipe and stages, each file replaced by `edit` of its path and text."""
     for package in ("datapipe", "stages"):
         for path in (ROOT / package).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
@@ -262,7 +262,7 @@ def copy_of(folder: Path, edit: Callable[[str, str], str]) -> Sources:
 
 
 def all_digests(sources: Sources) -> dict[str, str]:
-    """By kind of task, and by stage with its default options."""
+    """Digests by kind of task, and by stage with its default options."""
     digests = {kind: reach(sources, sources.definition(runner)).digest for kind, runner in RUNNERS.items()}
     for name, found in STAGES.items():
         classes = [f"{one.__module__}:{one.__qualname__}" for one in found.__mro__ if issubclass(one, Stage)]
@@ -273,7 +273,7 @@ def all_digests(sources: Sources) -> dict[str, str]:
 
 
 def without_prose(text: str) -> str:
-    """A file with every docstring and comment another, and longer, so that every line moves."""
+    """The file with longer docstrings and more comments, so that every line moves."""
     nodes = list(ast.walk(ast.parse(text)))
     strings = [node for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
     inside = {line for node in strings for line in range(node.lineno, node.end_lineno or 0)}
@@ -292,7 +292,7 @@ def without_prose(text: str) -> str:
 
 
 def with_edit(text: str, function: str) -> str:
-    """A file with one more statement in a function."""
+    """The file with one more statement in a function."""
     (node,) = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) and one.name == function)
     lines, first = text.splitlines(), node.body[-1]
     lines.insert(first.lineno - 1, " " * first.col_offset + "_edited = 1")

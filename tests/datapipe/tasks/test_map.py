@@ -7,7 +7,7 @@ import json
 import pytest
 
 from datapipe.errors import DatapipeError
-from datapipe.inspect.documents import Looker, Wanted
+from datapipe.inspect.documents import DocumentQuery, Inspector
 from tests.support import runs
 
 WORDS = "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
@@ -33,7 +33,7 @@ def test_filter_that_edits_changes_what_is_kept_and_counts_it(tmp_path, source):
     assert report["documents"]["kept"] == 12
     assert report["counts"]["filter.c4_quality:lines_without_end_mark"] == 12
     assert report["counts"]["redact.pii:email"] == 12
-    for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=3)):
+    for seen in Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=3)):
         assert seen.text is not None
         assert "<EMAIL>" in seen.text
         assert "no end mark" not in seen.text
@@ -44,7 +44,7 @@ def test_filter_that_tags_counts_apart_and_leaves_the_text(tmp_path, source):
     counts = done.report["sources"]["web"]["counts"]
     assert counts["redact.pii (tag):email"] == 12
     assert "redact.pii:email" not in counts
-    texts = [seen.text or "" for seen in Looker(done.mixture.output).look(Wanted(outcome="kept", count=12))]
+    texts = [seen.text or "" for seen in Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=12))]
     assert all("@mail.org" in text for text in texts)
 
 
@@ -57,7 +57,7 @@ def test_limit_counts_what_cannot_be_read(tmp_path, source):
     stages = "  - filter.length: {min_chars: 1}\n"
     with pytest.raises(DatapipeError, match="nothing to train on"):
         _run(tmp_path, source.replace("keep: [url]", "text: txt"), stages, "limited", limit=3)
-    assert len(Looker(str(tmp_path / "limited")).look(Wanted(outcome="quarantined", count=100))) == 3
+    assert len(Inspector.open(str(tmp_path / "limited")).find(DocumentQuery(outcome="quarantined", count=100))) == 3
 
 
 OWN = """

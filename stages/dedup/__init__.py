@@ -1,1 +1,1 @@
-"""Global stages: documents are compared with all others of the run."""
+"""Global stages: every document is compared with all other documents of the run."""

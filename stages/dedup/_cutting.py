@@ -1,4 +1,5 @@
-"""What the stages that cut text share: which copy stays, how much of a document may go, and the rows that say what is cut."""
+"""The options and rows that stages which cut text have in common: which copy is kept, the share of a document that may be
+cut."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CUT_SCHEMA, source_rank
 
 RULE = "repeated"
-"""The reason of their drops and, of stages that cut one kind of thing, of their cuts."""
+"""The rule of drops, and of cuts where a stage cuts one unit alone."""
 
 RemovedShare = Annotated[
     float,
     Field(
         ge=0,
         le=1,
-        description="Greatest share of a document's bytes that may be cut out; the document is dropped where it is more, or "
-        "where nothing but white space is left.",
+        description="Greatest share of a document's bytes that may be cut out. The document is dropped where more is cut, or "
+        "where only white space is left.",
     ),
 ]
 
 
 class Cutting(Global):
-    """A stage that takes out of documents what others say too."""
+    """A global stage that cuts text out of documents where other documents contain it too."""
 
     keep: Literal["first", "source_order", "none"] = Field(
         default="first",
-        description="first: the copy of lowest key, then place, stays. source_order: the one in the source that the mixture "
-        "names first, then as first. none: all of them go.",
+        description="Which copy is kept. first: the one with the lowest (document key, position). source_order: the one in the "
+        "source that the mixture names first, then as for first. none: all copies are cut.",
     )
     max_removed_share: RemovedShare = 0.5
 
@@ -52,12 +53,12 @@ class Cutting(Global):
 
     @property
     def _rank(self) -> np.uint16:
-        """Of the documents that are emitted."""
+        """The rank of the documents that are emitted."""
         return source_rank(self._context.source_place)
 
 
 def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray, rule: str = RULE) -> pa.RecordBatch:
-    """Rows of CUT_SCHEMA: bytes [start, stop) of the document of each key."""
+    """Rows of CUT_SCHEMA: cut the bytes [start, stop) of the document with each key."""
     rules = pa.array([rule], pa.string()).take(pa.array(np.zeros(len(keys), np.int64)))
-    numbers = (pa.array(np.ascontiguousarray(one, np.int64)) for one in (starts, stops))
-    return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *numbers, rules], schema=CUT_SCHEMA)
+    spans = (pa.array(np.ascontiguousarray(ends, np.int64)) for ends in (starts, stops))
+    return pa.RecordBatch.from_arrays([pa.array(columns.key_halves(keys)[0]), keys, *spans, rules], schema=CUT_SCHEMA)

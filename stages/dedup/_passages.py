@@ -1,4 +1,12 @@
-"""What `dedup.substring` emits: the pieces of documents as passages, and the anchors by which their windows meet."""
+"""The tables that `dedup.substring` emits: chunks of documents as passages, and the selected grams that bring equal windows
+together.
+
+    batch  ->  anchors    one row a selected gram: its hash, the hash of its span, and where the span is
+           ->  passages   one row a chunk: its text, for windows that have to be compared
+           ->  cuts       self-repeats: spans that repeat an earlier span of their own chunk
+
+The tables, and their columns `piece` (number of the chunk) and `trims` (partial bytes), keep the names that indexes on disk
+have."""
 
 from __future__ import annotations
 
@@ -15,9 +23,9 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import key_hash
 from stages.dedup._cutting import cut_rows
 
-_ROOM_PIECES, _ROOM_ANCHORS = 1 << 13, 1 << 17
+_ROOM_CHUNKS, _ROOM_SELECTED = 1 << 13, 1 << 17
 
-ANCHORS = pa.schema(
+SELECTED_GRAMS = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("span", pa.uint64(), nullable=False),
@@ -29,7 +37,8 @@ ANCHORS = pa.schema(
         pa.field("trims", pa.uint8(), nullable=False),
     ]
 )
-"""The gram's hash and the span's, and where the span is in the text. `trims`: bytes of characters that its ends cut."""
+"""Hash of the gram, hash of its span, and the span's start and size in bytes. `trims`: bytes of characters that cross the ends
+of the span, those at the start plus 16 times those at the end."""
 
 PASSAGES = pa.schema(
     [
@@ -41,7 +50,7 @@ PASSAGES = pa.schema(
         pa.field("text", pa.large_binary(), nullable=False),
     ]
 )
-"""The text of a piece, which begins at byte `start` of its document; met by document."""
+"""The text of a chunk, which begins at byte `start` of its document. Rows are exchanged by document."""
 
 TEXTS = pa.schema(
     [
@@ -52,96 +61,112 @@ TEXTS = pa.schema(
         pa.field("text", pa.large_binary(), nullable=False),
     ]
 )
-"""Whole texts, or the parts between their seams, which begin at byte `start`; in the order that decides which copy is first.
-Those of one hash are compared with each other."""
+"""Whole texts, or the parts between cut points, which begin at byte `start`. Their sort order decides which copy is the first.
+Texts with equal hashes are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grams:
-    """How texts are cut: tokens that are bytes or words, of a window, of a gram, and how many windows are a piece."""
+class Windowing:
+    """The sizes of windows, grams and chunks.
+
+    Attributes:
+        by_bytes: whether every byte is a token; else words are.
+        length: tokens of a window.
+    """
 
     by_bytes: bool
     length: int
 
     @property
     def gram(self) -> int:
-        """Of words a third of a window. Of bytes more, since a third of 50 is a phrase that meets everywhere: with 22 for 17
-        there are a fifth more anchors, and 0.9 instead of 2.3 million windows to compare in 20 MB."""
+        """Tokens of a gram: of words a third of a window, of bytes 4/9.
+
+        A third of 50 bytes is a common phrase. 22 bytes instead of 17 select a fifth more grams, and leave 0.9 instead of
+        2.3 million windows to compare in 20 MB of text.
+        """
         return 4 * self.length // 9 if self.by_bytes else (self.length + 2) // 3
 
     @property
-    def piece_tokens(self) -> int:
-        """So that a piece is about 64 KiB."""
+    def chunk_tokens(self) -> int:
+        """Windows of a chunk, which is about 64 KiB of text."""
         return 1 << 16 if self.by_bytes else 1 << 13
 
     @property
     def most_windows(self) -> int:
-        """Of one anchor."""
+        """The most windows that select one gram."""
         return self.length - self.gram + 1
 
     @property
     def rules(self) -> TokenRules:
-        """What kernels take for a token."""
+        """What is a token, as kernels take it."""
         return token_rules(self.by_bytes)
 
     @property
     def sizes(self) -> substring.WindowSizes:
-        """How kernels take tokens together."""
-        return substring.window_sizes(self.length, self.gram, self.piece_tokens)
+        """How tokens are grouped, as kernels take it."""
+        return substring.window_sizes(self.length, self.gram, self.chunk_tokens)
 
 
-def emitted(batch: DocumentBatch, grams: Grams, keep: str, rank: np.uint16) -> dict[str, pa.RecordBatch]:
-    """The anchors and passages of a batch, and the cuts that are known before anything has met: echoes of a piece of itself."""
+def emit_rows(batch: DocumentBatch, windowing: Windowing, keep: str, rank: np.uint16) -> dict[str, pa.RecordBatch]:
+    """The selected grams and passages of a batch, and the cuts that need no comparison: self-repeats of a chunk."""
     offsets, data = batch.buffers
-    pieces, anchors, halves, echoes = _selected(batch, grams)
+    chunks, selected, halves, repeats = _select(batch, windowing)
     keys = columns.key_matrix(batch.keys)
-    echoed = anchors[:, 4] >= substring.ECHOED
-    anchors[echoed, 4] -= substring.ECHOED
+    has_repeat = selected[:, 4] >= substring.SELF_REPEATED
+    selected[has_repeat, 4] -= substring.SELF_REPEATED
     if keep == "none":
-        documents, _, starts, sizes, trims = anchors[echoed].T
-        first_ones = np.column_stack([documents, starts + trims % 16, starts + sizes - trims // 16])
-        echoes = np.concatenate([echoes, first_ones])
-    documents, starts, stops = echoes.T
+        documents, _, starts, sizes, partial = selected[has_repeat].T
+        first_copies = np.column_stack([documents, starts + partial % 16, starts + sizes - partial // 16])
+        repeats = np.concatenate([repeats, first_copies])
+    documents, starts, stops = repeats.T
     begins = offsets[documents]
     return {
-        "anchors": _anchors(anchors, halves, offsets, keys, rank),
-        "passages": _passages(pieces, offsets, data, keys, rank),
+        "anchors": _selected_rows(selected, halves, offsets, keys, rank),
+        "passages": _passages(chunks, offsets, data, keys, rank),
         "cuts": cut_rows(columns.keys_from(keys[documents]), starts - begins, stops - begins),
     }
 
 
-def _selected(batch: DocumentBatch, grams: Grams) -> list[np.ndarray]:
-    """What `substring.select_anchors` finds in all parts of documents: pieces; anchors, (num_anchors, 5) int64: document,
-    number of the piece, first byte, bytes, trims; their halves; echoes, (num_echoes, 3) int64: document, first byte, last."""
+def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
+    """The outputs of `substring.select_grams` for all parts of documents.
+
+    Returns:
+        chunks: (num_chunks, 4) int64: document, number of the chunk, start and stop byte.
+        selected: (num_selected, 5) int64: document, number of the chunk, start byte, bytes, partial bytes.
+        halves: (num_selected, 2) uint64: hash of the gram, hash of the span.
+        repeats: (num_repeats, 3) int64: document, start and stop byte.
+    """
     parts, (_, data) = batch.parts, batch.buffers
-    room = substring.AnchorsOut(
-        np.empty((_ROOM_PIECES, substring.NUM_PIECE), np.int64),
-        np.empty((_ROOM_ANCHORS, substring.NUM_ANCHOR), np.int64),
-        np.empty((_ROOM_ANCHORS, 2), np.uint64),
-        np.empty((_ROOM_ANCHORS, substring.NUM_ECHO), np.int64),
+    room = substring.SelectionOut(
+        np.empty((_ROOM_CHUNKS, substring.CHUNK_COLUMNS), np.int64),
+        np.empty((_ROOM_SELECTED, substring.GRAM_COLUMNS), np.int64),
+        np.empty((_ROOM_SELECTED, 2), np.uint64),
+        np.empty((_ROOM_SELECTED, substring.REPEAT_COLUMNS), np.int64),
     )
-    rules, sizes = grams.rules, grams.sizes
+    rules, sizes = windowing.rules, windowing.sizes
     scratch = substring.scratch_for(sizes)
-    state, num_pieces = np.array([0, parts.offsets[0], 0, 0, 0], np.int64), 0
-    found: list[tuple[np.ndarray, ...]] = [tuple(one[:0] for one in room)]
+    state, num_chunks = np.array([0, parts.offsets[0], 0, 0, 0], np.int64), 0
+    collected: list[tuple[np.ndarray, ...]] = [tuple(output[:0] for output in room)]
     while state[0] < len(parts.documents):
-        recent = substring.recent_anchors()
-        num_anchors = substring.select_anchors(parts.offsets, data, rules, sizes, scratch, recent, state, room)
-        counts = (state[3], num_anchors, num_anchors, state[4])
-        pieces, anchors, halves, echoes = (one[:count].copy() for one, count in zip(room, counts))
-        anchors[:, 0] += num_pieces
-        echoes[:, 0] += num_pieces
-        num_pieces += len(pieces)
-        found.append((pieces, anchors, halves, echoes))
-    pieces, anchors, halves, echoes = (np.concatenate(part) for part in zip(*found))
-    pieces[:, 0] = parts.documents[pieces[:, 0]]
-    pieces[:, 1] = np.arange(num_pieces) - np.searchsorted(pieces[:, 0], pieces[:, 0])  # of the document, not of the part
-    echoes[:, 0] = pieces[echoes[:, 0], 0]
-    return [pieces, np.column_stack([pieces[anchors[:, 0], :2], anchors[:, 1:]]), halves, echoes]
+        recent = substring.recent_grams()
+        num_selected = substring.select_grams(parts.offsets, data, rules, sizes, scratch, recent, state, room)
+        counts = (state[3], num_selected, num_selected, state[4])
+        chunks, selected, halves, repeats = (output[:count].copy() for output, count in zip(room, counts))
+        selected[:, 0] += num_chunks
+        repeats[:, 0] += num_chunks
+        num_chunks += len(chunks)
+        collected.append((chunks, selected, halves, repeats))
+    chunks, selected, halves, repeats = (np.concatenate(part) for part in zip(*collected))
+    chunks[:, 0] = parts.documents[chunks[:, 0]]
+    chunks[:, 1] = np.arange(num_chunks) - np.searchsorted(
+        chunks[:, 0], chunks[:, 0]
+    )  # numbered in the document, not in the part
+    repeats[:, 0] = chunks[repeats[:, 0], 0]
+    return [chunks, np.column_stack([chunks[selected[:, 0], :2], selected[:, 1:]]), halves, repeats]
 
 
 def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:
-    """Rows of TEXTS. Their hash is 0, until the engine keeps sources apart by it."""
+    """Rows of TEXTS. Their hash is 0; with `scope: source` the engine mixes the source into it."""
     (offsets, data), parts = batch.buffers, batch.parts
     arrays = [
         pa.array(np.zeros(len(parts.documents), np.uint64)),
@@ -153,9 +178,12 @@ def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
 
 
-def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:
-    """Rows of ANCHORS of (num_anchors, 5) int64: document, number of the piece, first byte, bytes, trims."""
-    documents, numbers, starts, sizes, trims = rows.T
+def _selected_rows(
+    rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np.ndarray, rank: np.uint16
+) -> pa.RecordBatch:
+    """Rows of SELECTED_GRAMS. `rows`: (num_selected, 5) int64: document, number of the chunk, start byte, bytes, partial
+    bytes."""
+    documents, numbers, starts, sizes, partial = rows.T
     arrays = [
         pa.array(np.ascontiguousarray(halves[:, 0])),
         pa.array(np.ascontiguousarray(halves[:, 1])),
@@ -164,21 +192,21 @@ def _anchors(rows: np.ndarray, halves: np.ndarray, offsets: np.ndarray, keys: np
         pa.array(starts - offsets[documents]),
         pa.array(sizes.astype(np.uint32)),
         pa.array(numbers.astype(np.uint32)),
-        pa.array(trims.astype(np.uint8)),
+        pa.array(partial.astype(np.uint8)),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ANCHORS)
+    return pa.RecordBatch.from_arrays(arrays, schema=SELECTED_GRAMS)
 
 
-def _passages(pieces: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:
-    documents, numbers, starts, stops = (np.ascontiguousarray(column) for column in pieces.T)
+def _passages(chunks: np.ndarray, offsets: np.ndarray, data: np.ndarray, keys: np.ndarray, rank: np.uint16) -> pa.RecordBatch:
+    documents, numbers, starts, stops = (np.ascontiguousarray(column) for column in chunks.T)
     text_offsets = np.concatenate([[0], np.cumsum(stops - starts)])
     text = np.empty(int(text_offsets[-1]), np.uint8)
     substring.copy_spans(starts, stops, data, text)
-    whose = columns.keys_from(keys[documents])
+    chunk_keys = columns.keys_from(keys[documents])
     arrays = [
-        pa.array(key_hash(whose)),
-        pa.array(np.full(len(pieces), rank)),
-        whose,
+        pa.array(key_hash(chunk_keys)),
+        pa.array(np.full(len(chunks), rank)),
+        chunk_keys,
         pa.array(numbers.astype(np.uint32)),
         pa.array(starts - offsets[documents]),
         columns.texts_from(text_offsets, text).view(pa.large_binary()),

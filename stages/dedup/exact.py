@@ -1,19 +1,21 @@
-"""Exact deduplication: of documents with the same text, or the same value of a field, one survives.
+"""Exact deduplication: of documents with the same text, or the same value of a field, one is kept.
 
-    text or field  ->  128-bit hash of its bytes  ->  documents of equal hash meet  ->  all but the first of (rank, key) go
+    text or field  ->  128-bit hash of its bytes  ->  rows with equal hashes  ->  all but the first by (rank, key) are dropped
 
-The first 64 bits of the hash decide where documents meet, all 128 whether they are equal. Nothing else of a text is
+The first 64 bits of the hash partition the documents; all 128 bits decide whether two documents are equal. No part of a text is
 exchanged.
 
-What says nothing, by rule: a field that is null or empty makes no documents alike. Texts that are empty (after `normalize`)
-are equal to each other, so one of them survives, unless `empty: never`; so are texts without a letter that hold the same
-digits, unless `only_digits: never`. Short texts are texts like any other.
+Which documents are compared:
 
-URLs are brought into the form of C4 (`datapipe/kernels/filters/url.py`): without scheme, `www.` and tracking parameters.
+| document | compared | option |
+|---|---|---|
+| with `by: field`, null or empty | never | |
+| empty after `normalize` | with each other | `empty: never` keeps them all |
+| digits and no letter | as any other | `only_digits: never` keeps them all |
+| short | as any other | |
 
-One core of a 2-core AMD EPYC emits 3 GB/s of raw text; with `normalize: whitespace_case` 300 MB/s, and of URLs of 60 bytes
-180 MB/s.
-"""
+`normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking
+parameters."""
 
 from __future__ import annotations
 
@@ -27,8 +29,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.kernels.dedup import contents
-from datapipe.kernels.dedup import text_hashes as buckets
+from datapipe.kernels.dedup import contents, text_hashes
 from datapipe.kernels.filters import url
 from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
@@ -45,44 +46,46 @@ TEXTS = pa.schema(
         pa.field("key", columns.KEY_TYPE, nullable=False),
     ]
 )
-"""Sorted, equal texts are together, the survivor first."""
+"""Sorted by all columns: rows of equal texts are adjacent, the survivor first."""
 
 
 class Exact(Global):
-    """Drops documents whose text, or a field of theirs, equals that of another."""
+    """Drops documents whose text, or the value of one of their fields, equals that of another document."""
 
     by: Literal["text", "field"] = Field(
-        default="text", description="What is compared: the text, or the column that `field` names."
+        default="text", description="text: compare the texts. field: compare the column that `field` names."
     )
     field: str | None = Field(
         default=None,
         min_length=1,
-        description="With `by: field`, the column: one that the source keeps, or that an earlier stage writes; text or whole "
-        "numbers. Documents where it is null or empty are never dropped.",
+        description="Name of the column for `by: field`: a column of text or whole numbers that the source keeps or an earlier "
+        "stage writes. Documents where it is null or empty are never dropped.",
     )
     normalize: Literal["none", "whitespace_case", "url"] = Field(
         default="none",
-        description="none: equal when all bytes are. whitespace_case: when they are after every run of white space became one "
-        "space and letters lower case. url: when they are the same URL in the form of C4, without scheme, www., what follows "
-        "?utm_, ?ref or ?feed, and slashes at the end.",
+        description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, letters are "
+        "lower case. url: URLs in the form of C4, without scheme, www., all from ?utm_, ?ref or ?feed on, and slashes at the "
+        "end.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
     empty: Literal["meet", "never"] = Field(
-        default="meet", description="meet: texts that are empty after `normalize` are equal to each other. never: to none."
+        default="meet",
+        description="Texts that are empty after `normalize`. meet: compared with each other, so that one is kept. never: not "
+        "compared, so that all are kept.",
     )
     only_digits: Literal["meet", "never"] = Field(
         default="meet",
-        description="meet: what holds digits and no letter is compared as any other. never: it is equal to none, so that page "
-        "numbers, years and prices make no documents alike.",
+        description="Texts with digits and no letter. meet: compared as any other. never: not compared, so that documents that "
+        "hold only page numbers, years or prices are kept.",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
-    def _field_where_it_counts(self) -> Self:
+    def _check_field(self) -> Self:
         if (self.by == "field") != (self.field is not None):
-            raise ValueError("by: field and field: NAME go together: give both, or neither to compare texts")
+            raise ValueError("`by: field` and `field: NAME` go together: give both, or neither to compare texts")
         return self
 
     def open(self, context: StageContext) -> None:
@@ -95,31 +98,31 @@ class Exact(Global):
         return {"texts": TEXTS}
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
-        """One row for each document that may be equal to another."""
-        offsets, data, told = self._compared(batch)
+        """One row for each document that is compared."""
+        offsets, data, compared = self._compared(batch)
         hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
-        buckets.hash_texts(offsets, data, hashes, digests)
+        text_hashes.hash_texts(offsets, data, hashes, digests)
         ranks = survivor_ranks(self.keep, batch, self._context)
         arrays = [pa.array(hashes), pa.array(digests), pa.array(ranks), batch.keys]
         rows = pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
-        return {"texts": rows if told.all() else rows.filter(pa.array(told))}
+        return {"texts": rows if compared.all() else rows.filter(pa.array(compared))}
 
     def _compared(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Offsets and bytes of what is compared, and where it says anything, (num_docs,) bool."""
+        """The values to compare as offsets and bytes, and which documents are compared, (num_docs,) bool."""
         texts = batch.texts if self.field is None else _values(batch, self.field, self._context.name)
         offsets, data = columns.text_buffers(texts)
         if self.normalize == "whitespace_case":
             offsets, data = _squeezed(texts)
         elif self.normalize == "url":
             offsets, data = url.normalize_urls(offsets[:-1], offsets[1:], data)
-        told = np.ones(batch.num_docs, np.bool_)
+        compared = np.ones(batch.num_docs, np.bool_)
         if self.by == "field" or self.empty == "never":
-            told &= np.diff(offsets) > 0
+            compared &= np.diff(offsets) > 0
         if self.only_digits == "never":
-            held = np.empty(batch.num_docs, np.uint8)
-            contents.find_contents(offsets, data, held)
-            told &= held != contents.DIGITS
-        return offsets, data, told
+            content = np.empty(batch.num_docs, np.uint8)
+            contents.find_contents(offsets, data, content)
+            compared &= content != contents.DIGITS
+        return offsets, data, compared
 
     def exchanges(self) -> Sequence[Exchange]:
         outputs = {"drops": DROP_SCHEMA, "sizes": SIZE_SCHEMA}
@@ -133,18 +136,18 @@ class Exact(Global):
 
 
 def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
-    """A column as text, (num_docs,) large_string, with empty ones for nulls. Raises UserError."""
-    found = batch.column(field, stage)
+    """A column as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
+    column = batch.column(field, stage)
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null, pa.types.is_integer)
-    if not any(is_kind(found.type) for is_kind in kinds):
-        raise UserError(f"{stage}: column '{field}' is of type {found.type}; expected text or whole numbers")
-    return columns.as_large_string(found).fill_null("")
+    if not any(is_kind(column.type) for is_kind in kinds):
+        raise UserError(f"{stage}: column '{field}' is of type {column.type}; expected text or whole numbers")
+    return columns.as_large_string(column).fill_null("")
 
 
 def _squeezed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of the texts in lower case, with white space squeezed."""
+    """Offsets and bytes of the texts in lower case, each run of white space as one space."""
     offsets, data = columns.text_buffers(pc.call_function("utf8_lower", [texts]))
     out_offsets = np.empty(len(offsets), np.int64)
     out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
-    buckets.squeeze_space(offsets, data, out_offsets, out)
+    text_hashes.squeeze_space(offsets, data, out_offsets, out)
     return out_offsets, out

@@ -1,19 +1,22 @@
-"""Duplicate lines: of lines, paragraphs or spans of three sentences that say the same, anywhere in the corpus, one stays.
+"""Duplicate lines: cuts lines, paragraphs or spans of three sentences that occur elsewhere in the corpus; one copy is kept.
 
-    text  ->  units, each with a 128-bit hash of its normal form  ->  equal ones meet  ->  all but the first are cut out
+    text  ->  units, each with a 128-bit hash of its normal form  ->  rows with equal hashes  ->  all but the first are cut
 
-The first is that of lowest (key, place in the document), or with `keep: source_order` the one in the earliest source. Only
-hashes, ranks, keys and places are exchanged: 46 bytes a unit, whatever it says. What a document owns from one unit to the next
-goes with the first of them, blank lines too, so the rest is as it was.
+The first copy is the one with the lowest (key, position in the document), or with `keep: source_order` the one in the
+earliest source. A row holds hash, rank, key and position: 46 bytes a unit, whatever its length. A unit owns the bytes up to
+the next unit of its document, blank lines too, and these bytes are cut with it; all other bytes stay as they are.
 
-- `line`: not blank, white space around it aside. CCNet (Wenzek et al. 2020) calls this a paragraph, and its program drops lines
-  whose folded text was seen before; C4's (Raffel et al. 2020) keeps one page for each line in lower case.
-- `paragraph`: lines up to the next blank one.
-- `three_sentences`: as C4's paper has it: every three sentences in a row that are said again go. A document of fewer has none.
+| `unit` | what is compared | source |
+|---|---|---|
+| `line` | lines that are not blank, without the white space around them | CCNet, C4's program |
+| `paragraph` | consecutive lines up to the next blank line | |
+| `three_sentences` | every three consecutive sentences; a document of fewer has none | C4's paper |
 
-A document of which more than `max_removed_share` of the bytes goes is dropped by name, so that no shell of it stays behind; a
-line that it was the first to say goes with it. One core of a 2-core AMD EPYC finds and hashes lines at 195 MB/s of web text,
-spans of sentences at 130 MB/s.
+CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text occurred before. The program of
+C4 (Raffel et al. 2020) keeps one page for each line in lower case.
+
+A document of which more than `max_removed_share` of the bytes is cut is dropped whole. A line whose first copy is in a dropped
+document is lost with it.
 """
 
 from __future__ import annotations
@@ -45,23 +48,23 @@ _UNITS = pa.schema(
 
 
 class Lines(Cutting):
-    """Cuts out lines, paragraphs or spans of three sentences that were said before."""
+    """Cuts out lines, paragraphs or spans of three sentences that occur earlier in the corpus."""
 
     unit: text_units.Unit = Field(
         default="line",
-        description="What is compared. line: between newlines. paragraph: between blank lines. three_sentences: any three "
-        "sentences in a row.",
+        description="The unit of comparison. line: text between newlines. paragraph: lines between blank lines. "
+        "three_sentences: any three consecutive sentences.",
     )
     normalize: Literal["none", "ccnet"] = Field(
         default="ccnet",
-        description="ccnet: lower case, digits as 0, without punctuation and controls, white space squeezed. none: as it is, "
-        "white space around it aside.",
+        description="ccnet: lower case, digits as 0, no punctuation, no control characters, each run of white space as one "
+        "space. none: the text as it is, without the white space around it.",
     )
     min_length: int = Field(
         default=1,
         ge=1,
-        description="Characters after normalisation from which a unit is looked at; shorter ones stay wherever they are. "
-        "(Of three sentences: all together.)",
+        description="Least characters of a unit after normalization; shorter units are never cut. (Of three sentences: of all "
+        "three together.)",
     )
 
     def emits(self) -> Mapping[str, pa.Schema]:
@@ -70,13 +73,13 @@ class Lines(Cutting):
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         offsets, data = batch.buffers
         parts = batch.parts
-        found = text_units.find_units(self.unit, parts.offsets, data, self.normalize, self.min_length)
-        documents = parts.documents[found.documents]
+        units = text_units.find_units(self.unit, parts.offsets, data, self.normalize, self.min_length)
+        documents = parts.documents[units.documents]
         keys = columns.keys_from(columns.key_matrix(batch.keys)[documents])
         ranks = np.full(len(keys), self._rank)
-        starts = found.starts - offsets[documents]
-        arrays = [found.hashes, found.digests, ranks, keys, starts, found.sizes]
-        return {"units": pa.RecordBatch.from_arrays([pa.array(one) for one in arrays], schema=_UNITS)}
+        starts = units.starts - offsets[documents]
+        arrays = [units.hashes, units.digests, ranks, keys, starts, units.sizes]
+        return {"units": pa.RecordBatch.from_arrays([pa.array(values) for values in arrays], schema=_UNITS)}
 
     def exchanges(self) -> Sequence[Exchange]:
         return [Exchange(name="match", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
@@ -84,9 +87,9 @@ class Lines(Cutting):
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["units"]
         hashes, digests = columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest"))
-        again = np.zeros(len(hashes) + 1, np.bool_)  # whether a row says what the one before it says
-        again[1:-1] = (hashes[1:] == hashes[:-1]) & (digests[1:] == digests[:-1])
-        repeated = again[:-1] | again[1:] if self.keep == "none" else again[:-1]
-        gone = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
-        starts, sizes = columns.numbers(gone.column("start")), columns.numbers(gone.column("size"))
-        return {"cuts": cut_rows(gone.column("key"), starts, starts + sizes.astype(np.int64), self.unit)}
+        is_copy = np.zeros(len(hashes) + 1, np.bool_)  # whether a row has the hash of the row before it
+        is_copy[1:-1] = (hashes[1:] == hashes[:-1]) & (digests[1:] == digests[:-1])
+        repeated = is_copy[:-1] | is_copy[1:] if self.keep == "none" else is_copy[:-1]
+        removed = rows.take(pa.array(np.flatnonzero(repeated & is_new(rows))))
+        starts, sizes = columns.numbers(removed.column("start")), columns.numbers(removed.column("size"))
+        return {"cuts": cut_rows(removed.column("key"), starts, starts + sizes.astype(np.int64), self.unit)}

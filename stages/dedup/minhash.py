@@ -1,40 +1,27 @@
-"""Near-duplicate removal by MinHash: documents that share most of their n-grams are one document.
+"""Near-duplicate removal by MinHash (Broder 1997): documents that share most of their n-grams are one cluster, and one is kept.
 
-    bands       rows (band hash, key) meet: documents that agree on a whole band          ->  pairs that may be alike
-    first       pairs meet the signature of their first document
-    second      and that of their second: the pairs whose signatures are alike enough     ->  edges, and how alike
-    components  edges  ->  each document of a component with its survivor (`datapipe/stage/clusters.py`)
-    gather      documents with a survivor meet the greatest likeness measured of them     ->  drops
+    bands       band rows (hash, key)          ->  candidate pairs: documents that match in a whole band
+    first       pairs + signatures             ->  pairs with the signature of their first document
+    second      those + signatures             ->  edges: the pairs whose signatures are similar enough, and how similar
+    components  edges                          ->  each document of a component with its survivor (`datapipe/stage/clusters.py`)
+    gather      documents with their survivor  ->  drops, with the greatest similarity measured
 
-Two documents of Jaccard similarity s (over their sets of n-grams) meet with probability 1 - (1 - s^rows)^bands. With 14 bands
-of 8 rows that is half at s = 0.68, 5 % at 0.5 and 99 % at 0.85; `datapipe plan` prints the curve. **Verification**: a pair
-that met counts where the similarity estimated from the whole signatures, the share of minima in common, is at least
-`min_similarity`: of 112 permutations the estimate has a standard error of 0.04 at 0.75. A signature is emitted once a document
-and never travels with the band rows; a pair that met in several bands is compared once.
+**Candidates.** Two documents of Jaccard similarity s (of their sets of n-grams) match in a band with probability
+1 - (1 - s^rows)^bands; `datapipe plan` prints the curve. With 14 bands of 8 rows (FineWeb) that is 50 % at s = 0.68.
 
-**Why `min_similarity` is that of the banding**, (1 / bands)^(1 / rows): there the areas by which datasketch chooses bands, of
-what counts below that similarity and what does not above it, have their least sum for any banding. With 14 x 8 it is 0.040;
-two standard errors lower 0.061, without verification 0.082. The price: alike to 0.7, not 56 % of the pairs count but 26 %;
-`datapipe plan` has both curves. Labelled sets agree (`tests/benchmarks/dedup_quality.py`): pages of a site share its frame, and
-unverified meetings chain them at a precision of 0.32, where it is 0.80 from 0.64 on, 0.96 from 0.719, and recall 1.00 in each.
-Of pairs of web pages that people judged, 0.95 and a recall of 0.68 become 0.97 and 0.61. To find more, lower `threshold`.
+**Verification.** A candidate pair counts if the share of equal minima in the whole signatures, which estimates the
+similarity, is at least `min_similarity`. The standard error of the estimate is 0.04 at a similarity of 0.75 with 112
+permutations. `stages/dedup/_banding.py` has the evidence for the default, `_verified.py` the choice of pairs.
 
-Which pairs: in each bucket a star around the document of least key, and each document with the one before it; never all
-pairs. So a document that is unlike the middle of its star is compared with another one in each of its buckets. On corpora
-made to be hard (families that drift, mixed by a common template) up to 1.4 % of the documents that verifying all pairs of
-every bucket would drop are kept, where stars alone keep up to 4 %; an order by bytes of the signature instead of the key
-did no better (`tests/stages/dedup/test_verified.py`). 100,000 copies in a bucket give 200,000 pairs.
+**N-grams.** A word is a run of letters and digits in lower case, so punctuation and case are not compared. `shingle: char`
+takes n-grams of the characters that words consist of, for scripts without spaces, where a sentence would be one word. At
+equal `ngram`, character n-grams of prose are more alike than word n-grams (SlimPajama uses 13).
 
-Words are runs of letters and digits in lower case, so punctuation and case do not count. `shingle: char` takes n-grams of the
-characters that words are made of instead, for scripts without spaces, where a sentence would be one word; at equal `ngram`
-those of prose are more alike than word n-grams (SlimPajama took 13).
-
-What says little, by rule: a document of fewer words (characters) than one n-gram meets documents of the very same ones, and no
-others, or none with `short: never`. One without letters and digits meets none, or with `empty: meet` all others like it. One of
-digits alone is a document like any other, or with `only_digits: never` meets none.
-
-One core of a 2-core AMD EPYC emits 290 to 345 MB/s of web text by words and 83 by characters, and does 227 to 271 with all
-exchanges, in memory (`tests/benchmarks/minhash.py`).
+| document | compared with | option |
+|---|---|---|
+| fewer words (characters) than one n-gram | documents of the same words | `short: never`: none |
+| no letter and no digit | none | `empty: meet`: all others like it |
+| digits and no letter | all others | `only_digits: never`: none |
 """
 
 from __future__ import annotations
@@ -56,67 +43,77 @@ from datapipe.stage.tables import Bucket, Exchange
 from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs
 
-_BANDS, _ROWS = 14, 8  # those of FineWeb
+_BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
 
 
 class Minhash(Global):
-    """Drops documents that share most of their word n-grams with another."""
+    """Drops documents that share most of their n-grams with another document (MinHash, Broder 1997)."""
 
-    bands: int = Field(default=_BANDS, ge=1, le=1024, description="Bands of a signature: documents meet that agree on one.")
-    rows: int = Field(default=_ROWS, ge=1, le=256, description="Permutations in a band: more of them ask for more likeness.")
+    bands: int = Field(
+        default=_BANDS,
+        ge=1,
+        le=1024,
+        description="Bands of a signature. Documents that match in at least one band are compared.",
+    )
+    rows: int = Field(
+        default=_ROWS,
+        ge=1,
+        le=256,
+        description="Permutations in a band. With more rows documents must be more similar to match.",
+    )
     threshold: float | None = Field(
         default=None,
         gt=0.0,
         lt=1.0,
-        description="Instead of bands and rows: the Jaccard similarity from which documents should meet. The bands and rows "
-        "with the least sum of false meetings and misses are chosen.",
+        description="Jaccard similarity from which documents should be found, instead of bands and rows: the stage chooses the "
+        "bands and rows with the least sum of false positives and false negatives (as datasketch).",
     )
     num_perm: int | None = Field(
         default=None,
         ge=2,
         le=4096,
-        description="Permutations that `threshold` may spend; 112 when not given. Without `threshold` it is bands x rows.",
+        description="Most permutations that `threshold` may use; default 112. Without `threshold` it is bands x rows.",
     )
-    ngram: int = Field(default=5, ge=1, le=64, description="Words, or characters, of a shingle.")
+    ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
     shingle: Literal["word", "char"] = Field(
         default="word",
-        description="word: n-grams of words. char: of the characters of words, for scripts without spaces; slower, as there "
-        "are more of them.",
+        description="word: n-grams of words. char: n-grams of the characters of words, for scripts without spaces; slower, "
+        "since a text has more of them.",
     )
     short: Literal["same_words", "never"] = Field(
         default="same_words",
-        description="Documents of fewer words (characters) than a shingle. same_words: they meet those of the very same ones. "
-        "never: they meet none.",
+        description="Documents of fewer words (characters) than an n-gram. same_words: compared only with documents of the "
+        "same words. never: not compared.",
     )
     empty: Literal["meet", "never"] = Field(
         default="never",
-        description="Documents without a letter or digit. never: they meet none. meet: they are all alike, so that one of them "
-        "survives.",
+        description="Documents without a letter or digit. never: not compared, so that all are kept. meet: compared with each "
+        "other, so that one is kept.",
     )
     only_digits: Literal["meet", "never"] = Field(
         default="meet",
-        description="Documents with digits and no letter. meet: compared as any other. never: they meet none, so that tables "
-        "and page numbers make no documents alike.",
+        description="Documents with digits and no letter. meet: compared as any other. never: not compared, so that documents "
+        "that hold only tables or page numbers are kept.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
     verify: Literal["signature", "none"] = Field(
         default="signature",
-        description="signature: a pair that met counts where their signatures are alike enough. none: every meeting "
-        "counts, and nothing is measured.",
+        description="signature: a pair that matches in a band counts if its signatures are similar enough. none: every match "
+        "counts, and no similarity is measured.",
     )
     min_similarity: float | None = Field(
         default=None,
         gt=0.0,
         le=1.0,
-        description="Estimated Jaccard similarity from which a pair counts. When not given: the threshold, or where bands and "
-        "rows are given, that of the banding, (1 / bands)^(1 / rows): 0.719 for 14 bands of 8.",
+        description="Estimated Jaccard similarity from which a pair counts. Default: the threshold, or without one "
+        "(1 / bands)^(1 / rows), which is 0.719 for 14 bands of 8 rows.",
     )
     components_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Edges of at most so many bytes are joined by one task in memory, which takes about five times that; more "
-        "of them by an exchange in rounds. Both give the same. When not given: execution.bucket_bytes. 0: always in rounds.",
+        description="Most bytes of edges that one task joins in memory, which takes about five times as much; more edges are "
+        "joined by an exchange in rounds, with the same result. Default: execution.bucket_bytes. 0: always in rounds.",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
@@ -126,15 +123,15 @@ class Minhash(Global):
     _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
-    def _limit_where_it_counts(self) -> Self:
+    def _check_verify(self) -> Self:
         if self.verify == "none" and self.min_similarity is not None:
             raise ValueError(
-                "min_similarity has no effect with verify: none, where every meeting counts: leave out one of them"
+                "min_similarity has no effect with `verify: none`, where every match counts: leave out one of them"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_way_of_banding(self) -> Self:
+    def _check_banding(self) -> Self:
         if self.threshold is not None and (self.bands, self.rows) != (_BANDS, _ROWS):
             raise ValueError("give either threshold or bands and rows: the threshold chooses both of them")
         if self.threshold is None and self.num_perm not in (None, self.bands * self.rows):
@@ -145,13 +142,13 @@ class Minhash(Global):
         return self
 
     def banding(self) -> tuple[int, int]:
-        """Bands and rows, as given or as chosen for the threshold."""
+        """Bands and rows, given or chosen for the threshold."""
         if self.threshold is None:
             return self.bands, self.rows
         return best_banding(self.threshold, self.num_perm or _BANDS * _ROWS)
 
     def least_similarity(self) -> float:
-        """The similarity from which a pair counts."""
+        """The estimated similarity from which a pair counts."""
         bands, rows = self.banding()
         return self.min_similarity or self.threshold or round((1 / bands) ** (1 / rows), 4)
 

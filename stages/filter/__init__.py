@@ -1,1 +1,1 @@
-"""Stages that keep or drop a document by itself."""
+"""Stages that keep or drop each document by itself."""

@@ -1,18 +1,20 @@
-"""The settings that FineWeb-2 found for each language, for filters with an option `language`.
+"""The settings that FineWeb-2 published for each language, for filters with an option `language`.
 
-    settings("de")  ->  Settings(code="deu_Latn", min_language_score=0.821, max_duplicate_lines=0.263, ...)
+    language_settings("de")  ->  Settings(code="deu_Latn", min_language_score=0.821, max_duplicate_lines=0.263, ...)
 
 Source: `configs/<code>.yml` of github.com/huggingface/fineweb-2, every value and every stop word as published at commit
-05e6729567a5df985fbd814e862c48f796feb09f, or, where a file was not to be had there, d331bee82ee206aebbaba04db4283154291c1c74.
-The commits c7004ff and baedee4 hold other thresholds, found in another way (c7004ff has no language scores yet). English has no
-file: FineWeb's own settings are the defaults of the filters. Turkish is missing, since only those others could be read.
+05e6729567a5df985fbd814e862c48f796feb09f, or, where a file could not be read there, d331bee82ee206aebbaba04db4283154291c1c74.
+The commits c7004ff and baedee4 hold other thresholds, found by another method (c7004ff without language scores). English has
+no file: FineWeb's own settings are the defaults of the filters. Turkish is missing, since only the other commits could be
+read.
 
-The published pipeline (`fineweb-2-pipeline.py`) uses them beside some that are the same for every language: two stop words, at
-most 0.1 of the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none
-on characters in duplicate lines. A limit of 0 for lines that end in punctuation switches that rule off.
+The published pipeline (`fineweb-2-pipeline.py`) adds rules that are the same for every language: two stop words, at most 0.1 of
+the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none on characters
+in duplicate lines. A limit of 0 for lines that end in punctuation switches that rule off.
 
-The limits on words were measured with a word segmenter for each language. Words between white space are as good for most,
-but not for cmn, jpn, tha, which write none, nor quite for kor, whose stop words are endings that stand inside words.
+The limits on words were measured with a word segmenter for each language. Words separated by white space are a good
+replacement for most languages, but not for cmn, jpn and tha, which write no spaces, and less so for kor, whose stop words are
+endings inside words.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from datapipe.errors import UserError, suggest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What FineWeb-2 asks of a document in one language. Shares are of 1; a limit itself passes.
+    """The limits of FineWeb-2 for one language. Shares are fractions of 1; a value equal to a limit passes.
 
     Attributes:
-        code: ISO 639-3 and script, as GlotLID has it: "deu_Latn".
+        code: ISO 639-3 and script, as in GlotLID: "deu_Latn".
         min_language_score: of GlotLID's label (`language_score`).
         max_duplicate_lines: share of lines that repeat an earlier one (`dup_line_frac`).
         max_top_n_grams: share of characters in the most frequent 2-, 3- and 4-gram (`top_n_grams`).
@@ -38,8 +40,8 @@ class Settings:
         max_newline_ratio: newlines for each word (`new_line_ratio`).
         min_mean_word_length: in characters (`min_avg_word_length`).
         max_mean_word_length: in characters (`max_avg_word_length`).
-        min_letter_words: share of words with a letter (`max_non_alpha_words_ratio`, which is named for the opposite).
-        stop_words: all of them, of which two must occur (`stopwords`).
+        min_letter_words: share of words with a letter (`max_non_alpha_words_ratio`, a name for the opposite).
+        stop_words: stop words, of which two must occur (`stopwords`).
     """
 
     code: str
@@ -141,42 +143,42 @@ lvs_Latn lv  0.3   0.329  0.526 0.337 0.242  0.173 0.16  0.148 0.135 0.122 0.109
 """
 
 _MACROLANGUAGES = {"ara": "arb", "est": "ekk", "lav": "lvs", "msa": "zsm", "no": "nob", "nor": "nob", "zho": "cmn"}
-"""Other names by which people know them."""
+"""Codes of macrolanguages, and the language of the table that each stands for."""
 
 
-def settings(language: str) -> Settings:
-    """The settings of a language by its code: "deu_Latn", "deu" or "de". Raises UserError, naming the nearest."""
+def language_settings(language: str) -> Settings:
+    """The settings of a language by its code: "deu_Latn", "deu" or "de". Raises UserError for an unknown code."""
     known = _by_name()
     if language not in known:
         raise UserError(
             f"FineWeb-2 has no settings for the language '{language}'.{suggest(language, known)} "
-            f"Expected one of: {', '.join(languages())}; the script may be left out (deu), or the ISO 639-1 code given (de)."
+            f"Expected one of: {', '.join(languages())}; or a code without the script (deu), or of ISO 639-1 (de)."
         )
     return known[language]
 
 
 def languages() -> list[str]:
     """The code of every language in the table, sorted."""
-    return sorted({one.code for one in _by_name().values()})
+    return sorted({settings.code for settings in _by_name().values()})
 
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, Settings]:
     """Every language under each of its names."""
     lines: Sequence[str] = _TABLE.strip().splitlines()
-    found: dict[str, Settings] = {}
+    by_name: dict[str, Settings] = {}
     for numbers, stop_words in zip(lines[::2], lines[1::2], strict=True):
-        one, short = _read(numbers.split(), tuple(stop_words.split()))
-        found |= {one.code: one, one.code.partition("_")[0]: one, short: one}
-    return found | {name: found[code] for name, code in _MACROLANGUAGES.items()}
+        settings, short = _read(numbers.split(), tuple(stop_words.split()))
+        by_name |= {settings.code: settings, settings.code.partition("_")[0]: settings, short: settings}
+    return by_name | {name: by_name[code] for name, code in _MACROLANGUAGES.items()}
 
 
 def _read(fields: Sequence[str], stop_words: tuple[str, ...]) -> tuple[Settings, str]:
-    """One language of the table, and its ISO 639-1 code."""
+    """The settings of one language of the table, and its ISO 639-1 code."""
     code, short, score, lines, *rest = fields
     top2, top3, top4, dup5, dup6, dup7, dup8, dup9, dup10, punctuation, newlines = map(float, rest[:11])
     shortest, longest, letters = rest[11:]
-    found = Settings(
+    settings = Settings(
         code=code,
         min_language_score=float(score),
         max_duplicate_lines=float(lines),
@@ -189,4 +191,4 @@ def _read(fields: Sequence[str], stop_words: tuple[str, ...]) -> tuple[Settings,
         min_letter_words=float(letters),
         stop_words=stop_words,
     )
-    return found, short
+    return settings, short

@@ -1,9 +1,9 @@
-"""Filters with published variants: options that are not given are filled in by a profile, and over that by a language.
+"""Filters with published variants: a profile gives the defaults of options, and a language overrides the profile.
 
     {"profile": "dclm"}    ->  {"words": "unicode", ..., "profile": "dclm"}
     {"language": "de"}     ->  {"profile": "datatrove", "max_mean_word_length": 15, ..., "language": "de"}
 
-So a stage's record holds every value that it runs with, and so does its fingerprint.
+The record of a stage holds every value that the stage runs with, and so does its fingerprint.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from pydantic import model_validator
 
 from datapipe.errors import UserError
 from datapipe.stage import Filter
-from stages.filter._fineweb2 import Settings, settings
+from stages.filter._fineweb2 import Settings, language_settings
 
 _WITHOUT_SPACES = ("Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr")
 
 
 class ProfiledFilter(Filter):
-    """A filter with an option `profile`, and perhaps `language`. Given options win over both."""
+    """A filter with an option `profile`, and perhaps `language`. Options that are given override both."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """By profile, the options that differ from the defaults, as Python values."""
+    """The options of each profile that differ from the defaults, as Python values."""
 
     profile_of_languages: ClassVar[str] = ""
-    """The profile that FineWeb-2's thresholds belong to, which a language implies."""
+    """The profile that a language implies: the one that FineWeb-2 found its thresholds with."""
 
     @classmethod
-    def of_language(cls, found: Settings) -> dict[str, Any]:
-        """The options that a language decides."""
+    def of_language(cls, settings: Settings) -> dict[str, Any]:
+        """The options that the settings of a language decide."""
         return {}
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """The options with the others under them; what is no mapping or profile is left for pydantic to refuse."""
+        """Adds the options of profile and language to the given ones. Pydantic refuses a value that is no mapping or
+        profile."""
         if not isinstance(given, dict):
             return given
         language = given.get("language") if "language" in cls.model_fields else None
@@ -46,13 +47,15 @@ class ProfiledFilter(Filter):
         base = {**cls.profiles.get(profile, {}), "profile": profile} if isinstance(profile, str) else {}
         if isinstance(language, str):
             try:
-                base |= cls.of_language(settings(language))
+                base |= cls.of_language(language_settings(language))
             except UserError as error:
                 raise ValueError(str(error)) from error
-        options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}  # no longer JSON
+        options = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }  # lists of YAML as tuples
         return {**base, **options}
 
 
-def words_of(found: Settings) -> str:
-    """What a word is in a language: by Unicode where nothing stands between words, else with signs apart."""
-    return "unicode" if found.code.partition("_")[2] in _WITHOUT_SPACES else "english"
+def words_of(settings: Settings) -> str:
+    """The word segmentation of a language: Unicode words where no space separates words, else words and signs."""
+    return "unicode" if settings.code.partition("_")[2] in _WITHOUT_SPACES else "english"

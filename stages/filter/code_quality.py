@@ -1,29 +1,29 @@
 """Keeps source files that people wrote, by the heuristics of The Stack, StarCoder and StarCoder2.
 
-    lines      ->  how many, their mean and greatest length
-    characters ->  shares of letters and of letters and digits
+    lines      ->  number of lines, mean and greatest length
+    characters ->  shares of letters, and of letters and digits
     beginning  ->  marks of generated files, an XML declaration
-    all        ->  runs of base64, hexadecimal bytes and escapes: the longest, and their share of the file
+    all        ->  runs of base64, hexadecimal bytes and escapes: the longest run, and their share of the file
 
-Profiles, and where their numbers are from:
+| | `the_stack` | `starcoder` | `starcoder2` |
+|---|---|---|---|
+| source | bigcode-dataset, `basic` filter, `preprocessing/README.md` | bigcode-dataset, `filtering.py` | Lozhkov et al. 2024 |
+| lines | | | at most 100,000 |
+| length of a line | at most 1,000, 100 in the mean | the same | the same |
+| letters and digits | at least 25 % | at least 25 % | |
+| letters | | at least 25 % | at least 25 % |
+| `<?xml version=` in the first 100 characters | | dropped | |
+| marks of generated files in the first five lines | | | dropped |
+| runs of encoded data | | | at most 1,024 characters, half of the file |
 
-- `the_stack`: the `basic` filter of bigcode-dataset (`preprocessing/README.md`): lines of at most 1,000 characters, 100 in
-  the mean, at least 25 % letters and digits.
-- `starcoder`: that, and at least 25 % letters, and no `<?xml version=` in the first 100 characters (`filtering.py` there).
-- `starcoder2`: Lozhkov et al. 2024: at most 100,000 lines of at most 1,000 characters, 100 in the mean; none of five marks in
-  the first five lines; at least 25 % letters; no run of encoded data longer than 1,024 characters, at most half of a file.
+The originals also decide by programming language and file extension; this filter does not. StarCoder sets limits by extension
+and exempts XSLT from its XML rule. StarCoder2 allows lines of 100,000 characters in HTML, JSON, Markdown, Roff, SMT, TeX,
+Text and XML, and measures letters and digits instead of letters in two assembly languages. Make such files a source of their
+own, with suitable limits. Not implemented: the rule that HTML has 20 % visible text; StarCoder's 50 to 5,000 characters and
+StarCoder2's 512 lines for data formats (use `filter.length`, `max_lines`); go-enry's `is_generated`, which reads file names.
 
-The originals decide by programming language and file extension too, and this filter does not: StarCoder sets the limits by
-extension, and its XML rule is not for XSLT; StarCoder2 allows lines of 100,000 characters in HTML, JSON, Markdown, Roff,
-SMT, TeX, Text and XML, and asks two assemblers for letters and digits instead of letters. Give such files a source of their
-own, with the limits that suit them. Nor is there the rule that HTML be 20 % visible text, StarCoder's 50 to 5,000 characters
-and StarCoder2's 512 lines for data formats (use `filter.length`, `max_lines`), or go-enry's `is_generated`, which knows names.
-
-A line ends at a newline and is measured as it stands, white space and carriage return included. Letters and digits are those
-of Unicode. Marks are sought in any case of ASCII. An empty file has 0 of everything, so a rule of least shares drops it.
-
-One core of a 2-core AMD EPYC: 350 to 390 MB/s of source code by `starcoder2`, 600 to 760 by the others; see
-`datapipe/kernels/filters/code.py`.
+A line ends at a newline and is measured with its white space and carriage return. Letters and digits are those of Unicode.
+Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a least share drops it.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _THE_STACK: dict[str, Any] = {
     "max_encoded_share": None,
 }
 _PROFILES = {"the_stack": _THE_STACK, "starcoder": _THE_STACK | {"min_alphabetic": 0.25, "drop_xml": True}}
-"""Where the others differ from StarCoder2, whose limits are the defaults. All have the same limits on lengths of lines."""
+"""The options that differ from StarCoder2, whose limits are the defaults. All profiles have the same limits on line lengths."""
 
 _XML_DECLARATION, _XML_CHARS = "<?xml version=", 100
 
 
 class CodeQuality(ProfiledFilter):
-    """Drops source files that look minified, generated, or like data: by line lengths, letters, marks and encoded runs."""
+    """Drops source files that look minified, generated or like data, by line lengths, letters, marks and encoded runs."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
 
     profile: Literal["the_stack", "starcoder", "starcoder2"] = Field(
         default="starcoder2",
-        description="Whose limits hold where none is given. the_stack: line lengths, letters and digits. starcoder: letters "
-        "and XML too. starcoder2: number and lengths of lines, letters, generated marks, encoded data. Their exceptions by "
-        "programming language are left out. The defaults shown are those of starcoder2; null switches a rule off.",
+        description="Defaults of the options below. the_stack: line lengths, letters and digits. starcoder: letters and XML "
+        "too. starcoder2: number and lengths of lines, letters, generated marks, encoded data. Exceptions by programming "
+        "language are left out. The defaults shown are those of starcoder2; null switches a rule off.",
     )
     max_lines: int | None = Field(default=100_000, ge=0, description="Most lines. starcoder2: 100,000.")
     max_mean_line_length: float | None = Field(
@@ -79,11 +79,11 @@ class CodeQuality(ProfiledFilter):
     )
     generated_marks: tuple[str, ...] = Field(
         default=_MARKS,
-        description="What in the first lines tells that a file is generated, in any case; `do not edit` and `generated by` are "
-        "others to think of. starcoder2: the five shown; else none.",
+        description="Texts in the first lines that mark a generated file, in any case. Other candidates: `do not edit`, "
+        "`generated by`. starcoder2: the five shown; other profiles: none.",
     )
     generated_lines: int = Field(
-        default=5, ge=0, le=2**31 - 1, description="How many lines are searched for `generated_marks`."
+        default=5, ge=0, le=2**31 - 1, description="Number of lines that are searched for `generated_marks`."
     )
     max_encoded_run: int | None = Field(
         default=1024, ge=0, description="Most characters in a run of base64, hexadecimal bytes or escapes. starcoder2: 1,024."
@@ -96,19 +96,21 @@ class CodeQuality(ProfiledFilter):
     )
 
     @model_validator(mode="after")
-    def _marks_are_texts(self) -> CodeQuality:
+    def _check_marks(self) -> CodeQuality:
         if "" in self.generated_marks:
-            raise ValueError("generated_marks has an empty text, which is in every file. Expected texts such as auto-generated")
+            raise ValueError(
+                "generated_marks has an empty text, which every file contains. Expected texts such as auto-generated"
+            )
         return self
 
     def rules(self) -> Sequence[Rule]:
-        """Those that are not switched off."""
+        """The rules that are not switched off."""
         limits = [
             self.at_most("too_many_lines", "max_lines"),
             self.at_most("mean_line_length", "max_mean_line_length"),
             self.at_most("line_length", "max_line_length"),
             self.at_least("too_few_alphanumeric", "min_alphanumeric"),
-            self.at_least("too_few_letters", "min_alphabetic"),
+            self.at_least("too_few_alphabetic", "min_alphabetic"),
             self.at_most("encoded_run", "max_encoded_run"),
             self.at_most("encoded_share", "max_encoded_share"),
         ]
@@ -125,7 +127,7 @@ class CodeQuality(ProfiledFilter):
             "mean_line_length": mean_length,
             "line_length": max_length,
             "too_few_alphanumeric": alphanumeric,
-            "too_few_letters": letters,
+            "too_few_alphabetic": letters,
         }
         if wanted & {"encoded_run", "encoded_share"}:
             longest, matched = code.encoded_runs(*batch.buffers).T

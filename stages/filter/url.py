@@ -1,27 +1,29 @@
-"""Drops documents by their URL: lists of domains and URLs, and words that a URL may not have.
+"""Drops documents by their URL: lists of domains and URLs, and words that a URL must not contain.
 
-    column of URLs  ->  the form of C4  ->  host            in `domains`, or not in `allow_domains`?
-                                        ->  whole           in `urls`?
-                                        ->  words           one of `hard_words`? two of `soft_words`?
-                                        ->  words run together: any of `strict_substrings` inside?
+    column of URLs  ->  the form of C4  ->  host             rules `domain` and `not_allowed`
+                                        ->  whole URL        rule `url`
+                                        ->  words            rules `hard_word` (one) and `soft_words` (two)
+                                        ->  joined words     rule `strict_substring` (anywhere)
 
-The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1) as DCLM and datatrove have them, in DCLM's order. What
-these leave open, or do in different ways, is settled so:
+The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1), in the order of DCLM. Where RefinedWeb leaves a
+choice, or DCLM and datatrove differ:
 
-- URLs and entries are first brought into one form: no scheme, `www.`, tracking parameters at the start of the query or slashes
-  at the end, the host in lower case (`datapipe/kernels/filters/url.py` lists what C4 does, and what this stage adds).
-- A domain stands for that host and for all below it: example.com for a.example.com too, never for badexample.com. (DCLM takes
-  the host alone.)
-- An entry of `urls` stands for that URL alone, in its form.
+- URLs and entries are brought into one form: no scheme, `www.`, tracking parameters at the start of the query or slashes at the
+  end, the host in lower case (`datapipe/kernels/filters/url.py` lists the steps of C4 and those that this stage adds).
+- A domain matches its host and all hosts below it: example.com matches a.example.com, never badexample.com. (DCLM matches the
+  host alone.)
+- An entry of `urls` matches that URL alone.
 - Words are runs of ASCII letters and digits, in any case, and of bytes above 127; percent signs are not decoded. An entry of
-  several words is found where they follow each other. A word in a list counts once for a URL, however often it is there.
-- `strict_substrings` are sought with all between the words left out, as in datatrove; DCLM leaves out `-` and `.` alone.
+  several words matches consecutive words. A word of a list counts once for a URL, however often it occurs.
+- `strict_substrings` are searched with everything between the words left out, as in datatrove; DCLM leaves out `-` and `.`.
 
-No list comes with datapipe. For domains and URLs there are the blocklists of the Université Toulouse Capitole (UT1, category
-`adult`: files `domains` and `urls`, which RefinedWeb and datatrove use), for words the LDNOOBW lists; the banlists of DCLM
-(`baselines/mappers/banlists`) and the `banned_*` files of datatrove (`src/datatrove/assets`) hold all three kinds of words.
+datapipe contains no list. Published lists:
 
-One core of a 2-core AMD EPYC: 850,000 URLs a second against a million domains and 1,200 words, 53 MB/s of URLs.
+| kind | list |
+|---|---|
+| domains and URLs | UT1 (Université Toulouse Capitole), category `adult`; RefinedWeb and datatrove use it |
+| words | LDNOOBW |
+| all three kinds of words | DCLM, `baselines/mappers/banlists`; datatrove, `src/datatrove/assets/banned_*` |
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ from stages.filter import _url_lists as lists
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")
 
-_AT_ONCE = {
+_LIST_OF_RULE = {
     "not_allowed": "allow_domains",
     "domain": "domains",
     "url": "urls",
     "strict_substring": "strict_substrings",
     "hard_word": "hard_words",
 }
-"""The list of each rule that one hit fails."""
+"""The list of each rule that drops a document at the first hit."""
 
 
 def _entries(what: str) -> Any:
@@ -61,35 +63,35 @@ def _entries(what: str) -> Any:
 def _files(of: str) -> Any:
     return Field(
         default=(),
-        description=f"Files of `{of}`: text, one entry a line, lines with # are comments; .gz and .zst too. "
-        "Relative paths are from the working directory.",
+        description=f"Files with entries of `{of}`: text, one entry a line, lines that start with # are comments; .gz and .zst "
+        "too. Relative paths start at the working directory.",
     )
 
 
 class Url(Filter):
-    """Drops documents whose URL is in a list of domains or URLs, or has words of a list."""
+    """Drops documents whose URL is in a list of domains or URLs, or contains words of a list."""
 
-    field: str = Field(default="url", description="The column that holds the URL; name it in the source's `keep`.")
+    field: str = Field(default="url", description="Column with the URL; the source must list it in `keep`.")
     missing: Literal["keep", "drop"] = Field(
-        default="keep", description="What becomes of a document whose URL is null or empty; no other rule is tried on it."
+        default="keep", description="What happens to a document whose URL is null or empty; no other rule applies to it."
     )
-    domains: tuple[str, ...] = _entries("Hosts to drop, with all hosts below them: example.com.")
+    domains: tuple[str, ...] = _entries("Hosts to drop, with all hosts below them, such as example.com.")
     domain_files: tuple[Path, ...] = _files("domains")
     allow_domains: tuple[str, ...] = _entries("The only hosts to keep, with all hosts below them.")
     allow_domain_files: tuple[Path, ...] = _files("allow_domains")
-    urls: tuple[str, ...] = _entries("URLs to drop, whole; scheme, `www.` and a slash at the end do not matter.")
+    urls: tuple[str, ...] = _entries("Whole URLs to drop; scheme, `www.` and a slash at the end are not compared.")
     url_files: tuple[Path, ...] = _files("urls")
-    strict_substrings: tuple[str, ...] = _entries("What may be nowhere in a URL, even inside words or across them.")
+    strict_substrings: tuple[str, ...] = _entries("Texts that must not occur in a URL, inside words and across words too.")
     strict_substring_files: tuple[Path, ...] = _files("strict_substrings")
-    hard_words: tuple[str, ...] = _entries("Words of which one in a URL is enough to drop it.")
+    hard_words: tuple[str, ...] = _entries("Words of which one occurrence drops the document.")
     hard_word_files: tuple[Path, ...] = _files("hard_words")
-    soft_words: tuple[str, ...] = _entries("Words of which a URL may have `max_soft_words` different ones.")
+    soft_words: tuple[str, ...] = _entries("Words of which a URL may contain `max_soft_words` distinct ones.")
     soft_word_files: tuple[Path, ...] = _files("soft_words")
     counts: ClassVar[tuple[str, ...]] = ("without_url",)
-    """Documents whose URL is null or empty: all of them, where the field has another name."""
+    """Documents whose URL is null or empty."""
 
     max_soft_words: int = Field(
-        default=1, ge=0, description="Most different soft words in a URL; the published rule drops two."
+        default=1, ge=0, description="Most distinct soft words in a URL; the published rule drops at two."
     )
 
     libraries = ("pyarrow",)
@@ -99,32 +101,31 @@ class Url(Filter):
     _loaded: dict[str, Any] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _has_a_list(self) -> Url:
+    def _check_lists(self) -> Url:
         if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
-            raise ValueError(
-                f"there is no list to judge URLs by. Expected at least one of: {', '.join(_LISTS)}, or their files"
-            )
+            raise ValueError(f"no list is given. Expected at least one of: {', '.join(_LISTS)}, or their files")
         return self
 
     def _given(self, name: str) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-        """What a list has in the mixture, and its files."""
+        """The entries of a list in the mixture, and its files."""
         return getattr(self, name), getattr(self, f"{name.removesuffix('s')}_files")
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in _LISTS for path in self._given(name)[1])
 
     def rules(self) -> Sequence[Rule]:
-        """Those that have a list. All but `soft_words` drop at the first hit; `not_allowed`: not in `allow_domains`."""
-        at_once = [Rule(name=rule, limit=0, side="max") for rule, name in _AT_ONCE.items() if any(self._given(name))]
+        """The rules whose list has entries. All but `soft_words` drop at the first hit; `not_allowed`: not in
+        `allow_domains`."""
+        single_hit = [Rule(name=rule, limit=0, side="max") for rule, name in _LIST_OF_RULE.items() if any(self._given(name))]
         missing = [Rule(name="missing", limit=0, side="max")] if self.missing == "drop" else []
         soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []
-        return [*missing, *at_once, *soft]
+        return [*missing, *single_hit, *soft]
 
     def open(self, context: StageContext) -> None:
         self._loaded = self._load()
 
     def _load(self) -> dict[str, Any]:
-        """Every list that has entries, ready to look up. Raises UserError."""
+        """The lookup table of every list with entries. Raises UserError."""
         read = {name: lists.read_entries(name, *self._given(name)) for name in _LISTS}
         loaded: dict[str, Any] = {name: lists.domain_table(read[name]) for name in _LISTS[:2] if read[name]}
         if read["urls"]:
@@ -141,43 +142,43 @@ class Url(Filter):
         given, data = columns.text_buffers(self._column(batch))
         offsets, data = url.normalize_urls(given[:-1], given[1:], data)
         missing = np.diff(offsets) == 0
-        measured = {"missing": missing, **self._listed(offsets, data), **self._worded(offsets, data)}
+        measured = {"missing": missing, **self._list_hits(offsets, data), **self._word_hits(offsets, data)}
         measured["not_allowed"] = (measured["not_allowed"] == 0) & ~missing
         rules = self.rules()
         without = {"without_url": pa.array(missing.astype(np.int32))}
         return FilterResult.judged(rules, [measured[rule.name] for rule in rules], without)
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
-        """The URLs, (num_docs,) large_string, with empty ones for nulls. Raises UserError."""
+        """The URLs, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
         names = batch.record.schema.names
         if self.field not in names:
             raise UserError(
                 f"filter.url: the documents have no column '{self.field}', only {', '.join(names)}. "
-                f"Write `keep: [{self.field}]` in the source if its files have that field, or name another by `field`."
+                f"Write `keep: [{self.field}]` in the source if its files have that field, or set `field` to another column."
             )
-        found = batch.record.column(self.field)
-        if not any(check(found.type) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
+        column = batch.record.column(self.field)
+        if not any(check(column.type) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
             raise UserError(
-                f"filter.url: the column '{self.field}' holds {found.type}, expected text. Name another by `field`."
+                f"filter.url: the column '{self.field}' holds {column.type}, expected text. Set `field` to another column."
             )
-        return columns.as_large_string(found).fill_null("")
+        return columns.as_large_string(column).fill_null("")
 
-    def _listed(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-        """Per rule on domains and URLs, where the URLs are in its list: (num_docs,) uint8, 1 where so."""
+    def _list_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
+        """By rule on domains and URLs, whether each URL is in the list of the rule: (num_docs,) uint8, 1 or 0."""
         assert self._loaded is not None
         num_docs = len(offsets) - 1
-        found = {rule: np.zeros(num_docs, np.uint8) for rule in ("not_allowed", "domain", "url")}
+        hits = {rule: np.zeros(num_docs, np.uint8) for rule in ("not_allowed", "domain", "url")}
         starts, stops = np.empty(num_docs, np.int64), np.empty(num_docs, np.int64)
         url.find_hosts(offsets, data, starts, stops)
         for rule in ("not_allowed", "domain"):
-            if _AT_ONCE[rule] in self._loaded:
-                url_lists.find_domains(starts, stops, data, self._loaded[_AT_ONCE[rule]], found[rule])
+            if _LIST_OF_RULE[rule] in self._loaded:
+                url_lists.find_domains(starts, stops, data, self._loaded[_LIST_OF_RULE[rule]], hits[rule])
         if "urls" in self._loaded:
-            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._loaded["urls"], found["url"])
-        return found
+            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._loaded["urls"], hits["url"])
+        return hits
 
-    def _worded(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-        """Per rule on words, how many different ones of its list are in each URL: (num_docs,) int64."""
+    def _word_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
+        """By rule on words, the number of distinct words of its list in each URL: (num_docs,) int64."""
         assert self._loaded is not None
         strict, words = np.zeros((len(offsets) - 1, 2), np.int64), np.zeros((len(offsets) - 1, 2), np.int64)
         if "strict_substrings" in self._loaded:
@@ -191,7 +192,7 @@ class Url(Filter):
 def _count(
     offsets: np.ndarray, data: np.ndarray, automaton: url_lists.Automaton, first_soft: int | None, out: np.ndarray
 ) -> None:
-    """Counts words below `first_soft` and from it on, or, where that is None, all entries as parts of words."""
+    """Counts words before `first_soft` and from it on; if it is None, counts all entries as substrings."""
     first = automaton.num_patterns if first_soft is None else first_soft
-    tables = input_record(url_lists.Automaton, automaton)  # a stage that was pickled has writable arrays
+    tables = input_record(url_lists.Automaton, automaton)  # made again, since pickling the stage makes its arrays writable
     url_lists.count_words(offsets, data, tables, first, first_soft is not None, out)

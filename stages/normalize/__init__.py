@@ -1,1 +1,1 @@
-"""Stages that rewrite text without judging it."""
+"""Stages that rewrite the text of documents and drop none."""

@@ -1,14 +1,11 @@
-"""Brings text into one Unicode form, with one kind of line end and without control characters.
+"""Brings text into one Unicode normal form, with one kind of line end and without control characters.
 
-    text  ->  survey: what needs a change?  ->  line ends, controls  ->  normal form  ->  text
-                        (nothing: the batch passes as it is, with its words)
+    text  ->  survey: which documents need a change  ->  line ends, control characters  ->  normal form  ->  text
+                        (none: the batch passes unchanged, with its words)
 
-Line ends first, since a control character between a letter and its accent keeps them apart. Doing it twice changes nothing
-more. Most text of the web is in NFC already, which the survey sees without normalising: only documents with a character that
-might change go through Arrow's normaliser.
-
-One core of a 2-core AMD EPYC passes 800 to 1,300 MB/s of English text that is in order, and rewrites 300; see
-`datapipe/kernels/text/normalize.py`.
+Line ends and control characters come first, since a control character between a letter and its accent keeps them apart. The
+stage is idempotent. Most web text is in NFC, which the survey detects without normalizing: only documents with a character that
+might change go through Arrow's normalizer.
 """
 
 from __future__ import annotations
@@ -32,16 +29,17 @@ class Unicode(Map):
 
     form: Literal["NFC", "NFKC", "NFD", "NFKD"] = Field(
         default="NFC",
-        description="The normal form. NFC changes no meaning; NFKC also folds ligatures, full-width letters and superscripts.",
+        description="The Unicode normal form. NFC keeps the meaning of text; NFKC also folds ligatures, full-width letters and "
+        "superscripts.",
     )
     fix_newlines: bool = Field(
         default=True,
-        description="Make one newline of each CR LF, CR, vertical tab, form feed, U+2028 and U+2029.",
+        description="Replace each CR LF, CR, vertical tab, form feed, U+2028 and U+2029 by one newline.",
     )
     strip_control: bool = Field(
         default=True,
-        description="Remove ASCII control characters except tab and newline, and a byte order mark at the start. "
-        "Those that part words (U+001C to U+001F, and line ends that fix_newlines leaves) become a space.",
+        description="Remove ASCII control characters except tab and newline, and a byte order mark at the start. Control "
+        "characters that separate words (U+001C to U+001F, and line ends if fix_newlines is false) become a space.",
     )
 
     libraries = ("pyarrow",)
@@ -49,15 +47,15 @@ class Unicode(Map):
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
         offsets, data = batch.buffers
         actions = normalize.actions(self.fix_newlines, self.strip_control)
-        found = np.empty(batch.num_docs, np.uint8)
-        normalize.survey(offsets, data, actions, stable_table(self.form), self.fix_newlines, self.strip_control, found)
-        texts = given = batch.texts
-        if (found & normalize.REWRITE).any():
+        needs = np.empty(batch.num_docs, np.uint8)
+        normalize.survey(offsets, data, actions, stable_table(self.form), self.fix_newlines, self.strip_control, needs)
+        texts = unchanged = batch.texts
+        if (needs & normalize.REWRITE).any():
             new_offsets, new_data = np.empty(len(offsets), np.int64), np.empty(offsets[-1] - offsets[0], np.uint8)
             normalize.rewrite(offsets, data, actions, self.fix_newlines, self.strip_control, new_offsets, new_data)
             texts = columns.texts_from(new_offsets, new_data)
-        unstable = pa.array((found & normalize.UNSTABLE) != 0)
+        unstable = pa.array((needs & normalize.UNSTABLE) != 0)
         if unstable.true_count:
             normalized = pc.utf8_normalize(texts.filter(unstable), form=self.form)  # pyright: ignore[reportAttributeAccessIssue]
             texts = pc.replace_with_mask(texts, unstable, normalized)  # pyright: ignore[reportAttributeAccessIssue]
-        return {} if texts is given else {"text": texts}
+        return {} if texts is unchanged else {"text": texts}

@@ -1,1 +1,1 @@
-"""Readers: raw files become batches of documents."""
+"""Readers: one file a format, which turns input files into batches of documents."""

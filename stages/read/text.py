@@ -1,4 +1,4 @@
-"""Plain text: one file, one document; plain, .gz or .zst."""
+"""Plain text: one document a file, plain, .gz or .zst."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decod
 
 
 class Text(Reader):
-    """The whole file is the text: UTF-8, a byte-order mark taken off, line ends as they are. An empty file is an empty text."""
+    """Reads each file as one document: UTF-8 text without byte order mark, with its line ends. An empty file is an empty
+    text."""
 
     extensions: ClassVar[tuple[str, ...]] = (".txt", ".md", ".rst")
 
-    max_file_bytes: int = Field(default=512 << 20, ge=1, description="Longer files are quarantined without being held.")
+    max_file_bytes: int = Field(
+        default=512 << 20, ge=1, description="Most bytes of a file; longer files are quarantined without being held in memory."
+    )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         content = self._content(split.file, open_input)
@@ -41,19 +44,19 @@ class Text(Reader):
         return None if isinstance(content, Rejected) or place != 0 else content
 
     def _content(self, file: InputFile, open_input: OpenInput) -> str | Rejected:
-        pieces: list[bytes] = []
+        blocks: list[bytes] = []
         size = 0
         try:
-            for piece in decoded(open_input, file.url, file.compression):
-                pieces.append(piece)
-                size += len(piece)
+            for block in decoded(open_input, file.url, file.compression):
+                blocks.append(block)
+                size += len(block)
                 if size > self.max_file_bytes:
-                    error = f"a file of more than {self.max_file_bytes} bytes, the most this reader takes (max_file_bytes)"
-                    return Rejected(place=0, error=error, excerpt=pieces[0][:EXCERPT_BYTES])
-            content = b"".join(pieces).removeprefix(BOM)
+                    error = f"the file has more than {self.max_file_bytes} bytes, the limit max_file_bytes"
+                    return Rejected(place=0, error=error, excerpt=blocks[0][:EXCERPT_BYTES])
+            content = b"".join(blocks).removeprefix(BOM)
             return content.decode()
         except BrokenStreamError as error:
-            return Rejected(place=0, error=str(error), excerpt=b"".join(pieces)[:EXCERPT_BYTES])
+            return Rejected(place=0, error=str(error), excerpt=b"".join(blocks)[:EXCERPT_BYTES])
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a file of UTF-8 text"
             return Rejected(place=0, error=message, excerpt=error.object[:EXCERPT_BYTES])

@@ -1,1 +1,1 @@
-"""Stages that remove what should not be learnt."""
+"""Stages that remove personal data and secrets from the text of documents."""

@@ -1,11 +1,11 @@
-"""What the redacting stages share: spans found, counted and replaced until a second reading finds nothing more.
+"""The edit loop of the redacting stages: find spans, count them, replace them, and repeat until no span is found.
 
-    texts ─▶ find ─▶ spans ─▶ replace ─▶ texts ─┐   only of documents in which something was found
+    texts ─▶ find ─▶ spans ─▶ replace ─▶ texts ─┐   only documents in which a span was found
                ▲                                │
                └────────────────────────────────┘   at most three times
 
-Replacing a span may bring to light what it hid: the words that said "version" before an address, the number that made the
-next look like a table. Reading again what was changed makes the output one that the stage leaves alone.
+A replacement may expose a span that the replaced text hid: the word "version" before an address, or the number that made the
+next number look like a column of a table. Reading changed texts again makes the stage idempotent.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Editor:
-    """How spans are found and what replaces them.
+    """How spans are found, and what replaces them.
 
     Attributes:
         find: offsets and bytes of texts -> spans.
-        replace: as the stages' option.
-        seed: of the stand-ins.
-        tags: what a tag is, by kind.
-        stand_ins: which stand-in of `kernels/redact/stand_ins.py` a kind has, by kind.
-        count_columns: by kind, which column of the counts it is counted in.
+        replace: the option of the stages.
+        seed: seed of the stand-ins.
+        tags: the tag of each kind.
+        stand_ins: the stand-in of each kind, by its number in `datapipe/kernels/redact/stand_ins.py`.
+        count_columns: the column of counts of each kind.
     """
 
     find: Callable[[np.ndarray, np.ndarray], FoundSpans]
@@ -48,11 +48,11 @@ class Editor:
     stand_ins: tuple[int, ...]
     count_columns: tuple[int, ...]
 
-    def judged(self, batch: DocumentBatch, counts: tuple[str, ...], rules: list[Rule]) -> FilterResult:
-        """The texts without what was found, what was found, and a drop where the sum is over the one rule's limit."""
+    def result(self, batch: DocumentBatch, counts: tuple[str, ...], rules: list[Rule]) -> FilterResult:
+        """The edited texts, the counts of spans as columns, and a drop where their sum exceeds the limit of the only rule."""
         texts, num_found = self.edited(batch.texts, len(counts))
         hits = num_found.sum(axis=1).astype(np.float64)
-        new = {name: pa.array(num_found[:, at]) for at, name in enumerate(counts)}
+        new = {name: pa.array(num_found[:, column]) for column, name in enumerate(counts)}
         failed = rules[0].failed(hits) if rules else np.zeros(batch.num_docs, np.bool_)
         return FilterResult(
             keep=~failed,
@@ -63,33 +63,34 @@ class Editor:
         )
 
     def edited(self, texts: pa.Array, num_counts: int) -> tuple[pa.Array | None, np.ndarray]:
-        """The texts, None where nothing was found, and what was found: (num_docs, num_counts) int32."""
+        """The edited texts, None where no span was found, and the counts of spans, (num_docs, num_counts) int32."""
         counts = np.zeros((len(texts), num_counts), np.int32)
         rows, part, edited = np.arange(len(texts)), texts, None
         for _ in range(1 if self.replace == "delete" else _ROUNDS):
             offsets, data = columns.text_buffers(part)
-            found = self.find(offsets, data)
-            if not len(found.starts):
+            spans = self.find(offsets, data)
+            if not len(spans.starts):
                 break
-            documents = np.searchsorted(offsets[1:], found.starts, side="right")
-            np.add.at(counts, (rows[documents], np.array(self.count_columns)[found.kinds]), 1)
-            part = self._replaced(offsets, data, found)
+            documents = np.searchsorted(offsets[1:], spans.starts, side="right")
+            np.add.at(counts, (rows[documents], np.array(self.count_columns)[spans.kinds]), 1)
+            part = self._replaced(offsets, data, spans)
             edited = part if edited is None else pc.replace_with_mask(edited, np.isin(np.arange(len(texts)), rows), part)
             changed = np.unique(documents)
             rows, part = rows[changed], part.take(pa.array(changed))
         return edited, counts
 
-    def _replaced(self, offsets: np.ndarray, data: np.ndarray, found: FoundSpans) -> pa.Array:
-        rows = np.zeros((len(found.starts), REPLACEMENT_BYTES), np.uint8)
-        lengths = np.zeros(len(found.starts), np.int64)
+    def _replaced(self, offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> pa.Array:
+        """The texts with every span replaced."""
+        rows = np.zeros((len(spans.starts), REPLACEMENT_BYTES), np.uint8)
+        lengths = np.zeros(len(spans.starts), np.int64)
         if self.replace == "tag":
             for kind, tag in enumerate(self.tags):
-                rows[found.kinds == kind, : len(tag)] = np.frombuffer(tag, np.uint8)
-                lengths[found.kinds == kind] = len(tag)
+                rows[spans.kinds == kind, : len(tag)] = np.frombuffer(tag, np.uint8)
+                lengths[spans.kinds == kind] = len(tag)
         elif self.replace == "fake":
-            kinds = np.array(self.stand_ins, np.uint8)[found.kinds]
-            write_stand_ins(data, found.starts, found.stops, kinds, np.uint64(self.seed), rows, lengths)
-        num_bytes = int(offsets[-1] - offsets[0] - (found.stops - found.starts).sum() + lengths.sum())
+            kinds = np.array(self.stand_ins, np.uint8)[spans.kinds]
+            write_stand_ins(data, spans.starts, spans.stops, kinds, np.uint64(self.seed), rows, lengths)
+        num_bytes = int(offsets[-1] - offsets[0] - (spans.stops - spans.starts).sum() + lengths.sum())
         out_offsets, out = np.empty(len(offsets), np.int64), np.empty(num_bytes, np.uint8)
-        replace_spans(offsets, data, found.starts, found.stops, rows, lengths, out_offsets, out)
+        replace_spans(offsets, data, spans.starts, spans.stops, rows, lengths, out_offsets, out)
         return columns.texts_from(out_offsets, out)

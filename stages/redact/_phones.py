@@ -1,8 +1,8 @@
-"""Which candidates are phone numbers, by the library `phonenumbers` (Google's libphonenumber): length, area and range.
+"""Validates candidates for phone numbers by length, area and range, with the library `phonenumbers` (Google's libphonenumber).
 
-The one part of `redact.pii` that runs in Python: some 40 µs for each reading of a candidate, and each has at most four, of
-which every configured region tries each. A candidate is 7 bytes of text or more and at most about 70, so the cost is linear in
-the text: 0.2 MB/s where all of it is different numbers. The answers are remembered, since pages repeat their numbers.
+This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, at most four readings a
+candidate, each tried for every configured region. A candidate has 7 to about 70 bytes, so the cost is linear in the text.
+Results are cached, since pages repeat their numbers.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ import phonenumbers
 from datapipe.kernels.redact.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
 from datapipe.kernels.redact.pii import PHONE, FoundSpans
 
-phonenumbers.enable_pattern_cache()  # else numbers of many countries cost 740 µs each: their patterns push out each other
+phonenumbers.enable_pattern_cache()  # without it numbers of many countries take 740 µs each: their patterns evict each other
 _MAX_READINGS = 4
 _MIN_DIGITS = 7
 _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 
 def shapes_of(regions: tuple[str, ...]) -> int:
-    """The shapes that the scan looks for without a telling word: America's and those of a trunk prefix, as far as in use."""
+    """The shapes of numbers that the scan accepts without a word such as "tel": American ones, and those with a trunk
+    prefix."""
     codes = {phonenumbers.country_code_for_region(region) for region in regions}
     return (AMERICAN_SHAPES if 1 in codes else 0) | (TRUNK_SHAPES if codes - {1} else 0)
 
 
-def judged(data: np.ndarray, found: FoundSpans, regions: tuple[str, ...]) -> FoundSpans:
-    """`found` with the candidates that are phone numbers cut to what is the number, and without those that are none."""
-    stops, kinds, keep = found.stops.copy(), found.kinds.copy(), np.ones(len(found.kinds), np.bool_)
+def validated(data: np.ndarray, spans: FoundSpans, regions: tuple[str, ...]) -> FoundSpans:
+    """The spans with every candidate cut to its valid phone number, and without candidates that have none."""
+    stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
     for row in np.flatnonzero((kinds == PHONE) | (kinds == NATIONAL)).tolist():
-        written = data[found.starts[row] : stops[row]].tobytes().decode("ascii")
+        written = data[spans.starts[row] : stops[row]].tobytes().decode("ascii")
         length = _valid_length(written, () if kinds[row] == PHONE else regions)
-        stops[row], kinds[row], keep[row] = found.starts[row] + length, PHONE, length > 0
-    return FoundSpans(starts=found.starts[keep], stops=stops[keep], kinds=kinds[keep])
+        stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
+    return FoundSpans(starts=spans.starts[keep], stops=stops[keep], kinds=kinds[keep])
 
 
 @lru_cache(maxsize=1 << 14)
 def _valid_length(written: str, regions: tuple[str, ...]) -> int:
-    """How much of a candidate is a valid number: all, or without up to three of the last groups; 0: nothing.
+    """The length of the valid number in a candidate: the whole, or without up to three last groups; 0: no valid number.
 
     Args:
         written: the candidate.
-        regions: where a national number may be valid, in their order; none: it is international.
+        regions: the regions to try for a national number, in order; (): the number is international.
     """
     text = written
     for _ in range(_MAX_READINGS):
@@ -72,7 +73,7 @@ def _is_valid(text: str, region: str | None) -> bool:
 
 @lru_cache
 def _fewest_digits(region: str) -> int:
-    """The digits of a region's shortest numbers: what has fewer needs no reading."""
+    """The digits of a region's shortest numbers; a text with fewer digits is not parsed."""
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
     assert metadata is not None
     assert metadata.general_desc is not None

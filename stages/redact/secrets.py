@@ -1,17 +1,24 @@
-"""Takes keys, tokens and passwords out of code, configuration and text.
+"""Replaces keys, tokens and passwords in code, configuration and text.
 
     text  ->  tokens by prefix, alphabet and length; PEM blocks; values of assignments  ->  replaced
 
-The kinds: `aws` (key ids, and 40 characters behind a name such as aws_secret_access_key); `gcp`; `azure` (88 characters behind
-AccountKey); `github`; `gitlab`; `slack`; `stripe`; `openai`; `anthropic`; `hugging_face`; `npm`; `pypi`; `jwt`; `google_oauth`;
-`private_key` (whole PEM blocks, those inside the JSON of service accounts too); and `assignment`: what is in quotes behind a
-name that ends like password, secret, token or api_key, has letters and digits and the entropy of something drawn by lot. Words,
-variables and placeholders are none, so a weak password stays.
+| kind | what is replaced |
+|---|---|
+| `aws` | key ids, and 40 characters after a name such as aws_secret_access_key |
+| `azure` | 88 characters after AccountKey |
+| `private_key` | whole PEM blocks, in the JSON of service accounts too |
+| `assignment` | quoted values of high entropy, after a name that ends in password, secret, token or api_key |
+| all others | tokens with the prefix of the service: `gcp`, `github`, `gitlab`, `slack`, `stripe`, `openai`, … |
 
-In 48 MB of functions, solutions, a manual and web text nothing is taken for a secret; in 265 MB of Python packages 7 values of
-examples are, in 61 MB of HTML 138 keys and tokens that pages carry. Secrets drawn by lot in the shape of each kind are found,
-all of them (`tests/datapipe/kernels/redact/test_secrets.py`). One core of a 2-core AMD EPYC does 340 MB/s of prose and 365 MB/s
-of code.
+Words, variables and placeholders are not replaced, so a weak password remains.
+
+| corpus | replaced by mistake |
+|---|---|
+| 48 MB of functions, solutions, a manual and web text | nothing |
+| 265 MB of Python packages | 7 values of examples |
+
+In 61 MB of HTML 138 keys and tokens were replaced, which the pages contain. Random secrets in the format of each kind are all
+found (`tests/datapipe/kernels/redact/test_secrets.py`).
 """
 
 from __future__ import annotations
@@ -47,32 +54,36 @@ Kind = Literal[
     "assignment",
 ]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
-"""In the order of `kernels/redact/secrets.py`, whose numbers they have."""
+"""The kinds, in the order of their numbers in `datapipe/kernels/redact/secrets.py`."""
 _TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in secrets.KINDS)
 
 
 class Secrets(Filter):
-    """Replaces keys, tokens, private keys and passwords."""
+    """Replaces API keys, tokens, private keys and passwords."""
 
     mode: Literal["drop", "tag"] = Field(
         default="drop",
-        description="drop: replace, and drop the documents with more hits than `max_hits`. tag: replace nothing and drop "
-        "nothing, only count; the report says `(tag)` behind the counts.",
+        description="drop: replace spans, and drop documents with more than `max_hits`. tag: only count; nothing is replaced "
+        "or dropped, and the report marks the counts with `(tag)`.",
     )
-    kinds: tuple[Kind, ...] = Field(default=_KINDS, min_length=1, description=f"What to look for: {', '.join(_KINDS)}.")
+    kinds: tuple[Kind, ...] = Field(
+        default=_KINDS, min_length=1, description=f"Kinds of secrets to replace: {', '.join(_KINDS)}."
+    )
     min_entropy: float = Field(
         default=3.5,
         ge=0,
         le=8,
-        description="Least entropy of the value of an assignment, in bits a character of the value itself: random hexadecimal "
-        "digits have up to 4, words about 3.",
+        description="Least entropy of the value of an assignment, in bits a character, by the character frequencies of the "
+        "value: random hexadecimal digits have up to 4, words about 3.",
     )
     replace: Literal["tag", "fake", "delete"] = Field(
         default="tag",
-        description="tag: write <SECRET> or <PRIVATE_KEY>. fake: write EXAMPLE- and 16 digits, the same for the same secret "
-        "throughout the run. delete: write nothing.",
+        description="The replacement. tag: <SECRET> or <PRIVATE_KEY>. fake: EXAMPLE- and 16 digits; equal secrets get equal "
+        "replacements throughout the run. delete: nothing.",
     )
-    max_hits: int | None = Field(default=None, ge=0, description="Drop documents with more hits than this; null: none.")
+    max_hits: int | None = Field(
+        default=None, ge=0, description="Most secrets of a document; documents with more are dropped. null: no limit."
+    )
 
     counts: ClassVar[tuple[str, ...]] = _KINDS
     _seed: int = PrivateAttr(default=0)
@@ -93,4 +104,4 @@ class Secrets(Filter):
             stand_ins=(SECRET,) * len(_TAGS),
             count_columns=tuple(range(len(_KINDS))),
         )
-        return editor.judged(batch, self.counts, self.rules())
+        return editor.result(batch, self.counts, self.rules())

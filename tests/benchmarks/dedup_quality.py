@@ -3,13 +3,13 @@
     python -m tests.benchmarks.dedup_quality DATA [--sweep] [--set NAME]
 
 DATA is the folder of real data; `tests/support/labelled_duplicates.py` describes each set. Every set goes through the stages,
-as one bucket, and clusters are compared with the gold: precision, recall and F1 of pairs of documents, macro-F1 as text-dedup
-counts it, and the adjusted Rand index where there are clusters.
+as one bucket, and its clusters are compared with the gold: precision, recall and F1 of pairs of documents, macro-F1 as
+text-dedup counts it, and the adjusted Rand index for sets with gold clusters.
 
-text-dedup publishes macro-F1 0.9518 on CORE and ARI 0.7293 on NEWS-COPY. Neither set is here, so nothing is compared with
-those. (Its 0.9518 is by its program the mean of two precisions, 0.9587 and 0.9450; that of the two F1 is 0.9517.)
+text-dedup publishes macro-F1 0.9518 on CORE and ARI 0.7293 on NEWS-COPY. Neither set is part of DATA, so these figures have no
+counterpart here. (By its program 0.9518 is the mean of two precisions, 0.9587 and 0.9450; the mean of the two F1 is 0.9517.)
 
-By default: minhash of 14 bands of 8 rows over 5 words, meetings verified from 0.719 on
+Defaults: minhash of 14 bands of 8 rows over 5 words, pairs verified from 0.719 on
 
     set                  precision  recall     F1  macro-F1    ARI   not verified: precision  recall
     asysd                    0.975   0.942  0.958     0.585  0.958                   0.969   0.949
@@ -22,8 +22,8 @@ By default: minhash of 14 bands of 8 rows over 5 words, meetings verified from 0
     pan_paraphrase           0.881   0.007  0.015     0.341                          0.890   0.013
     onestop_english          0.000   0.000  0.000            0.000                   0.400   0.004
 
-The last two hold texts that say the same in other words, which n-grams do not find; in asysd macro-F1 is low since
-of 1,845 citations only few have no duplicate, and a cluster that misses one of its members is wrong for all of them.
+The last two sets hold paraphrases, which n-grams do not find. Macro-F1 of asysd is low since only few of its 1,845 citations
+have no duplicate, and a cluster that misses one of its members is wrong for all of them.
 
 F1 of pairs:                          asysd  captures  gutenberg  ndd_100  webis_s3    pan
     exact, whitespace_case            0.676     0.727      0.000    0.000     0.345  0.000
@@ -34,15 +34,15 @@ F1 of pairs:                          asysd  captures  gutenberg  ndd_100  webis
     minhash 0.7, 2 words              0.967     0.825      0.938    1.000     0.790  0.053
     minhash 0.7, 9 characters         0.958     0.827      0.938    1.000     0.831  0.028
 
-What `min_similarity` does, 14 x 8, means of five seeds, precision / recall (`--sweep`):
+The effect of `min_similarity`, 14 x 8, means of five seeds, precision / recall (`--sweep`):
 
               not verified  0.5            0.64           0.68           0.719          0.75           0.8
     asysd     0.972 0.948   0.972 0.947    0.973 0.946    0.974 0.945    0.975 0.941    0.975 0.938    0.977 0.926
     captures  0.315 0.999   0.355 0.999    0.800 0.999    0.908 0.999    0.955 0.999    0.987 0.999    0.997 0.996
     webis_s3  0.946 0.678   0.946 0.678    0.954 0.633    0.962 0.622    0.973 0.606    0.972 0.586    0.995 0.519
 
-With 20 x 6 or 20 x 5 more pairs meet, and at equal `min_similarity` from 0.719 on all figures are within 0.03 of these; not
-verified, the captures fall to a precision of 0.06 and 0.05: the limit decides.
+With 20 x 6 or 20 x 5 more pairs match, and at equal `min_similarity` from 0.719 on all figures are within 0.03 of these. Not
+verified, the precision of the captures falls to 0.06 and 0.05: the limit decides, not the banding.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _SEEDS = range(1, 6)
 
 
 def clusters(kind: type[Global], options: dict[str, Any], texts: Sequence[str], seed: int = 1) -> list[int]:
-    """The number of each document's cluster: the place of its survivor."""
+    """The number of each document's cluster, which is the number of its survivor."""
     dropped = global_stages.dropped(global_stages.opened(kind.model_validate(options), "dedup", seed), texts)
-    return [dropped.get(place, place) for place in range(len(texts))]
+    return [dropped.get(document, document) for document in range(len(texts))]
 
 
 def _row(name: str, agreements: Sequence[labelled_duplicates.Agreement]) -> str:
@@ -103,7 +103,7 @@ def _sweep(labelled: labelled_duplicates.LabelledSet) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", choices=labelled_duplicates.SETS, help="one of the sets alone")
+    parser.add_argument("--set", choices=labelled_duplicates.SETS, help="run only this set")
     parser.add_argument("--sweep", action="store_true", help="bandings by min_similarity, means of five seeds")
     given = parser.parse_args()
     for name in [given.set] if given.set else labelled_duplicates.SETS:

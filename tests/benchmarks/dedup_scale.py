@@ -2,14 +2,13 @@
 
     python -m tests.benchmarks.dedup_scale FOLDER [--largest 1000000] [--rows 10000000] [--plot scale.svg]
 
-Synthetic documents (`tests/support/scale_corpus.py`) of 504 bytes, of which three in ten are a family of near duplicates. Every
-task is that of a run, in a process of its own; what is in FOLDER for a size is removed when it is done.
+Synthetic documents (`tests/support/scale_corpus.py`) of 504 bytes, three in ten of which belong to families of near duplicates.
+Every task is a task of a run, in a process of its own; the files of a size are removed from FOLDER when it is done.
 
     near duplicates   10,000 documents, ten times as many … up to `--largest`: reading, signatures, and every exchange of
                       dedup.minhash with components in rounds
-    band rows         the same sizes up to `--rows`: 14 band hashes and a key a document, generated, written and met; no text;
-                      `--run-mib` makes more sorted runs of them, and where they are more than 256 they are met as they are, and
-                      merged and met
+    band rows         the same sizes up to `--rows`: 14 band hashes and a key a document, generated, written and reduced; no
+                      text; `--run-mib` makes more sorted runs, and more than 256 runs are reduced both directly and merged
     memory            the peak of each kind of task beyond the imports, all four stages, 20,000 and 200,000 documents, with
                       buckets of 4 MiB
 
@@ -60,7 +59,7 @@ _BANDS, _CHUNK_DOCS, _DOCS_PER_TASK = 14, 5_000, 1_000_000
 
 @dataclass
 class Grown:
-    """What one size took, all tasks together. By step: seconds, bytes of rows written, the same as stored."""
+    """The cost of one size over all tasks, by step: seconds, bytes of rows written, and bytes of them stored."""
 
     num_docs: int
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -103,7 +102,7 @@ def near_duplicates(folder: Path, num_docs: int) -> Grown:
 
 
 def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
-    """The rows of `bands`, written as map tasks do, and met; and met after merging, where they are of many runs."""
+    """The band rows, written like map tasks write them and reduced; rows of many runs are also merged and reduced."""
     grown, root = Grown(num_docs), Root(str(folder / "out"))
     started = time.perf_counter()
     files = [
@@ -137,17 +136,17 @@ def band_rows(folder: Path, num_docs: int, run_bytes: int) -> Grown:
 
 
 def _written(root: Root, start: int, stop: int, num_docs: int, run_bytes: int) -> ExchangeFile:
-    """The band rows of the documents at places [start, stop): a family has every second band in common."""
+    """The band rows of the documents [start, stop): a family has every second band in common."""
     writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS, run_bytes)
     multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     is_shared = np.arange(_BANDS) % 2 == 0
     for first in range(start, stop, _CHUNK_DOCS):
-        places = np.arange(first, min(stop, first + _CHUNK_DOCS), dtype=np.uint64)
+        rows = np.arange(first, min(stop, first + _CHUNK_DOCS), dtype=np.uint64)
         numbers = scale_corpus.numbers_at(first, min(stop, first + _CHUNK_DOCS), num_docs)
         base, _ = scale_corpus.families(numbers)
-        met = np.where(is_shared, base[:, None], numbers[:, None])  # (num_docs, bands)
-        hashes = scale_corpus.mixed(met * np.uint64(_BANDS) + multipliers)
-        keys = columns.make_keys(1, np.repeat(places, _BANDS))
+        values = np.where(is_shared, base[:, None], numbers[:, None])  # (num_docs, bands)
+        hashes = scale_corpus.mixed(values * np.uint64(_BANDS) + multipliers)
+        keys = columns.make_keys(1, np.repeat(rows, _BANDS))
         writer.add(pa.RecordBatch.from_arrays([pa.array(hashes.reshape(-1)), keys], schema=BANDS))
     return writer.finish()
 
@@ -156,20 +155,20 @@ def _written(root: Root, start: int, stop: int, num_docs: int, run_bytes: int) -
 
 
 def peaks(folder: Path, num_docs: int, stage: str, options: dict[str, object]) -> dict[str, tuple[int, int, int]]:
-    """By kind of task: the greatest peak in bytes, how many tasks, and the bytes of rows that they read between them."""
+    """By kind of task: the greatest peak in bytes, the number of tasks, and the bytes of rows that they read in all."""
     corpus = scale_corpus.write(folder / "corpus", num_docs, _DOCS_PER_FILE)
     mixture = scale_corpus.write_mixture(folder, corpus, stage, options, _SMALL_EXECUTION)
     found: dict[str, tuple[int, int, int]] = {}
     with fresh_tasks() as tasks:
         for one in run_to_decisions(mixture, tasks):
-            peak, count, met = found.get(one.kind, (0, 0, 0))
-            met += sum(work.bytes for name, work in one.record.metrics.work.items() if name.endswith(f": {one.kind}"))
-            found[one.kind] = max(peak, one.peak_bytes), count + 1, met
+            peak, count, num_bytes = found.get(one.kind, (0, 0, 0))
+            num_bytes += sum(work.bytes for name, work in one.record.metrics.work.items() if name.endswith(f": {one.kind}"))
+            found[one.kind] = max(peak, one.peak_bytes), count + 1, num_bytes
     shutil.rmtree(folder)
     return found
 
 
-# ------------------------------------------------------------------------------------------------ telling
+# ------------------------------------------------------------------------------------------------ printing
 
 
 def _table(grown: Sequence[Grown], steps: Sequence[str]) -> None:
@@ -194,15 +193,15 @@ _STEPS = (
 )  # fmt: skip
 
 
-def _tell_memory(folder: Path) -> None:
-    print("\nMiB beyond the imports, buckets of 4 MiB (tasks, MB met)\n")
+def _print_memory(folder: Path) -> None:
+    print("\nMiB beyond the imports, buckets of 4 MiB (tasks, MB of rows read)\n")
     print("| stage | task | 20,000 documents | 200,000 |\n|---|---|---:|---:|")
     for name, stage, options in _MEMORY_STAGES:
         small, large = (peaks(folder / f"memory-{count}", count, stage, options) for count in _MEMORY_SIZES)
         for kind in large:
             cells = [
-                f"{peak / (1 << 20):.0f} ({count}, {met / 1e6:.0f})"
-                for peak, count, met in (small.get(kind, (0, 0, 0)), large[kind])
+                f"{peak / (1 << 20):.0f} ({count}, {num_bytes / 1e6:.0f})"
+                for peak, count, num_bytes in (small.get(kind, (0, 0, 0)), large[kind])
             ]
             print(f"| {name} | {kind} | " + " | ".join(cells) + " |", flush=True)
 
@@ -239,11 +238,11 @@ def main() -> None:
     _table(bands, ("emit", "bands", "merge", "bands-of-merged"))
     lines = {step: [(one.num_docs, one.seconds[step]) for one in grown] for step in _STEPS}
     lines["band rows alone, written"] = [(one.num_docs, one.seconds["emit"]) for one in bands]
-    lines["band rows alone, met"] = [(one.num_docs, one.seconds["bands"]) for one in bands]
+    lines["band rows alone, reduced"] = [(one.num_docs, one.seconds["bands"]) for one in bands]
     if given.plot:
         draw(given.plot, "documents", "seconds on one core", lines, log=True)
     if not given.no_memory:
-        _tell_memory(given.folder)
+        _print_memory(given.folder)
 
 
 if __name__ == "__main__":

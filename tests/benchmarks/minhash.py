@@ -1,14 +1,13 @@
-"""MinHash: speed against datatrove in one run, and the S-curve that the implementation has against the one it should have.
+"""MinHash: speed compared with datatrove in one run, and the measured S-curve compared with theory.
 
     taskset -c 0 python -m tests.benchmarks.minhash CORPUS.jsonl.zst [--peer ~/peers/datatrove/bin/python] [--plot curve.svg]
 
-The corpus is JSON lines with a field `text`. Both sides make 14 bands of 8 rows over word 5-grams of the texts: ours of all
-of them and hashed into bands, datatrove's (its words, its shingles, its permutations; nothing is written) of the first two
-megabytes. Both are timed by their own process's CPU time, the best of a few runs, so that other work on the machine counts for
-neither.
+The corpus is JSON lines with a field `text`. Both sides make 14 bands of 8 rows over word 5-grams: datapipe of all texts,
+hashed into bands; datatrove (its words, shingles and permutations; nothing is written) of the first two megabytes. Both are
+timed by the CPU time of their process, the best of a few runs, so other work on the machine does not count.
 
-The curves are those of the stage itself, as it is by default but for the banding, on pairs of random texts whose similarity is
-known: how many of them meet in a band, and of how many a document is dropped in the end.
+The curves are those of the whole stage, with defaults but for the banding, on pairs of random texts of known similarity: the
+share of pairs that match in a band, and of pairs of which one document is dropped.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def _peer_rate(python: str, texts: pa.Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A share of pairs as it should be, as it was measured, and how far off that is in standard deviations."""
+    """The expected and the measured share of pairs, and their difference in standard deviations."""
 
     similarity: float
     expected: float
@@ -108,32 +107,32 @@ class Point:
 
 
 def _curves(bands: int, rows: int) -> tuple[list[Point], list[Point]]:
-    """Of the stage itself on 5-grams: which pairs meet, and of which one document is dropped."""
-    stage, met, counted = _opened(bands=bands, rows=rows), [], []
+    """The shares of pairs that match, and of which one document is dropped, by the whole stage on 5-grams."""
+    stage, matched, counted = _opened(bands=bands, rows=rows), [], []
     least = stage.least_similarity()
     for num_shared in range(_NUM_ALL // 10, _NUM_ALL + 1, _NUM_ALL // 10):
         similarity = num_shared / _NUM_ALL
         batch = global_stages.batch_of(
             minhash_pairs.pairs(num_shared, _NUM_ALL, _NUM_PAIRS, seed=num_shared, ngram=stage.ngram)
         )
-        share = minhash_pairs.share_met(stage.emit(batch)["bands"], _NUM_PAIRS)
-        met.append(Point(similarity=similarity, expected=match_probability(similarity, bands, rows), measured=share))
+        share = minhash_pairs.share_matched(stage.emit(batch)["bands"], _NUM_PAIRS)
+        matched.append(Point(similarity=similarity, expected=match_probability(similarity, bands, rows), measured=share))
         expected = counting_probability(similarity, bands, rows, least)
         share = global_stages.reduce_all(stage, [batch])["drops"].num_rows / _NUM_PAIRS
         counted.append(Point(similarity=similarity, expected=expected, measured=share))
-    return met, counted
+    return matched, counted
 
 
 def _plot(path: Path, curves: dict[tuple[int, int], tuple[list[Point], list[Point]]]) -> None:
-    """Who meets: the theory as lines, what was measured as dots."""
+    """The share of pairs that match: theory as lines, measurements as dots."""
     points = {
-        f"{bands} bands of {rows} rows": [(one.similarity, one.measured) for one in met]
-        for (bands, rows), (met, _) in curves.items()
+        f"{bands} bands of {rows} rows": [(one.similarity, one.measured) for one in matched]
+        for (bands, rows), (matched, _) in curves.items()
     }
     theory = {
         name: [(s / 100, match_probability(s / 100, *banding)) for s in range(101)] for name, banding in zip(points, curves)
     }
-    draw(path, "Jaccard similarity", "share of pairs that meet", points, theory)
+    draw(path, "Jaccard similarity", "share of pairs that match", points, theory)
 
 
 def _read(corpus: Path) -> pa.Array:
@@ -181,11 +180,11 @@ def main() -> None:
         theirs = _peer_rate(given.peer, texts)
         print(f"| datatrove, words | {theirs:.2f} |\n\ndatapipe is {ours / theirs:.0f} times as fast by words")
     curves = {banding: _curves(*banding) for banding in _BANDINGS}
-    for (bands, rows), (met, counted) in curves.items():
+    for (bands, rows), (matched, counted) in curves.items():
         print(f"\n{bands} bands of {rows} rows, {_NUM_PAIRS} pairs each\n")
         print("| similarity | meet, theory | measured | sigma | count, theory | measured | sigma |")
         print("|---:|---:|---:|---:|---:|---:|---:|")
-        for both in zip(met, counted):
+        for both in zip(matched, counted):
             cells = " | ".join(f"{one.expected:.2%} | {one.measured:.2%} | {one.sigmas:+.1f}" for one in both)
             print(f"| {both[0].similarity:.1f} | {cells} |")
     if given.plot:

@@ -1,4 +1,4 @@
-"""Components and their survivors by repainting: slow, and right by looking at it."""
+"""Components and their survivors by repainting: slow and obviously right."""
 
 from __future__ import annotations
 

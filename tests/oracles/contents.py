@@ -1,4 +1,4 @@
-"""What a text holds, by regular expressions."""
+"""The kind of content of a text, by regular expressions."""
 
 from __future__ import annotations
 

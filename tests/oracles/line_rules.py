@@ -41,7 +41,7 @@ def edited(text: str, loose_dots: bool) -> str:
     return text if text.strip() else ""
 
 
-def judged(line: bytes, limits: Limits, symbols: str) -> tuple[int, int, int, bytes]:
+def classified(line: bytes, limits: Limits, symbols: str) -> tuple[int, int, int, bytes]:
     """(reason, words before, words after, the rest of an edited line)."""
     text = decoded(line)
     before, words = counted(text), len(text.split())

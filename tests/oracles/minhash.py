@@ -12,7 +12,7 @@ def words(text: bytes) -> list[bytes]:
 
 
 def characters(text: bytes) -> list[bytes]:
-    """Those of the words: a byte, with up to three bytes after it that go on with a character where it may begin one."""
+    """The characters of the words: a byte, with up to three continuation bytes if it may begin a longer character."""
     return [one for word in words(text) for one in re.findall(rb"[\xc0-\xff][\x80-\xbf]{0,3}|[\x00-\xff]", word)]
 
 
@@ -33,7 +33,7 @@ def mix(value: int) -> int:
 
 
 def word_hash(word: bytes) -> int:
-    """Pieces of eight bytes; the last is the one shorter than that, and may be empty."""
+    """The word hashed eight bytes at a time; the last part is shorter than eight bytes, perhaps empty."""
     hashed = 0xCBF29CE484222325
     for start in range(0, len(word) // 8 * 8, 8):
         hashed = (hashed ^ int.from_bytes(word[start : start + 8], "little")) * 0x9E3779B97F4A7C15 & _MASK
@@ -65,7 +65,7 @@ def signature(text: bytes, a: list[int], b: list[int], ngram: int, by_character:
 
 
 def band_rows(signatures: list[tuple[int, int, list[int]]], ngram: int, num_bands: int) -> list[tuple[int, int]]:
-    """(hash, document) of every row, for what `signature` gives of every document."""
+    """(hash, document) of every row, from the result of `signature` for every document."""
     out = []
     for document, (num_words, hashed_words, signed) in enumerate(signatures):
         rows = len(signed) // num_bands

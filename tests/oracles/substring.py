@@ -1,4 +1,4 @@
-"""Repeated spans in plain Python: tokens, windows, the anchors they choose, and what is repeated by comparing all with all."""
+"""Repeated spans in plain Python: tokens, windows, their selected grams, and repeated bytes by comparing all with all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Window = tuple[bytes, ...]
 def tokens(text: bytes, by_bytes: bool) -> list[tuple[int, bytes]]:
     """First byte and bytes of every token."""
     if by_bytes:
-        return [(at, text[at : at + 1]) for at in range(len(text))]
+        return [(position, text[position : position + 1]) for position in range(len(text))]
     found: list[tuple[int, bytes]] = []
-    at, before = 0, "white"
+    position, before = 0, "white"
     for character in text.decode():
         kind = _kind(character)
         encoded = character.encode()
@@ -28,8 +28,8 @@ def tokens(text: bytes, by_bytes: bool) -> list[tuple[int, bytes]]:
             if kind == before and kind != "alone":
                 found[-1] = (found[-1][0], found[-1][1] + encoded)
             else:
-                found.append((at, encoded))
-        at, before = at + len(encoded), kind
+                found.append((position, encoded))
+        position, before = position + len(encoded), kind
     return found
 
 
@@ -43,9 +43,9 @@ def _kind(character: str) -> str:
 
 
 def territories(text: bytes, by_bytes: bool) -> tuple[list[bytes], list[int]]:
-    """The tokens, and where what each owns begins; and at last where the text ends."""
+    """The tokens, and the start of the bytes that each owns, followed by the end of the text."""
     found = tokens(text, by_bytes)
-    return [token for _, token in found], [0, *(at for at, _ in found[1:]), len(text)] if found else [0]
+    return [token for _, token in found], [0, *(position for position, _ in found[1:]), len(text)] if found else [0]
 
 
 def whole_characters(text: bytes, start: int, stop: int) -> tuple[int, int]:
@@ -68,49 +68,51 @@ def token_hash(token: bytes, by_bytes: bool) -> int:
 
 def run_hash(hashes: list[int]) -> int:
     total = 0
-    for one in hashes:
-        total = (total * _RADIX + one) & _MASK
+    for hashed in hashes:
+        total = (total * _RADIX + hashed) & _MASK
     return mix(total)
 
 
-Anchor = tuple[int, int, int, int, int, int]
+SelectedGram = tuple[int, int, int, int, int, int]
 
 
-def anchors(
-    text: bytes, by_bytes: bool, length: int, gram: int, piece_tokens: int
-) -> tuple[list[tuple[int, int, int]], list[Anchor], list[tuple[int, int, int]]]:
-    """Pieces (number, first byte, last), anchors (piece, first byte, bytes, trims, hash of gram, hash of span) and echoes
-    (piece, first byte, last)."""
-    said, begins = territories(text, by_bytes)
-    hashes = [token_hash(token, by_bytes) for token in said]
-    grams = [run_hash(hashes[at : at + gram]) for at in range(len(hashes) - gram + 1)]
-    pieces, found, echoes = [], [], []
-    for first in range(0, max(0, len(hashes) - length + 1), piece_tokens):
-        windows = range(first, min(first + piece_tokens, len(hashes) - length + 1))
-        number = len(pieces)
-        pieces.append((number, begins[first], begins[windows[-1] + length]))
-        chosen = [min(range(at, at + length - gram + 1), key=lambda place: (grams[place], place)) for at in windows]
+def selected(
+    text: bytes, by_bytes: bool, length: int, gram: int, chunk_tokens: int
+) -> tuple[list[tuple[int, int, int]], list[SelectedGram], list[tuple[int, int, int]]]:
+    """Chunks (number, start, stop), selected grams (chunk, start, bytes, partial bytes, hash of gram, hash of span) and
+    self-repeats (chunk, start, stop)."""
+    token_bytes, begins = territories(text, by_bytes)
+    hashes = [token_hash(token, by_bytes) for token in token_bytes]
+    grams = [run_hash(hashes[position : position + gram]) for position in range(len(hashes) - gram + 1)]
+    chunks, found, repeats = [], [], []
+    for first in range(0, max(0, len(hashes) - length + 1), chunk_tokens):
+        windows = range(first, min(first + chunk_tokens, len(hashes) - length + 1))
+        number = len(chunks)
+        chunks.append((number, begins[first], begins[windows[-1] + length]))
+        chosen = [
+            min(range(position, position + length - gram + 1), key=lambda place: (grams[place], place)) for position in windows
+        ]
         recent: dict[int, int] = {}
-        echo: tuple[int, int] | None = None
+        repeat: tuple[int, int] | None = None
         for place in sorted(set(chosen)):
             mine = [window for window, one in zip(windows, chosen) if one == place]
             hashed, span = mix(grams[place] ^ _GRAM), run_hash(hashes[mine[0] : mine[-1] + length])
             before = recent.get(hashed % 4096)
             if before is not None and found[before][4:] == (hashed, span):
-                piece, start, size, trims, *both = found[before]
-                found[before] = (piece, start, size, trims % 256 + 256, *both)
-                echo = (echo[0] if echo else mine[0], mine[-1] + length)
+                chunk, start, size, partial, *both = found[before]
+                found[before] = (chunk, start, size, partial % 256 + 256, *both)
+                repeat = (repeat[0] if repeat else mine[0], mine[-1] + length)
                 continue
-            if echo:
-                echoes.append((number, *_ends(text, begins[echo[0]], begins[echo[1]], by_bytes)))
-                echo = None
+            if repeat:
+                repeats.append((number, *_ends(text, begins[repeat[0]], begins[repeat[1]], by_bytes)))
+                repeat = None
             start, stop = begins[mine[0]], begins[mine[-1] + length]
             whole = _ends(text, start, stop, by_bytes)
             recent[hashed % 4096] = len(found)
             found.append((number, start, stop - start, whole[0] - start + 16 * (stop - whole[1]), hashed, span))
-        if echo:
-            echoes.append((number, *_ends(text, begins[echo[0]], begins[echo[1]], by_bytes)))
-    return pieces, found, echoes
+        if repeat:
+            repeats.append((number, *_ends(text, begins[repeat[0]], begins[repeat[1]], by_bytes)))
+    return chunks, found, repeats
 
 
 def _ends(text: bytes, start: int, stop: int, by_bytes: bool) -> tuple[int, int]:
@@ -123,16 +125,16 @@ def window_hashes(hashes: list[int], gram: int) -> tuple[int, int]:
 
 
 def repeated(texts: list[bytes], by_bytes: bool, length: int, keep: str) -> list[set[int]]:
-    """The bytes of each text that go: those of whole characters in a window that occurs before (keep none: elsewhere too)."""
+    """The bytes to cut from each text: whole characters in a window that occurs earlier (keep none: anywhere else)."""
     windows: list[Window] = []
     places: list[tuple[int, int, int]] = []
     for document, text in enumerate(texts):
-        said, begins = territories(text, by_bytes)
-        for at in range(len(said) - length + 1):
-            windows.append(tuple(said[at : at + length]))
-            places.append((document, begins[at], begins[at + length]))
-    gone: list[set[int]] = [set() for _ in texts]
+        token_bytes, begins = territories(text, by_bytes)
+        for position in range(len(token_bytes) - length + 1):
+            windows.append(tuple(token_bytes[position : position + length]))
+            places.append((document, begins[position], begins[position + length]))
+    removed: list[set[int]] = [set() for _ in texts]
     for number, (window, (document, start, stop)) in enumerate(zip(windows, places)):
         if windows.count(window) > 1 if keep == "none" else windows.index(window) < number:
-            gone[document].update(range(*(whole_characters(texts[document], start, stop) if by_bytes else (start, stop))))
-    return gone
+            removed[document].update(range(*(whole_characters(texts[document], start, stop) if by_bytes else (start, stop))))
+    return removed

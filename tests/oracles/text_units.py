@@ -37,19 +37,19 @@ def text_hash(text: str) -> tuple[int, int]:
 
 
 def lines(text: str, paragraphs: bool) -> list[tuple[int, int, str]]:
-    """Begin and stop in characters, and what it says, of each line that is not blank, or each run of such lines."""
+    """Begin and stop in characters, and the text, of each line that is not blank, or each run of such lines."""
     found: list[tuple[int, str]] = []
-    at, apart = 0, True
+    position, apart = 0, True
     for line in text.split("\n"):
         if line.strip():
             if paragraphs and not apart:
                 found[-1] = (found[-1][0], found[-1][1] + "\n" + line)
             else:
-                found.append((at, line))
+                found.append((position, line))
         apart = not line.strip()
-        at += len(line) + 1
+        position += len(line) + 1
     stops = [begin for begin, _ in found[1:]] + [len(text)]
-    return [(begin, stop, said) for (begin, said), stop in zip(found, stops)]
+    return [(begin, stop, content) for (begin, content), stop in zip(found, stops)]
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -71,19 +71,19 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def three_sentences(text: str, normalize: str, min_chars: int) -> list[tuple[int, int, tuple[int, int]]]:
-    """Begin, stop and hash of every three sentences that say something."""
+    """Begin, stop and hash of every three sentences with a normal form."""
     found: list[tuple[int, int, str]] = []
     for begin, stop in sentences(text):
-        said = folded(text[begin:stop], normalize)
-        if said:
-            found.append((begin, stop, said))
+        content = folded(text[begin:stop], normalize)
+        if content:
+            found.append((begin, stop, content))
         elif found:
             found[-1] = (found[-1][0], stop, found[-1][2])
     spans = []
     for three in zip(found, found[1:], found[2:]):
-        if sum(len(said) for *_, said in three) < min_chars:
+        if sum(len(content) for *_, content in three) < min_chars:
             continue
-        (first, other), (second, another), (third, last) = (text_hash(said) for *_, said in three)
+        (first, other), (second, another), (third, last) = (text_hash(content) for *_, content in three)
         hashed = mix((mix((first + second * _PRIME_1) & _MASK) + third * _PRIME_2) & _MASK)
         digest = mix((mix((other + another * _PRIME_3) & _MASK) + last * _PRIME_4) & _MASK)
         spans.append((three[0][0], three[2][1], (hashed, digest)))
@@ -95,6 +95,6 @@ def units(text: str, unit: str, normalize: str, min_chars: int) -> list[tuple[in
     if unit == "three_sentences":
         found = three_sentences(text, normalize, min_chars)
     else:
-        said = [(begin, stop, folded(part, normalize)) for begin, stop, part in lines(text, unit == "paragraph")]
-        found = [(begin, stop, text_hash(part)) for begin, stop, part in said if len(part) >= max(1, min_chars)]
+        content = [(begin, stop, folded(part, normalize)) for begin, stop, part in lines(text, unit == "paragraph")]
+        found = [(begin, stop, text_hash(part)) for begin, stop, part in content if len(part) >= max(1, min_chars)]
     return [(len(text[:begin].encode()), len(text[:stop].encode()), both) for begin, stop, both in found]

@@ -1,4 +1,4 @@
-"""Sets of documents with gold labels of who is a duplicate of whom, and how well clusters found agree with them.
+"""Sets of documents with gold labels of duplicates, and the agreement of clusters with them.
 
     name                 documents  gold                                             of which kind
     asysd                    1,845  citations of a study, found several times        clusters, by title
@@ -8,11 +8,11 @@
     ndd_100_news               100  press releases, ten planted pairs                pairs
     cs336_fuzzy                  3  licences of which two are alike                  pairs
     dj_dedup_demo               14  short texts and a story, changed a little        clusters, read by us: the set has none
-    webis_s3_gov2              236  118 pairs of web pages, judged by people         judged pairs: only those count
-    pan_paraphrase          20,000  10,000 pairs of passages, paraphrased or not     judged pairs: only those count
+    webis_s3_gov2              236  118 pairs of web pages, labelled by people       pairs: only those count
+    pan_paraphrase          20,000  10,000 pairs of passages, paraphrased or not     pairs: only those count
 
-The last two say nothing of documents from different pairs. Two more files, `cs336_documents_with_line_duplicates` and
-`..._line_deduplicated`, are what goes in and comes out where lines are deduplicated: `dedup.lines` is held against them. CORE
+The last two have no labels for documents of different pairs. Two more files, `cs336_documents_with_line_duplicates` and
+`..._line_deduplicated`, are input and output of line deduplication: the tests compare `dedup.lines` with them. CORE
 (104,000 papers) and NEWS-COPY, which text-dedup publishes its figures on, are not among the data at hand.
 """
 
@@ -34,12 +34,12 @@ import zstandard
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSet:
-    """Documents and what is known of them: a cluster for each, or a verdict for some pairs."""
+    """Documents with gold labels: a cluster for each, or a label for some pairs."""
 
     name: str
     texts: Sequence[str]
     clusters: Sequence[int] | None = None
-    judged: Sequence[tuple[int, int, bool]] | None = None
+    labelled_pairs: Sequence[tuple[int, int, bool]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Agreement:
     Attributes:
         precision, recall, f1: of pairs of documents.
         macro_f1: as text-dedup counts it, the mean of two F1: of having duplicates, and of having none. A document has them
-            where it was put together with all of its own, falsely where with others or a part of them. Of judged pairs it is
-            the plain one. None where the gold has no document of one of the two.
+            where it was put together with all of its own, falsely where with others or a part of them. Of labelled pairs it
+            is the plain one. None where the gold has no document of one of the two.
         ari: the adjusted Rand index, for clusters.
     """
 
@@ -66,10 +66,10 @@ def labelled_set(data: Path, name: str) -> LabelledSet:
 
 
 def agreement(labelled: LabelledSet, found: Sequence[int]) -> Agreement:
-    """Holds found clusters, a number for each document, against the gold."""
-    if labelled.judged is not None:
-        truth = np.array([same for _, _, same in labelled.judged])
-        guess = np.array([found[a] == found[b] for a, b, _ in labelled.judged])
+    """Compares the clusters that were found, a number for each document, with the gold."""
+    if labelled.labelled_pairs is not None:
+        truth = np.array([same for _, _, same in labelled.labelled_pairs])
+        guess = np.array([found[a] == found[b] for a, b, _ in labelled.labelled_pairs])
         precision, recall, f1 = _scores(int((truth & guess).sum()), int(guess.sum()), int(truth.sum()))
         macro_f1 = _macro_f1(truth, guess, truth & guess)
         return Agreement(precision=precision, recall=recall, f1=f1, macro_f1=macro_f1, ari=None)
@@ -100,7 +100,7 @@ def _scores(both: int, found: int, there: int) -> tuple[float, float, float]:
 
 
 def _macro_f1(truth: np.ndarray, guess: np.ndarray, right: np.ndarray) -> float | None:
-    """Of who has duplicates, who is said to have some, and for whom that is right."""
+    """The mean F1 of having duplicates and of having none; truth, guess and right guesses are (num_docs,) bool."""
     if truth.all() or not truth.any():
         return None
     num_right, num_alone = int(right.sum()), int((~truth & ~guess).sum())
@@ -146,7 +146,7 @@ def _news(data: Path) -> LabelledSet:
 
 
 def _captures(data: Path) -> LabelledSet:
-    """Pages as they were captured, all with one banner; what follows # or ? in a URL makes no other page."""
+    """Pages as they were captured, all with one banner; the part of a URL from # or ? on does not make another page."""
     rows = _rows(data / "prose/govuk_commoncrawl_wet.jsonl.zst")
     clusters = _numbered([re.split("[?#]", row["source"])[0].rstrip("/") for row in rows])
     return LabelledSet(name="govuk_captures", texts=[row["text"] for row in rows], clusters=clusters)
@@ -169,18 +169,18 @@ def _licences(data: Path) -> LabelledSet:
     return LabelledSet(name="cs336_fuzzy", texts=[row["text"] for row in rows], clusters=_numbered(names))
 
 
-def _judged(name: str, rows: list[dict[str, str]], left: str, right: str) -> LabelledSet:
+def _pairs_set(name: str, rows: list[dict[str, str]], left: str, right: str) -> LabelledSet:
     texts = [row[side] for row in rows for side in (left, right)]
-    judged = [(2 * number, 2 * number + 1, int(row["label"]) >= 1) for number, row in enumerate(rows)]
-    return LabelledSet(name=name, texts=texts, judged=judged)
+    labelled_pairs = [(2 * number, 2 * number + 1, int(row["label"]) >= 1) for number, row in enumerate(rows)]
+    return LabelledSet(name=name, texts=texts, labelled_pairs=labelled_pairs)
 
 
 def _webis(data: Path) -> LabelledSet:
-    return _judged("webis_s3_gov2", _rows(data / "dedup/webis_s3_pairs_gov2.jsonl.zst"), "left_text", "right_text")
+    return _pairs_set("webis_s3_gov2", _rows(data / "dedup/webis_s3_pairs_gov2.jsonl.zst"), "left_text", "right_text")
 
 
 def _pan(data: Path) -> LabelledSet:
-    return _judged("pan_paraphrase", _rows(data / "dedup/pan_paraphrase_train.jsonl.zst"), "text1", "text2")
+    return _pairs_set("pan_paraphrase", _rows(data / "dedup/pan_paraphrase_train.jsonl.zst"), "text1", "text2")
 
 
 SETS: dict[str, Callable[[Path], LabelledSet]] = {

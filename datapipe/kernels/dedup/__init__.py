@@ -1,1 +1,1 @@
-"""Hashes and signatures by which duplicates are found, and their clusters."""
+"""Hashes and signatures that identify duplicates, selected grams of repeated spans, and connected components."""

@@ -1,10 +1,9 @@
-"""Connected components of documents found alike, by union-find.
+"""Connected components of the graph of similar documents, by union-find.
 
     edges (0, 3) (3, 5) (1, 2)   ->   labels 0 1 1 0 4 0: the smallest node of each component
 
-The label is a property of the graph, so the order of the edges does not matter. A root is always the smallest node of its
-tree, and every search halves its path, so a chain of any length costs O(n log n). One core of a 2-core AMD EPYC joins
-20 million edges a second while the labels fit its cache.
+The label is a property of the graph, so the order of the edges does not matter. A root is always the smallest node of its tree,
+and every search halves its path, so a chain of n nodes costs O(n log n).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def connected_components(num_nodes: int, a: np.ndarray, b: np.ndarray) -> np.nda
 
 @inline
 def _find(parents, node):
-    """The root above `node`; every node passed on the way is hung under its grandparent."""
+    """The root of `node`. Path halving: every node on the way gets its grandparent as parent."""
     while parents[node] != node:
         parents[node] = parents[parents[node]]
         node = parents[node]
@@ -54,5 +53,5 @@ def join(a: Int64s, b: Int64s, labels: Int64sOut) -> None:
             labels[second] = first
         else:
             labels[first] = second
-    for node in range(len(labels)):  # a parent is never greater than its child: it is final already
+    for node in range(len(labels)):  # a parent is never greater than its child, so its label is final
         labels[node] = labels[labels[node]]

@@ -4,24 +4,23 @@
                hashed     polynomial of the word         least value under each
                           hashes, rolled, mixed          permutation
 
-Scripts without spaces have no such words; there shingles are of characters: `ngram` of those that words are made of, one after
-the other whatever parts the words, so that line breaks and punctuation count as little.
+For scripts without spaces shingles are of characters: `ngram` consecutive characters of words, whatever separates the words, so
+line breaks and punctuation are not compared.
 
-A word is a run of ASCII letters and digits or of bytes from 0x80 on, ASCII letters in lower case: punctuation, white space
-and case do not count, and text in any script has words. Bytes are first folded to their lower case, or 0 where they end a
-word, so that a word is then hashed eight bytes at a time: 600 MB/s for all words, where a loop by bytes did 265.
+A word is a run of ASCII letters and digits or of bytes from 0x80 on, with ASCII letters in lower case: punctuation, white
+space and case are not compared, and text in any script has words. Bytes are first folded to lower case, or to 0 where they
+end a word, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
 
-Permutation p sends a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, strongly
-universal (2-independent) for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). A 2-independent
-family alone can be biased as a minwise hash on sets made to that end; x is the upper half of a splitmix64-finalised hash, so
-no structure of the text reaches it, and on such keys the estimate is unbiased within noise. Measured over 400 pairs of
-random sets, at each of five similarities, for four seeds, with 112 permutations: the mean error is at most 0.0031, and its
-spread within 10 % of that of 112 independent coins a pair (`tests/datapipe/kernels/dedup/test_minhash.py`). The shift keeps
-order, so it is done once, on the minimum.
+Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, strongly
+universal (2-independent) for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). A 2-independent family
+alone can be biased as a minwise hash on adversarial sets. Here x is the upper half of a splitmix64-finalised hash, so no
+structure of the text reaches it, and the estimate is unbiased within noise: over 400 pairs of random sets at each of five
+similarities, for four seeds, with 112 permutations, the mean error is at most 0.0031, and its spread is within 10 % of that of
+112 independent coins a pair (`tests/datapipe/kernels/dedup/test_minhash.py`). The shift keeps the order, so it is applied once,
+to the minimum.
 
-The shingles of a document wait in a block of 256 and are folded in permutation by permutation, which LLVM vectorises over
-the block: there is no matrix of shingles and permutations. One core of a 2-core AMD EPYC (AVX2) signs 290 to 345 MB/s of
-web text with 112 permutations over word 5-grams.
+The shingles of a document are collected in blocks of 256, and a block is reduced permutation by permutation, which LLVM
+vectorises over the block: no matrix of shingles and permutations is formed.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _WORD = FNV_BASIS
 _CHARACTER = np.uint64(0xA0761D6478BD642F)
 _MULTIPLIER = GOLDEN
 _RADIX = np.uint64(0xD1342543DE82EF9B)  # 3 mod 8: differences of its small powers keep all but a few of the 64 bits
-_SHORT = np.uint64(1 << 32)  # the namespace of documents without a shingle, past every band
+_SHORT = np.uint64(1 << 32)  # past every band index: the hash namespace of documents with fewer words than a shingle
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _SIGN = np.uint64(0x80000000)
@@ -68,12 +67,12 @@ class Permutations(NamedTuple):
 
 
 class SignaturesOut(NamedTuple):
-    """What `sign` writes.
+    """Outputs of `sign`.
 
     Attributes:
         num_words: (num_docs,) int64.
-        word_hashes: (num_docs,) uint64, of the last `ngram` words: all of them where there are no more.
-        signed: (num_docs, num_perm) uint32; all ones where there is no shingle.
+        word_hashes: (num_docs,) uint64, the hash of the last `ngram` words, which are all words of a shorter document.
+        signed: (num_docs, num_perm) uint32, the signatures; all ones for a document without a shingle.
     """
 
     num_words: Int64sOut
@@ -91,7 +90,15 @@ def permutations(seed: int, num_perm: int) -> Permutations:
 def signatures(
     offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, by_character: bool = False
 ) -> SignaturesOut:
-    """The signatures of documents as `columns.text_buffers` gives them. By character, its characters are words."""
+    """The signatures of documents.
+
+    Args:
+        offsets: (num_docs + 1,) int64, as `columns.text_buffers` returns them.
+        data: (num_bytes,) uint8.
+        chosen: the permutations.
+        ngram: words of a shingle.
+        by_character: whether each character of a word counts as a word.
+    """
     num_docs = len(offsets) - 1
     folded = np.empty(int(np.diff(offsets).max(initial=0)) + _PADDING_BYTES, np.uint8)
     out = SignaturesOut(
@@ -99,7 +106,7 @@ def signatures(
         word_hashes=np.empty(num_docs, np.uint64),
         signed=np.empty((num_docs, len(chosen.a)), np.uint32),
     )
-    read_only = input_record(Permutations, chosen)  # again, since pickling the stage makes arrays writable
+    read_only = input_record(Permutations, chosen)  # made again, since pickling the stage makes its arrays writable
     sign(offsets, data, read_only, ngram, by_character, folded, out)
     return out
 
@@ -113,12 +120,16 @@ def band_rows(
     by_character: bool = False,
     with_short: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where documents meet their like: hashes (num_rows,) uint64, the document of each (num_rows,) int64, ascending, and the
-    signatures of all documents (num_docs, num_perm) uint32.
+    """The band rows of documents, and their signatures.
 
-    A document of at least `ngram` words has `num_bands` rows, in the order of the bands. One of fewer words has one row,
-    the hash of its words, unless `with_short` is false: it meets documents of the very same words and no others, and its
-    signature is made of that hash, so that theirs are equal. One without words has none.
+    A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A document of fewer words has one row,
+    the hash of its words, unless `with_short` is false: it matches only documents of the same words, and its signature is made
+    of that hash, so that equal short documents have equal signatures. A document without words has no row.
+
+    Returns:
+        hashes: (num_rows,) uint64.
+        documents: (num_rows,) int64, the document of each row, ascending.
+        signed: (num_docs, num_perm) uint32, the signatures of all documents.
     """
     num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, by_character)
     short = num_words < ngram
@@ -133,7 +144,7 @@ def band_rows(
 
 @inline
 def _fold_words(text, folded) -> None:
-    """Each byte of `text` in lower case where it is part of a word, else 0, and eight times 0 after the last."""
+    """Writes each byte of `text` in lower case where it is part of a word, else 0, and eight zeros after the last byte."""
     for i in range(len(text)):
         byte = text[i]
         lowered = np.uint8(byte | np.uint8(0x20))
@@ -145,25 +156,28 @@ def _fold_words(text, folded) -> None:
 
 @inline
 def _hash_word(folded, j):
-    """The hash of the word that starts at byte j, and where it stops. The last piece of a word is the one with a 0 in it;
-    it may be empty, so every word is cut into eights in one way only."""
-    hashed, piece = _WORD, eight_bytes(folded, j)
-    zeros = (piece - _ONES) & ~piece & _HIGHS  # its lowest bit marks the first byte that is 0
+    """The hash and the stop of the word that starts at byte j.
+
+    The word is read eight bytes at a time. The last eight contain a 0, and perhaps no byte of the word, so every word is split
+    in one way only.
+    """
+    hashed, eight = _WORD, eight_bytes(folded, j)
+    zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
     while zeros == _0:
-        hashed = (hashed ^ piece) * _MULTIPLIER
+        hashed = (hashed ^ eight) * _MULTIPLIER
         hashed ^= hashed >> _29
         j += _8
-        piece = eight_bytes(folded, j)
-        zeros = (piece - _ONES) & ~piece & _HIGHS
+        eight = eight_bytes(folded, j)
+        zeros = (eight - _ONES) & ~eight & _HIGHS
     kept = ((zeros & (~zeros + _1)) >> _7) - _1
     num_bytes = ((kept & _ONES) * _ONES) >> _56
-    return mix64((hashed ^ (piece & kept)) * _MULTIPLIER), j + num_bytes
+    return mix64((hashed ^ (eight & kept)) * _MULTIPLIER), j + num_bytes
 
 
 @inline
 def _hash_character(folded, j):
-    """The hash of the character that starts at byte j, and where it stops: a byte and those of 0x80 to 0xBF after it, up to
-    four bytes, whether they are UTF-8 or not."""
+    """The hash and the stop of the character that starts at byte j: a byte and the bytes of 0x80 to 0xBF after it, at most
+    four bytes, valid UTF-8 or not."""
     size = _1
     while size < _4 and folded[j] >= 0xC0 and is_continuation(folded[j + size]):
         size += _1
@@ -172,7 +186,7 @@ def _hash_character(folded, j):
 
 @inline
 def _fold_in(block, count, a, b, least) -> None:
-    """Lowers `least[p]` to the least `a[p] * x + b[p]`, as signed 64 bits, over the first `count` shingles of the block."""
+    """Lowers `least[p]` to the least `a[p] * x + b[p]`, as signed 64 bits, over the first `count` shingles x of the block."""
     for p in range(len(a)):
         multiplier, addend, lowest = a[p], b[p], least[p]
         for i in range(count):
@@ -184,16 +198,16 @@ def _fold_in(block, count, a, b, least) -> None:
 def sign(
     offsets: Int64s, data: UInt8s, chosen: Permutations, ngram: int, by_character: bool, folded: UInt8sOut, out: SignaturesOut
 ) -> None:
-    """Signatures of documents, and for those of fewer than `ngram` words a hash of all their words.
+    """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         chosen: the permutations.
         ngram: words of a shingle, at least 1.
-        by_character: each character of a word is a word, and where words part, there is none.
+        by_character: whether each character of a word counts as a word.
         folded: scratch, (bytes of the longest document + 8,) uint8.
-        out: what is found.
+        out: see `SignaturesOut`.
     """
     a, b = chosen.a, chosen.b
     ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int64)
@@ -236,12 +250,12 @@ def band(
     hashes: UInt64sOut,
     documents: Int64sOut,
 ) -> None:
-    """The rows by which documents are exchanged; see `band_rows`.
+    """Writes the band rows of documents; see `band_rows`.
 
     Args:
-        signed: (num_docs, num_perm) uint32; num_perm // num_bands rows of it make a band, what is over is not used.
+        signed: (num_docs, num_perm) uint32; `num_perm // num_bands` minima make a band; a remainder is not used.
         num_words: (num_docs,) int64.
-        word_hashes: (num_docs,) uint64, of all words where there are fewer than `ngram`.
+        word_hashes: (num_docs,) uint64, as `sign` writes them.
         ngram: words of a shingle.
         num_bands: bands of a signature.
         hashes: (num_rows,) uint64.

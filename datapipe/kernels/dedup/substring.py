@@ -1,21 +1,19 @@
-"""Spans of `length` tokens or bytes that are repeated: where to look for them, and their exact hashes where it pays to look.
+"""Repeated spans of `length` tokens or bytes: selects the grams by which spans are compared, and hashes their windows.
 
-    bytes  ->  tokens  ->  pieces of `piece_tokens` windows  ->  anchors: the least hash of a gram in every window
-                                                            ->  at some anchors, the hashes of all windows that chose them
+    bytes  ->  tokens  ->  chunks of `chunk_tokens` windows  ->  selected grams: the least hash of a gram in every window
+                                                            ->  for some of them, the hashes of all windows that select them
 
-A window is `length` tokens in a row; a gram is a shorter run. Every window chooses the gram inside it whose hash is least, the
-first of several (winnowing: Schleimer, Wilkerson and Aiken 2003), so windows that are equal choose equal grams, and it is
-enough to compare windows whose anchors meet. Neighbours mostly choose the same gram: 2 anchors for length - gram + 2 tokens of
-text, and each holds the run of windows that chose it, its span.
+A window is `length` consecutive tokens; a gram is a shorter run of tokens. Every window selects the gram inside it with the
+least hash, the first of several (winnowing: Schleimer, Wilkerson and Aiken 2003). Equal windows select equal grams, so only
+windows with the same selected gram have to be compared. Adjacent windows mostly select the same gram: text of `length - gram
++ 2` tokens has two selected grams on average. The span of a selected gram is the run of windows that selected it.
 
-A token is a byte, or as `substring_tokens` has it. It owns the bytes up to the next one, so what is cut ends where the next
-token begins.
-Long documents are worked at piece by piece, which overlap by a window less a token, so memory is that of a piece.
+A token is a byte, or a word as `substring_tokens` defines it. A token owns the bytes up to the next token, so a cut ends where
+the next token begins. Long documents are processed in chunks that overlap by one window less a token, so memory is bounded by
+the chunk.
 
-Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Such hashes fail on words made for it, of 1,024
-tokens and more (Thue-Morse); spans are below that for lengths up to `MAX_LENGTH`.
-
-One core of a 2-core AMD EPYC lists tokens at 160 MB/s of web text, and selects anchors at 120 (of bytes: 64).
+Runs of tokens are hashed by differences of a prefix polynomial mod 2**64. Thue-Morse words of 1,024 tokens and more make such
+hashes collide; spans are shorter than that for every length up to `MAX_LENGTH`.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ from datapipe.kernels.types import (
 from datapipe.rng import GOLDEN
 
 MAX_LENGTH = 500
-NUM_PIECE, NUM_ANCHOR, NUM_ECHO = 4, 4, 3
-"""Columns: document, number, first byte and last of a piece; piece, first byte, bytes and trims of an anchor's span; piece,
-first byte and last of an echo."""
+CHUNK_COLUMNS, GRAM_COLUMNS, REPEAT_COLUMNS = 4, 4, 3
+"""Columns of the outputs. Chunk: document, number, start and stop byte. Selected gram: chunk, then start byte, size in bytes
+and partial bytes of its span. Self-repeat: chunk, start and stop byte."""
 
-ECHOED = 256
-"""Added to the trims of an anchor that has an echo in its piece."""
+SELF_REPEATED = 256
+"""Added to the partial bytes of a selected gram whose span is repeated later in its chunk."""
 
 _SLOTS = 1 << 12
 
@@ -58,29 +56,29 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 class WindowSizes(NamedTuple):
-    """How tokens are taken together, an input of kernels.
+    """How tokens are grouped: an input of kernels.
 
     Attributes:
         length: tokens of a window.
         gram: tokens of a gram, at most `length`.
-        piece_tokens: windows of a piece.
-        powers: (2 * length + 1,) uint64, the powers of the radix that spans of windows need.
+        chunk_tokens: windows of a chunk.
+        powers: (2 * length + 1,) uint64, powers of the radix, for spans of windows.
     """
 
     length: int
     gram: int
-    piece_tokens: int
+    chunk_tokens: int
     powers: UInt64s
 
 
-class AnchorSpans(NamedTuple):
-    """Spans of anchors in passages, an input of kernels.
+class GramSpans(NamedTuple):
+    """Spans of selected grams in passages: an input of kernels.
 
     Attributes:
-        passages: (num_spans,) int64, the passage of each span, equal ones side by side.
+        passages: (num_spans,) int64, the passage of each span; equal passages are adjacent.
         starts: (num_spans,) int64, its first byte in the passage.
         sizes: (num_spans,) int64, its bytes.
-        grams: (num_spans,) uint64, the hash by which its anchor was met.
+        grams: (num_spans,) uint64, the hash of the gram that the span belongs to.
     """
 
     passages: Int64s
@@ -90,7 +88,8 @@ class AnchorSpans(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for the tokens of a piece: its first bytes and hashes; the polynomial of the hashes; a queue of grams."""
+    """Buffers for the tokens of one chunk: start bytes and hashes, the prefix polynomial of the hashes, and a queue of
+    grams."""
 
     starts: Int64sOut
     hashes: UInt64sOut
@@ -99,38 +98,38 @@ class Scratch(NamedTuple):
     queue_values: UInt64sOut
 
 
-class AnchorsOut(NamedTuple):
-    """What `select_anchors` writes, in columns as told above.
+class SelectionOut(NamedTuple):
+    """Outputs of `select_grams`.
 
     Attributes:
-        pieces: (num_pieces, NUM_PIECE) int64; of documents of fewer tokens than a window there is none.
-        anchors: (num_anchors, NUM_ANCHOR) int64, at least `piece_tokens` of them.
-        halves: (num_anchors, 2) uint64: hash of the gram, hash of the span.
-        echoes: (num_anchors, NUM_ECHO) int64, of whole characters.
+        chunks: (max_chunks, CHUNK_COLUMNS) int64; a document with fewer tokens than a window has none.
+        selected: (max_selected, GRAM_COLUMNS) int64; `max_selected` is at least `chunk_tokens`.
+        halves: (max_selected, 2) uint64: hash of the gram, hash of the span.
+        repeats: (max_selected, REPEAT_COLUMNS) int64, spans of whole characters.
     """
 
-    pieces: Int64MatrixOut
-    anchors: Int64MatrixOut
+    chunks: Int64MatrixOut
+    selected: Int64MatrixOut
     halves: UInt64MatrixOut
-    echoes: Int64MatrixOut
+    repeats: Int64MatrixOut
 
 
 @lru_cache(maxsize=4)
-def window_sizes(length: int, gram: int, piece_tokens: int) -> WindowSizes:
-    """Windows of `length` tokens that choose a gram of `gram`, `piece_tokens` in a piece."""
+def window_sizes(length: int, gram: int, chunk_tokens: int) -> WindowSizes:
+    """Windows of `length` tokens that select a gram of `gram` tokens, `chunk_tokens` windows a chunk."""
     factors = np.full(2 * length + 1, _RADIX, np.uint64)
     factors[0] = 1
-    return input_record(WindowSizes, (length, gram, piece_tokens, np.cumprod(factors, dtype=np.uint64)))
+    return input_record(WindowSizes, (length, gram, chunk_tokens, np.cumprod(factors, dtype=np.uint64)))
 
 
-def recent_anchors() -> np.ndarray:
-    """Room for where an anchor was last, for `select_anchors`: fresh for each call."""
+def recent_grams() -> np.ndarray:
+    """The table of recently selected grams for one call of `select_grams`: (num_slots,) int64, all -1."""
     return np.full(_SLOTS, -1, np.int64)
 
 
 def scratch_for(sizes: WindowSizes) -> Scratch:
-    """Room for the tokens of any piece."""
-    room = sizes.piece_tokens + sizes.length + 2
+    """Buffers that hold any chunk."""
+    room = sizes.chunk_tokens + sizes.length + 2
     return Scratch(
         starts=np.empty(room, np.int64),
         hashes=np.empty(room, np.uint64),
@@ -142,15 +141,15 @@ def scratch_for(sizes: WindowSizes) -> Scratch:
 
 @inline
 def _sum_up(hashes, count, prefix) -> None:
-    """The polynomial of the first i hashes, for every i up to `count`."""
+    """Writes the prefix polynomial: `prefix[i]` is that of the first i hashes, for i from 0 to `count`."""
     prefix[0] = _0
-    for place in range(count):
-        prefix[place + 1] = prefix[place] * _RADIX + hashes[place]
+    for token in range(count):
+        prefix[token + 1] = prefix[token] * _RADIX + hashes[token]
 
 
 @inline
-def _trims(data, start, stop) -> Any:
-    """Bytes of characters that are cut by the ends of [start, stop): at its begin, plus 16 times at its end."""
+def _partial_bytes(data, start, stop) -> Any:
+    """Bytes in [start, stop) of characters that cross its ends: those at the start, plus 16 times those at the end."""
     front, back = np.int64(0), np.int64(1)
     while front < 3 and start + front < stop and is_continuation(data[start + front]):
         front += 1
@@ -163,79 +162,86 @@ def _trims(data, start, stop) -> Any:
 
 @inline
 def _take_span(
-    data, by_bytes, piece, base, found, first, stop, starts, prefix, powers, half, recent, anchors, halves, echo
+    data, by_bytes, chunk, base, row, first, stop, starts, prefix, powers, half, recent, selected, halves, repeat
 ) -> Any:
-    """The tokens [first, stop) around the gram whose hash is half[0]: an anchor, or an echo of one of this piece.
+    """Writes the span of tokens [first, stop) as a selected gram, or extends `repeat` where this chunk has an equal span.
 
-    Returns whether it is an anchor; an echo goes on in `echo`, as first token and last. It takes arrays, not their records:
-    each array that is taken out of a tuple is counted as used, and anchors cost a tenth more.
+    Returns whether a selected gram was written. `half[0]` holds the hash of the gram; `repeat` holds the first token, the stop
+    token and the number of self-repeats written. The parameters are arrays and not their records: numba counts a reference for
+    each array that is taken out of a tuple, which makes selection a tenth slower.
     """
-    half[0] = mix64(half[0] ^ _GRAM)  # the least of many is small; this is even again
+    half[0] = mix64(half[0] ^ _GRAM)  # the least of many hashes is small; mixing spreads it over all 64 bits
     half[1] = mix64(prefix[stop] - prefix[first] * powers[stop - first])
     slot = np.int64(half[0] & np.uint64(_SLOTS - 1))
-    before = recent[slot]
-    if before >= base and halves[before, 0] == half[0] and halves[before, 1] == half[1]:
-        anchors[before, 3] |= ECHOED
-        echo[0], echo[1] = first if echo[0] < 0 else echo[0], stop
+    earlier = recent[slot]
+    if earlier >= base and halves[earlier, 0] == half[0] and halves[earlier, 1] == half[1]:
+        selected[earlier, 3] |= SELF_REPEATED
+        repeat[0], repeat[1] = first if repeat[0] < 0 else repeat[0], stop
         return False
-    recent[slot] = found
-    halves[found, 0], halves[found, 1] = half[0], half[1]
-    anchors[found, 0], anchors[found, 1], anchors[found, 2] = piece, starts[first], starts[stop] - starts[first]
-    anchors[found, 3] = _trims(data, starts[first], starts[stop]) if by_bytes else 0
+    recent[slot] = row
+    halves[row, 0], halves[row, 1] = half[0], half[1]
+    selected[row, 0], selected[row, 1], selected[row, 2] = chunk, starts[first], starts[stop] - starts[first]
+    selected[row, 3] = _partial_bytes(data, starts[first], starts[stop]) if by_bytes else 0
     return True
 
 
 @inline
-def _end_echo(data, by_bytes, piece, starts, echo, echoes) -> None:
-    """Writes the echo that goes on, if any."""
-    if echo[0] >= 0:
-        start, stop = starts[echo[0]], starts[echo[1]]
-        trims = _trims(data, start, stop) if by_bytes else 0
-        echoes[echo[2], 0], echoes[echo[2], 1], echoes[echo[2], 2] = piece, start + trims % 16, stop - trims // 16
-        echo[0] = -1
-        echo[2] += 1
+def _end_repeat(data, by_bytes, chunk, starts, repeat, repeats) -> None:
+    """Writes the open self-repeat, if there is one."""
+    if repeat[0] >= 0:
+        start, stop = starts[repeat[0]], starts[repeat[1]]
+        partial = _partial_bytes(data, start, stop) if by_bytes else 0
+        repeats[repeat[2], 0], repeats[repeat[2], 1], repeats[repeat[2], 2] = chunk, start + partial % 16, stop - partial // 16
+        repeat[0] = -1
+        repeat[2] += 1
 
 
 @inline
-def _winnow(data, by_bytes, piece, count, windows, scratch, recent, base, half, echo, out) -> Any:
-    """Writes the anchors of the windows of `count` tokens after `base` others, and returns how many there are then."""
+def _push(queued, values, head, tail, token, value) -> Any:
+    """Appends a gram to the queue [head, tail) without the queued grams of greater values; returns the new tail."""
+    while tail > head and values[tail - 1] > value:
+        tail -= 1
+    queued[tail], values[tail] = token, value
+    return tail + 1
+
+
+@inline
+def _winnow(data, by_bytes, chunk, count, windows, scratch, recent, base, half, repeat, out) -> Any:
+    """Writes the selected grams of the windows of `count` tokens behind row `base`, and returns the number of rows then."""
     length, gram, powers = windows.length, windows.gram, windows.powers
-    anchors, halves, echoes = out.anchors, out.halves, out.echoes
-    starts, prefix, places, values = scratch.starts, scratch.prefix, scratch.queue_tokens, scratch.queue_values
-    found, head, tail, window_grams = base, np.int64(0), np.int64(0), length - gram + 1
+    rows, halves, repeats = out.selected, out.halves, out.repeats
+    starts, prefix, queued, values = scratch.starts, scratch.prefix, scratch.queue_tokens, scratch.queue_values
+    num_rows, head, tail, window_grams = base, np.int64(0), np.int64(0), length - gram + 1
     current, first, chosen = np.int64(-1), np.int64(0), _0
-    for place in range(count - gram + 2):
-        is_end = place > count - gram
+    for token in range(count - gram + 2):
+        is_end = token > count - gram
         if not is_end:
-            value = mix64(prefix[place + gram] - prefix[place] * powers[gram])
-            while tail > head and values[tail - 1] > value:
-                tail -= 1
-            places[tail], values[tail] = place, value
-            tail += 1
-        window = place - window_grams + 1
+            value = mix64(prefix[token + gram] - prefix[token] * powers[gram])
+            tail = _push(queued, values, head, tail, token, value)
+        window = token - window_grams + 1
         if window < 0:
             continue
-        if not is_end and places[head] < window:
+        if not is_end and queued[head] < window:
             head += 1
-        if not is_end and places[head] == current:
+        if not is_end and queued[head] == current:
             continue
         if current >= 0:
             half[0] = chosen
             stop = window - 1 + length
-            is_anchor = _take_span(
-                data, by_bytes, piece, base, found, first, stop, starts, prefix, powers, half, recent, anchors, halves, echo
+            is_selected = _take_span(
+                data, by_bytes, chunk, base, num_rows, first, stop, starts, prefix, powers, half, recent, rows, halves, repeat
             )
-            if is_anchor:
-                _end_echo(data, by_bytes, piece, starts, echo, echoes)
-                found += 1
+            if is_selected:
+                _end_repeat(data, by_bytes, chunk, starts, repeat, repeats)
+                num_rows += 1
         if not is_end:
-            current, first, chosen = places[head], window, values[head]
-    _end_echo(data, by_bytes, piece, starts, echo, echoes)
-    return found
+            current, first, chosen = queued[head], window, values[head]
+    _end_repeat(data, by_bytes, chunk, starts, repeat, repeats)
+    return num_rows
 
 
 @kernel
-def select_anchors(
+def select_grams(
     offsets: Int64s,
     data: UInt8s,
     rules: TokenRules,
@@ -243,48 +249,48 @@ def select_anchors(
     scratch: Scratch,
     recent: Int64sOut,
     state: Int64sOut,
-    out: AnchorsOut,
+    out: SelectionOut,
 ) -> int:
-    """Finds the pieces of documents and their anchors, until there is no room for another piece; returns the anchors found.
+    """Writes the chunks of documents and their selected grams until another chunk does not fit; returns the selected grams.
 
-    A span that says what another of its piece said is no anchor but an echo, where that is noticed: texts that repeat
-    themselves would have an anchor for every token. Echoes side by side are one.
+    A span equal to an earlier span of its chunk becomes a self-repeat instead of a selected gram, as far as the table `recent`
+    remembers: a text that repeats itself would otherwise select a gram for every token. Adjacent self-repeats are merged.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         rules: what a token is.
-        windows: how many tokens a window, a gram and a piece have.
+        windows: tokens of a window and of a gram, windows of a chunk.
         scratch: `scratch_for(windows)`.
-        recent: `recent_anchors()`.
-        state: (5,) int64: document, byte and number of the next piece, which this moves on; pieces and echoes found.
-        out: what is found.
+        recent: `recent_grams()`.
+        state: (5,) int64: document, byte and number of the next chunk (read and updated); chunks and self-repeats written.
+        out: see `SelectionOut`.
     """
-    by_bytes, length, piece_tokens = rules.by_bytes, windows.length, windows.piece_tokens
-    starts, hashes, pieces = scratch.starts, scratch.hashes, out.pieces
-    num_pieces, num_anchors, limit = np.int64(0), np.int64(0), piece_tokens + length
-    half, echo = np.zeros(2, np.uint64), np.zeros(3, np.int64)
-    echo[0] = -1
-    doc, at, number = state[0], state[1], state[2]
-    while doc < len(offsets) - 1 and num_pieces < len(pieces) and num_anchors + piece_tokens <= len(out.anchors):
+    by_bytes, length, chunk_tokens = rules.by_bytes, windows.length, windows.chunk_tokens
+    starts, hashes, chunks = scratch.starts, scratch.hashes, out.chunks
+    num_chunks, num_selected, limit = np.int64(0), np.int64(0), chunk_tokens + length
+    half, repeat = np.zeros(2, np.uint64), np.zeros(3, np.int64)
+    repeat[0] = -1
+    doc, position, number = state[0], state[1], state[2]
+    while doc < len(offsets) - 1 and num_chunks < len(chunks) and num_selected + chunk_tokens <= len(out.selected):
         stop = offsets[doc + 1]
-        count = find_tokens(data, at, stop, rules, limit, starts, hashes)
-        goes_on = count == limit
-        count -= goes_on
-        following = starts[piece_tokens] if goes_on else stop
+        count = find_tokens(data, position, stop, rules, limit, starts, hashes)
+        continues = count == limit
+        count -= continues
+        next_position = starts[chunk_tokens] if continues else stop
         if count >= length:
-            starts[0] = at
-            if not goes_on:
+            starts[0] = position
+            if not continues:
                 starts[count] = stop
             _sum_up(hashes, count, scratch.prefix)
-            pieces[num_pieces, 0], pieces[num_pieces, 1], pieces[num_pieces, 2] = doc, number, at
-            pieces[num_pieces, 3] = starts[count]
-            num_anchors = _winnow(data, by_bytes, num_pieces, count, windows, scratch, recent, num_anchors, half, echo, out)
-            num_pieces += 1
-        doc, number = (doc, number + 1) if goes_on else (doc + 1, np.int64(0))
-        at = following
-    state[0], state[1], state[2], state[3], state[4] = doc, at, number, num_pieces, echo[2]
-    return int(num_anchors)
+            chunks[num_chunks, 0], chunks[num_chunks, 1], chunks[num_chunks, 2] = doc, number, position
+            chunks[num_chunks, 3] = starts[count]
+            num_selected = _winnow(data, by_bytes, num_chunks, count, windows, scratch, recent, num_selected, half, repeat, out)
+            num_chunks += 1
+        doc, number = (doc, number + 1) if continues else (doc + 1, np.int64(0))
+        position = next_position
+    state[0], state[1], state[2], state[3], state[4] = doc, position, number, num_chunks, repeat[2]
+    return int(num_selected)
 
 
 @kernel
@@ -293,22 +299,21 @@ def hash_windows(
     data: UInt8s,
     rules: TokenRules,
     sizes: WindowSizes,
-    spans: AnchorSpans,
+    spans: GramSpans,
     scratch: Scratch,
     windows: Int64MatrixOut,
     halves: UInt64MatrixOut,
 ) -> int:
-    """The hashes of all windows of some spans; returns how many there are.
+    """Writes the hashes of all windows of the spans; returns the number of windows.
 
     Args:
-        offsets, data: passages: texts of pieces, as `select_anchors` found them.
-        rules, sizes, scratch: as there.
-        spans: in the passages.
-        windows: (num_windows, 3) int64: the span of each, its first byte in the passage and its bytes, whole characters alone.
-        halves: (num_windows, 2) uint64.
+        offsets, data: passages, which are the texts of chunks as `select_grams` writes them.
+        rules, sizes, scratch, spans: as for `select_grams`; the spans are in the passages.
+        windows: (num_windows, 3) int64: span, start byte in the passage and size in bytes, of whole characters.
+        halves: (num_windows, 2) uint64, the hash of each window; the first half depends on the gram too.
     """
     by_bytes, length, starts, prefix = rules.by_bytes, sizes.length, scratch.starts, scratch.prefix
-    found, before, count = np.int64(0), np.int64(-1), np.int64(0)
+    num_windows, before, count = np.int64(0), np.int64(-1), np.int64(0)
     for span in range(len(spans.passages)):
         passage = spans.passages[span]
         begin, stop = offsets[passage], offsets[passage + 1]
@@ -321,39 +326,40 @@ def hash_windows(
         end = begin + spans.starts[span] + spans.sizes[span]
         while first + length <= count and starts[first + length] <= end:
             start, size = starts[first], starts[first + length] - starts[first]
-            trims = _trims(data, start, start + size) if by_bytes else 0
-            windows[found, 0], windows[found, 1] = span, start + trims % 16 - begin
-            windows[found, 2] = size - trims % 16 - trims // 16
-            halves[found, 1] = mix64(prefix[first + length] - prefix[first] * sizes.powers[length])
-            halves[found, 0] = mix64(spans.grams[span] + mix64(halves[found, 1] ^ _GRAM))
-            found += 1
+            partial = _partial_bytes(data, start, start + size) if by_bytes else 0
+            windows[num_windows, 0], windows[num_windows, 1] = span, start + partial % 16 - begin
+            windows[num_windows, 2] = size - partial % 16 - partial // 16
+            halves[num_windows, 1] = mix64(prefix[first + length] - prefix[first] * sizes.powers[length])
+            halves[num_windows, 0] = mix64(spans.grams[span] + mix64(halves[num_windows, 1] ^ _GRAM))
+            num_windows += 1
             first += 1
-    return int(found)
+    return int(num_windows)
 
 
 @kernel
 def list_tokens(
     offsets: Int64s, data: UInt8s, rules: TokenRules, starts: Int64sOut, hashes: UInt64sOut, documents: Int64sOut
 ) -> int:
-    """Lists all tokens, with the hash and the document of each; returns how many.
+    """Lists all tokens with their hashes and documents; returns the number of tokens.
 
     Args:
-        offsets, data, rules: as for `select_anchors`.
-        starts, documents: (num_bytes,) int64, the first byte and the document of each token; no more than bytes.
+        offsets, data, rules: as for `select_grams`.
+        starts, documents: (num_bytes,) int64, the start byte and the document of each token.
         hashes: (num_bytes,) uint64.
     """
-    found = np.int64(0)
+    num_tokens = np.int64(0)
     for doc in range(len(offsets) - 1):
         stop = offsets[doc + 1]
-        count = find_tokens(data, offsets[doc], stop, rules, stop - offsets[doc], starts[found:], hashes[found:])
-        documents[found : found + count] = doc
-        found += count
-    return int(found)
+        count = find_tokens(data, offsets[doc], stop, rules, stop - offsets[doc], starts[num_tokens:], hashes[num_tokens:])
+        documents[num_tokens : num_tokens + count] = doc
+        num_tokens += count
+    return int(num_tokens)
 
 
 @kernel
 def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies the bytes [starts[i], stops[i]), (num_spans,) int64 each, one after another into `out`."""
+    """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both arrays are (num_spans,)
+    int64."""
     to = np.int64(0)
     for span in range(len(starts)):
         size = stops[span] - starts[span]

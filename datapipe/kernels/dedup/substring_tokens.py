@@ -1,7 +1,7 @@
-"""The tokens of `substring`, whose runs are compared: words, or bytes.
+"""The tokens that `substring` compares: words, or bytes.
 
-A token is a run of letters, marks and digits, or a run of signs; of scripts without spaces each character is one. White space
-parts tokens and counts for nothing. Or every byte is a token.
+A word token is a run of letters, marks and digits, or a run of signs. In scripts without spaces each character is a token.
+White space separates tokens and belongs to none. With `by_bytes` every byte is a token, white space too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ _1 = np.uint64(1)
 
 
 class TokenRules(NamedTuple):
-    """What a token is, an input of kernels: `token_table`, and whether every byte is one instead."""
+    """What a token is: an input of kernels.
+
+    Attributes:
+        kinds: `token_table()`.
+        by_bytes: whether every byte is a token; `kinds` is not used then.
+    """
 
     kinds: UInt8s
     by_bytes: bool
@@ -31,7 +36,7 @@ class TokenRules(NamedTuple):
 
 @lru_cache(maxsize=1)
 def token_table() -> np.ndarray:
-    """What every code point does to tokens: (0x110000,) uint8."""
+    """The kind of every code point, (0x110000,) uint8: white space, part of a word, a token by itself, a sign, an extender."""
     roles = role_table()
     table = np.full(sys.maxunicode + 1, _SIGN, np.uint8)
     table[(roles & JOINS) != 0] = _WORD
@@ -43,47 +48,47 @@ def token_table() -> np.ndarray:
 
 
 def token_rules(by_bytes: bool) -> TokenRules:
-    """Every byte a token, or words."""
+    """The rules for bytes, or for words."""
     return input_record(TokenRules, (token_table(), by_bytes))
 
 
 @inline
-def _token(data, at, stop, kinds, kind, size) -> tuple[Any, Any]:
-    """The hash of the token that begins at `at` with a character of `kind` and `size`, and where it stops."""
+def _token(data, position, stop, kinds, kind, size) -> tuple[Any, Any]:
+    """The hash and the stop of the token that begins at `position` with a character of `kind` and `size` bytes."""
     hashed, first = FNV_BASIS, _WORD if kind == _MORE else kind
     while True:
-        for j in range(at, at + size):
+        for j in range(position, position + size):
             hashed = fnv_step(hashed, data[j])
-        at += size
-        if at == stop:
+        position += size
+        if position == stop:
             break
-        code, size = np.int64(data[at]), np.int64(1)
+        code, size = np.int64(data[position]), np.int64(1)
         if code >= 0x80:
-            code, size = decode(data, at, stop)
+            code, size = decode(data, position, stop)
         kind = kinds[code]
         if kind != _MORE and (kind != first or first == _LONE):
             break
-    return mix64(hashed), at
+    return mix64(hashed), position
 
 
 @inline
-def find_tokens(data, at, stop, rules, limit, starts, hashes) -> Any:
-    """Fills where the first tokens from `at` on begin, and their hashes; returns how many, at most `limit`."""
+def find_tokens(data, position, stop, rules, limit, starts, hashes) -> Any:
+    """Writes the start bytes and hashes of the first `limit` tokens from `position` on; returns the number of tokens."""
     count, kinds = np.int64(0), rules.kinds
     if rules.by_bytes:
-        count = min(limit, stop - at)
-        for place in range(count):
-            starts[place], hashes[place] = at + place, mix64(np.uint64(data[at + place]) + _1)
+        count = min(limit, stop - position)
+        for token in range(count):
+            starts[token], hashes[token] = position + token, mix64(np.uint64(data[position + token]) + _1)
         return count
-    while at < stop and count < limit:
-        code, size = np.int64(data[at]), np.int64(1)
+    while position < stop and count < limit:
+        code, size = np.int64(data[position]), np.int64(1)
         if code >= 0x80:
-            code, size = decode(data, at, stop)
+            code, size = decode(data, position, stop)
         kind = kinds[code]
         if kind == _WHITE:
-            at += size
+            position += size
             continue
-        starts[count] = at
-        hashes[count], at = _token(data, at, stop, kinds, kind, size)
+        starts[count] = position
+        hashes[count], position = _token(data, position, stop, kinds, kind, size)
         count += 1
     return count

@@ -1,17 +1,17 @@
-"""Lines, paragraphs and spans of three sentences of documents, each with a 128-bit hash of what it says.
+"""Lines, paragraphs and spans of three sentences of documents, each with a 128-bit hash of its normal form.
 
-    bytes  ->  units: where each begins and how many bytes are its own  ->  normal form, hashed as it is made
+    bytes  ->  units: start and size of each  ->  normal form, hashed while it is made
 
-A unit owns the bytes from its begin to the begin of the next one in its document, so that cutting units leaves the others as
-they were. What is hashed is the unit without the white space around it, as it is or folded as CCNet folds paragraphs: letters
-lower case, digits 0, punctuation and controls dropped, each run of white space one space. CCNet's program drops 34 marks; its
-paper says all Unicode punctuation, and so it is here. A character whose lower case is several characters stays as it is.
+A unit owns the bytes from its start to the start of the next unit in its document, so cutting units leaves the others
+unchanged. The hash covers the unit without the white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds
+paragraphs: letters in lower case, digits as 0, no punctuation, no control characters, each run of white space as one space.
+CCNet's program drops 34 marks; its paper says all Unicode punctuation, which is what this module does. A character whose
+lower case has several characters stays as it is.
 
-A sentence ends after a mark that ends one, with the signs that follow it, before white space; after such a mark of East Asian
-scripts whatever follows; and at a newline. The same rule wherever a text stands is what matters here, not abbreviations.
+A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a sentence-final
+mark of East Asian scripts, whatever follows. Abbreviations are not recognized: duplicates only need the same rule everywhere.
 
-Every byte is looked at a bounded number of times. One core of a 2-core AMD EPYC: 195 MB/s of web text for lines and paragraphs,
-130 MB/s for spans of three sentences.
+Every byte is read a bounded number of times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Unit = Literal["line", "paragraph", "three_sentences"]
 _DROPPED, _SPACE = -1, -2
 _NEWLINE = 0x0A
 _WIDE = 0x3000
-"""From here on a mark ends a sentence though no white space follows."""
+"""From this code point on a mark ends a sentence even if no white space follows."""
 
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]
 _BLANK, _ZERO = 0x20, ord("0")
@@ -43,11 +43,11 @@ _29, _32 = np.uint64(29), np.uint64(32)
 
 
 class NormalForm(NamedTuple):
-    """How units are folded before they are hashed, an input of kernels.
+    """How units are folded before they are hashed: an input of kernels.
 
     Attributes:
-        fold: `fold_table`.
-        squeezed: whether a run of white space is one space.
+        fold: (0x110000,) int32, `fold_table`.
+        squeezed: whether a run of white space becomes one space.
     """
 
     fold: Int32s
@@ -58,10 +58,10 @@ class TextUnits(NamedTuple):
     """Units of a batch, in the order of the texts, (num_units,) each: an output of kernels.
 
     Attributes:
-        documents: int64, the document of each.
-        starts: int64, its first byte in the batch's data.
-        sizes: uint32, bytes that are its own.
-        hashes, digests: uint64, the two halves of its hash.
+        documents: int64, the document of each unit.
+        starts: int64, the unit's first byte in the batch's data.
+        sizes: uint32, the bytes that the unit owns.
+        hashes, digests: uint64, the two halves of the unit's hash.
     """
 
     documents: Int64sOut
@@ -73,7 +73,7 @@ class TextUnits(NamedTuple):
 
 @lru_cache(maxsize=2)
 def fold_table(normalize: Literal["none", "ccnet"]) -> np.ndarray:
-    """What becomes of every code point: (0x110000,) int32, -1 where it is dropped, -2 where it is white space."""
+    """The replacement of every code point, (0x110000,) int32: -1 drops the character, -2 marks white space."""
     table = np.arange(sys.maxunicode + 1, dtype=np.int32)
     if normalize == "ccnet":
         for code in np.flatnonzero(mark_table() != 0).tolist():
@@ -91,14 +91,14 @@ def fold_table(normalize: Literal["none", "ccnet"]) -> np.ndarray:
 def find_units(
     unit: Unit, offsets: np.ndarray, data: np.ndarray, normalize: Literal["none", "ccnet"], min_chars: int
 ) -> TextUnits:
-    """The units of documents whose normal form has at least `min_chars` characters, and one.
+    """The units of documents whose normal form has at least `min_chars` characters, and at least one.
 
     Args:
-        unit: what they are.
+        unit: the kind of unit.
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        normalize: how they are folded before they are hashed.
-        min_chars: in characters of the normal form.
+        normalize: how units are folded before they are hashed.
+        min_chars: characters of the normal form.
     """
     out = room_for_units(most_units(offsets, data, unit == "three_sentences"))
     form = normal_form(normalize)
@@ -110,12 +110,12 @@ def find_units(
 
 
 def normal_form(normalize: Literal["none", "ccnet"]) -> NormalForm:
-    """What is hashed of a unit."""
+    """The normal form by the name of the option."""
     return NormalForm(fold=fold_table(normalize), squeezed=normalize == "ccnet")
 
 
 def room_for_units(limit: int) -> TextUnits:
-    """Room for at most `limit` units; pages that are never written cost nothing."""
+    """Arrays for at most `limit` units; memory pages that are never written cost nothing."""
     return TextUnits(
         documents=np.empty(limit, np.int64),
         starts=np.empty(limit, np.int64),
@@ -127,10 +127,10 @@ def room_for_units(limit: int) -> TextUnits:
 
 @kernel
 def most_units(offsets: Int64s, data: UInt8s, sentences: bool) -> int:
-    """At least the number of units: newlines, one more for each document, and for sentences the bytes that may end one."""
+    """An upper bound of the number of units: newlines, documents, and for sentences the bytes that may end one."""
     count = np.int64(len(offsets) - 1)
-    for at in range(offsets[0], offsets[len(offsets) - 1]):
-        byte = data[at]
+    for position in range(offsets[0], offsets[len(offsets) - 1]):
+        byte = data[position]
         ends = (byte == 0x21) | (byte == 0x2E) | (byte == 0x3F) | (byte >= 0xC0)
         count += np.int64((byte == _NEWLINE) | (sentences & ends))
     return int(count)
@@ -138,19 +138,19 @@ def most_units(offsets: Int64s, data: UInt8s, sentences: bool) -> int:
 
 @inline
 def _absorb(hashed, digest, code) -> tuple[Any, Any]:
-    """Both halves after one more character: bijections of it, and of the half before it."""
+    """Both halves after one more character: each is a bijection of the character, and of the half before it."""
     hashed, digest = (hashed ^ code) * _PRIME_2, (digest + code) * _PRIME_4
     return hashed ^ (hashed >> _29), digest ^ (digest >> _32)
 
 
 @inline
-def _hash_unit(data, at, stop, fold, squeezed) -> tuple[Any, Any, Any]:
-    """Both halves of the hash of a unit's normal form, and its characters; white space at its ends is not looked at."""
+def _hash_unit(data, position, stop, fold, squeezed) -> tuple[Any, Any, Any]:
+    """Both halves of the hash of a unit's normal form, and its number of characters; white space at the ends is left out."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), np.int64(-1)
-    while at < stop:
-        code, size = np.int64(data[at]), np.int64(1)
+    while position < stop:
+        code, size = np.int64(data[position]), np.int64(1)
         if code >= 0x80:
-            code, size = decode(data, at, stop)
+            code, size = decode(data, position, stop)
         folded = np.int64(fold[code])
         if folded >= 0:
             if white >= 0 and length:
@@ -158,8 +158,8 @@ def _hash_unit(data, at, stop, fold, squeezed) -> tuple[Any, Any, Any]:
                     hashed, digest = _absorb(hashed, digest, np.uint64(_BLANK))
                     length += 1
                 else:
-                    while white < at:
-                        code, step = decode(data, white, at)
+                    while white < position:
+                        code, step = decode(data, white, position)
                         hashed, digest = _absorb(hashed, digest, np.uint64(code))
                         length += 1
                         white += step
@@ -167,83 +167,84 @@ def _hash_unit(data, at, stop, fold, squeezed) -> tuple[Any, Any, Any]:
             length += 1
             white = np.int64(-1)
         elif folded == _SPACE and white < 0:
-            white = at
-        at += size
+            white = position
+        position += size
     return mix64(hashed), mix64(digest), length
 
 
 @inline
-def _is_blank(data, at, stop, fold) -> Any:
-    """Whether there is nothing but white space."""
-    while at < stop:
-        code, size = decode(data, at, stop)
+def _is_blank(data, position, stop, fold) -> Any:
+    """Whether the bytes [position, stop) are all white space."""
+    while position < stop:
+        code, size = decode(data, position, stop)
         if fold[code] != _SPACE:
             return False
-        at += size
+        position += size
     return True
 
 
 @inline
-def _next_newline(data, at, stop) -> Any:
-    rest = data[at:stop]
-    for place in range(len(rest)):
-        if rest[place] == _NEWLINE:
-            return at + place
+def _next_newline(data, position, stop) -> Any:
+    """The position of the first newline in [position, stop), or `stop`."""
+    rest = data[position:stop]
+    for i in range(len(rest)):
+        if rest[i] == _NEWLINE:
+            return position + i
     return stop
 
 
 @kernel
 def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, paragraphs: bool, out: TextUnits) -> int:
-    """Fills `out` with lines that are not blank, or with runs of such lines, and returns how many.
+    """Writes the lines that are not blank, or the runs of such lines, to `out`; returns the number of units.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        form: what is hashed.
-        min_chars: least characters of the normal form; one at least.
-        paragraphs: whether lines without a blank one between them are one unit.
+        form: how units are folded.
+        min_chars: least characters of the normal form; at least one is required.
+        paragraphs: whether consecutive lines without a blank line between them are one unit.
     """
     (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     for doc in range(len(offsets) - 1):
-        at, end = offsets[doc], offsets[doc + 1]
-        begin, content, apart = np.int64(-1), at, True
-        while at <= end:
-            line_stop = _next_newline(data, at, end)
-            blank = at < end and _is_blank(data, at, line_stop, fold)
-            if begin >= 0 and not blank and (apart or not paragraphs or at == end):
+        position, end = offsets[doc], offsets[doc + 1]
+        begin, content, apart = np.int64(-1), position, True
+        while position <= end:
+            line_stop = _next_newline(data, position, end)
+            blank = position < end and _is_blank(data, position, line_stop, fold)
+            if begin >= 0 and not blank and (apart or not paragraphs or position == end):
                 hashed, digest, length = _hash_unit(data, begin, content, fold, squeezed)
                 if length >= max(min_chars, 1):
-                    documents[count], starts[count], sizes[count] = doc, begin, at - begin
+                    documents[count], starts[count], sizes[count] = doc, begin, position - begin
                     hashes[count], digests[count] = hashed, digest
                     count += 1
                 begin = np.int64(-1)
-            if at == end:
+            if position == end:
                 break
             if not blank:
-                begin = at if begin < 0 else begin
+                begin = position if begin < 0 else begin
                 content = line_stop
             apart = blank
-            at = min(line_stop + 1, end)
+            position = min(line_stop + 1, end)
     return int(count)
 
 
 @inline
-def _sentence_stop(data, at, stop, marks) -> Any:
-    """Where the sentence that begins at `at` stops and the next one begins: at something that is no white space, or the end."""
+def _sentence_stop(data, position, stop, marks) -> Any:
+    """The stop of the sentence that begins at `position`: the next character after it that is no white space, or `stop`."""
     ended, wide, broken = False, False, False
-    while at < stop:
-        mark, size = mark_at(data, at, stop, marks)
+    while position < stop:
+        mark, size = mark_at(data, position, stop, marks)
         if mark & WHITE:
-            broken = broken or ended or data[at] == _NEWLINE
+            broken = broken or ended or data[position] == _NEWLINE
         elif broken or (wide and mark & (END | PUNCT) == 0):
-            return at
+            return position
         elif mark & END:
             ended = True
-            wide = size == 3 and decode(data, at, stop)[0] >= _WIDE
+            wide = size == 3 and decode(data, position, stop)[0] >= _WIDE
         elif mark & PUNCT == 0:
             ended = wide = False
-        at += size
+        position += size
     return stop
 
 
@@ -251,22 +252,22 @@ def _sentence_stop(data, at, stop, marks) -> Any:
 def find_three_sentences(
     offsets: Int64s, data: UInt8s, form: NormalForm, marks: UInt16s, min_chars: int, out: TextUnits
 ) -> int:
-    """Fills `out` with every three sentences in a row, and returns how many; as `find_lines`.
+    """Writes every three consecutive sentences to `out`; returns the number of units. Parameters as for `find_lines`.
 
-    A sentence whose normal form is empty belongs to the one before it.
+    A sentence whose normal form is empty belongs to the sentence before it.
 
     Args:
         marks: `marks.mark_table`.
-        min_chars: least characters of the three together.
+        min_chars: least characters of the three sentences together.
     """
     (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)
     for doc in range(len(offsets) - 1):
-        at, end, seen = offsets[doc], offsets[doc + 1], np.int64(0)
-        while at < end:
-            begin, at = at, _sentence_stop(data, at, end, marks)
-            hashed, digest, length = _hash_unit(data, begin, at, fold, squeezed)
+        position, end, seen = offsets[doc], offsets[doc + 1], np.int64(0)
+        while position < end:
+            begin, position = position, _sentence_stop(data, position, end, marks)
+            hashed, digest, length = _hash_unit(data, begin, position, fold, squeezed)
             if length:
                 slot = seen % 3
                 begins[slot], lengths[slot], halves[slot, 0], halves[slot, 1] = begin, length, hashed, digest
@@ -276,8 +277,8 @@ def find_three_sentences(
                     documents[count], starts[count] = doc, begins[first]
                     hashes[count] = mix64(mix64(halves[first, 0] + halves[second, 0] * _PRIME_1) + hashed * _PRIME_2)
                     digests[count] = mix64(mix64(halves[first, 1] + halves[second, 1] * _PRIME_3) + digest * _PRIME_4)
-                    sizes[count] = at - begins[first]
+                    sizes[count] = position - begins[first]
                     count += 1
             elif count and documents[count - 1] == doc and starts[count - 1] + np.int64(sizes[count - 1]) == begin:
-                sizes[count - 1] = at - starts[count - 1]
+                sizes[count - 1] = position - starts[count - 1]
     return int(count)

@@ -1,7 +1,7 @@
 """The line rules of C4: the lines that stay, the reasons to drop a page, and the text of the lines that stay.
 
     Lines, bytes  --clean_lines------>  the lines without [12], [edit], [citation needed]: `citations.py`
-                  --judge_lines------->  one reason per line: KEPT, or why it is dropped
+                  --classify_lines------->  one reason per line: KEPT, or why it is dropped
                   --count_sentences--->  sentences of the lines that are kept (`kernels/text/sentences.py`)
                   --sum_documents----->  (num_docs, NUM_SUMS)
                   --join_lines-------->  the texts, lines joined by newlines
@@ -75,7 +75,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class ClassifiedLines:
     """The lines of a batch as they would be kept.
 
     Attributes:
@@ -89,28 +89,28 @@ class Judged:
     sums: np.ndarray
 
 
-def judge(lines: Lines, data: np.ndarray, limits: Limits, without_citations: bool, long_line_chars: int) -> Judged:
+def classify(lines: Lines, data: np.ndarray, limits: Limits, without_citations: bool, long_line_chars: int) -> ClassifiedLines:
     """Every line with its reason, every document with its sums."""
     clean = clean_lines(lines, data, without_citations)
     reasons = np.empty(len(lines.starts), np.uint8)
-    judge_lines(lines, data, clean, mark_table(), limits, reasons)
+    classify_lines(lines, data, clean, mark_table(), limits, reasons)
     sentences = count_sentences(clean.starts, clean.lengths, reasons == KEPT, clean.data)
     sums = np.empty((len(lines.doc_offsets) - 1, NUM_SUMS), np.int64)
     sum_documents(lines.doc_offsets, clean.lengths, lines.chars, reasons, sentences, long_line_chars, sums)
-    return Judged(lines=clean, reasons=reasons, sums=sums)
+    return ClassifiedLines(lines=clean, reasons=reasons, sums=sums)
 
 
-def joined(doc_offsets: np.ndarray, judged: Judged, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def joined(doc_offsets: np.ndarray, classified: ClassifiedLines, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Offsets and bytes of the texts of the kept lines; empty where `keep` (num_docs,) bool is false."""
-    out = np.empty(int(judged.sums[keep, JOINED_BYTES].sum()), np.uint8)
+    out = np.empty(int(classified.sums[keep, JOINED_BYTES].sum()), np.uint8)
     out_offsets = np.empty(len(doc_offsets), np.int64)
-    kept = (judged.reasons == KEPT).view(np.uint8)
-    join_lines(doc_offsets, judged.lines, kept, keep.view(np.uint8), mark_table(), out_offsets, out)
+    kept = (classified.reasons == KEPT).view(np.uint8)
+    join_lines(doc_offsets, classified.lines, kept, keep.view(np.uint8), mark_table(), out_offsets, out)
     return out_offsets, out[: out_offsets[-1]]
 
 
 @kernel
-def judge_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s, limits: Limits, out: UInt8sOut) -> None:
+def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s, limits: Limits, out: UInt8sOut) -> None:
     """Fills `out` (num_lines,) with reasons.
 
     Args:

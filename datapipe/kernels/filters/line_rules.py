@@ -1,6 +1,6 @@
 """Removes lines of web pages that are not text: capitals, numbers, counters, single words, and menu phrases in short lines.
 
-    Lines, bytes  --judge_lines--->  a reason per line, its words before and after, and the edited short lines
+    Lines, bytes  --classify_lines--->  a reason per line, its words before and after, and the edited short lines
                   --sum_documents->  (num_docs, NUM_SUMS)
                   --write_texts--->  the texts without those lines, each with its newline; blank lines stay
 
@@ -80,7 +80,7 @@ class LineEditsOut(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class ClassifiedLines:
     """The lines of a batch with what becomes of them.
 
     Attributes:
@@ -100,7 +100,7 @@ def symbol_table(symbols: str) -> np.ndarray:
     return table
 
 
-def judge(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> Judged:
+def classify(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> ClassifiedLines:
     """Every line with its reason, every document with its sums.
 
     Args:
@@ -111,10 +111,10 @@ def judge(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> Judge
     num_lines = len(lines.starts)
     before, after = np.empty(num_lines, np.int32), np.empty(num_lines, np.int32)
     out = room_for_edits(lines)
-    judge_lines(lines, data, mark_table(), symbol_table(symbols), limits, before, after, out)
+    classify_lines(lines, data, mark_table(), symbol_table(symbols), limits, before, after, out)
     sums = np.empty((len(lines.doc_offsets) - 1, NUM_SUMS), np.int64)
     sum_documents(lines.doc_offsets, out.reasons, before, after, sums)
-    return Judged(edits=input_record(LineEdits, out), sums=sums)
+    return ClassifiedLines(edits=input_record(LineEdits, out), sums=sums)
 
 
 def room_for_edits(lines: Lines) -> LineEditsOut:
@@ -139,7 +139,7 @@ def written(
 
 
 @kernel
-def judge_lines(
+def classify_lines(
     lines: Lines,
     data: UInt8s,
     marks: UInt16s,
@@ -287,7 +287,7 @@ def _edit(data, start, stop, marks, loose, out, used) -> Any:
 
 @kernel
 def sum_documents(doc_offsets: Int64s, reasons: UInt8s, before: Int32s, after: Int32s, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, NUM_SUMS) from what `judge_lines` filled."""
+    """Fills `out` (num_docs, NUM_SUMS) from what `classify_lines` filled."""
     for doc in range(len(doc_offsets) - 1):
         out[doc] = 0
         for line in range(doc_offsets[doc], doc_offsets[doc + 1]):

@@ -25,8 +25,8 @@ execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
 
 
 def _texts() -> list[str]:
-    """Pages of lines of words, in which lines and longer passages of other pages come again. What stands around such a passage
-    follows on a page of its own: where it is cut out, the first says the second."""
+    """Pages of lines of words that repeat lines and longer passages of other pages. The text around such a passage is a page of
+    its own, which the page would repeat if cut text were joined."""
     rng = random.Random(11)
     words = [f"w{number}" for number in range(400)]
     pages: list[list[str]] = []
@@ -43,24 +43,24 @@ def _texts() -> list[str]:
     return ["\n".join(lines) for lines in pages]
 
 
-def _gone(texts: list[str], stage: str) -> list[set[int]]:
-    """Bytes that go, by comparing all with all."""
+def _removed(texts: list[str], stage: str) -> list[set[int]]:
+    """Bytes to cut, by comparing all with all."""
     if stage == "dedup.substring":
         return substring_oracle.repeated([text.encode() for text in texts], False, 20, "first")
     seen: set[tuple[int, int]] = set()
-    gone: list[set[int]] = [set() for _ in texts]
+    removed: list[set[int]] = [set() for _ in texts]
     for document, text in enumerate(texts):
         for start, stop, hashed in lines_oracle.units(text, "line", "ccnet", 1):
-            gone[document].update(range(start, stop) if hashed in seen else ())
+            removed[document].update(range(start, stop) if hashed in seen else ())
             seen.add(hashed)
-    return gone
+    return removed
 
 
 def _expected(texts: list[str], stage: str, max_removed_share: float) -> list[str]:
     left = []
-    for text, gone in zip(texts, _gone(texts, stage)):
-        if len(gone) <= max_removed_share * len(text.encode()):
-            left.append(bytes(byte for at, byte in enumerate(text.encode()) if at not in gone).decode())
+    for text, removed in zip(texts, _removed(texts, stage)):
+        if len(removed) <= max_removed_share * len(text.encode()):
+            left.append(bytes(byte for at, byte in enumerate(text.encode()) if at not in removed).decode())
     return left
 
 
@@ -98,4 +98,4 @@ def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts
     assert any(one.dropped[f"{name}:too_much_removed"] for one in document_counts)
     assert not any(counted.startswith("again:") and count for one in document_counts for counted, count in one.counts.items())
     if "substring" in name:
-        assert any(_gone(expected, name)), "without its seams the second pass would find something"
+        assert any(_removed(expected, name)), "without cut points the second pass would cut something"

@@ -1,4 +1,4 @@
-"""Exact duplicates: who meets whom, and who survives."""
+"""Exact duplicates: which documents are equal, and which survives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _opened(**options: object) -> Exact:
 
 
 def _dropped(stage: Exact, texts: list[str], **more: pa.Array) -> dict[int, int]:
-    """Place of each dropped document -> place of its survivor."""
+    """Number of each dropped document -> number of its survivor."""
     drops = reduce_all(stage, [batch_of(texts, **more)])["drops"]
     assert set(drops.column("value").to_pylist()) <= {1.0}
     return {place(row["key"]): place(row["survivor"]) for row in drops.to_pylist()}
@@ -37,7 +37,7 @@ def test_exact_whitespace_case_also_joins_those() -> None:
     assert _dropped(_opened(normalize="whitespace_case"), TEXTS) == {1: 0, 2: 0, 6: 0, 7: 0, 5: 3, 8: 4, 9: 3, 12: 11}
 
 
-def test_exact_keep_longest_and_shortest_count_bytes_then_places() -> None:
+def test_exact_keep_longest_and_shortest_count_bytes_then_keys() -> None:
     texts = ["a b", "a  b", " a b ", "A b ", "a  B"]
     assert _dropped(_opened(normalize="whitespace_case", keep="longest"), texts) == {0: 2, 1: 2, 3: 2, 4: 2}
     assert _dropped(_opened(normalize="whitespace_case", keep="shortest"), texts) == {1: 0, 2: 0, 3: 0, 4: 0}

@@ -1,4 +1,4 @@
-"""Duplicate lines: what goes, held against brute force."""
+"""Duplicate lines: the bytes that are cut, compared with brute force."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _left(texts: list[str], **options: object) -> list[str]:
 
 
 def _by_force(texts: list[str], unit: str, normalize: str, min_length: int, keep: str) -> list[set[int]]:
-    """Bytes that go from each text: every unit is compared with every other."""
+    """Bytes to cut from each text: every unit is compared with every other."""
     found = [(document, one) for document, text in enumerate(texts) for one in oracle.units(text, unit, normalize, min_length)]
     hashes = [hashed for _, (_, _, hashed) in found]
     gone: list[set[int]] = [set() for _ in texts]
@@ -100,7 +100,7 @@ def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit
 
 @pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
 @pytest.mark.parametrize("seed", seeds(5, 20))
-def test_lines_a_seam_is_the_end_of_a_document(unit: str, seed: int) -> None:
+def test_lines_cut_point_ends_a_document(unit: str, seed: int) -> None:
     rng = random.Random(seed)
     batch, parts = with_cut_points(_corpus(seed) + _corpus(seed + 100), rng)
     found = spans_cut(_opened(unit=unit), [batch.slice(1, batch.num_docs), batch.slice(0, 1)], num_buckets=3)
@@ -133,7 +133,7 @@ def test_lines_of_a_document_that_was_in_the_earlier_run_go() -> None:
     assert spans_cut_against(_opened(), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 10)]}
 
 
-def test_lines_first_by_key_stays_and_blank_lines_go_with_their_line() -> None:
+def test_lines_first_by_key_is_kept_and_blank_lines_are_cut_with_their_line() -> None:
     texts = ["Menu\n\nOne.\n", "Home\nmenu!\n\nTwo.\n", "MENU\nThree, 1 of 9\n\nthree 2 of 8"]
     assert _left(texts) == ["Menu\n\nOne.\n", "Home\nTwo.\n", "Three, 1 of 9\n\n"]
     assert _left(texts, normalize="none") == texts
@@ -146,7 +146,7 @@ def test_lines_three_sentences_go_where_all_three_were_said() -> None:
     assert _left(texts, unit="three_sentences") == [texts[0], "Zero. Five.", texts[2]]
 
 
-def test_lines_signs_alone_say_nothing_and_stay() -> None:
+def test_lines_of_signs_alone_are_kept() -> None:
     assert _left(["---\na\n---\n", "---\nb\n***\n"]) == ["---\na\n---\n", "---\nb\n***\n"]
 
 
@@ -166,7 +166,7 @@ def test_lines_copies_of_a_page_leave_one(unit: str, copies: int) -> None:
     assert set(spans_cut(_opened(unit=unit), [batch])) == set(batch.keys.to_pylist()[1:])
 
 
-def test_lines_empty_documents_and_cjk_are_judged() -> None:
+def test_lines_empty_and_cjk_documents_are_compared() -> None:
     assert _left(["", "", " \n "]) == ["", "", " \n "]
     assert _left(["中文。再一句。又一句。", "前言。中文。再一句。又一句。"], unit="three_sentences") == [
         "中文。再一句。又一句。",
@@ -174,7 +174,7 @@ def test_lines_empty_documents_and_cjk_are_judged() -> None:
     ]
 
 
-def test_lines_limit_of_what_goes_is_the_option() -> None:
+def test_lines_removed_share_limit_is_the_option() -> None:
     assert _opened(max_removed_share=0.25).removed_share_limit() == 0.25
     with pytest.raises(ValueError, match="max_removed_share"):
         _opened(max_removed_share=1.5)

@@ -1,4 +1,4 @@
-"""Near duplicates: what meets, who survives, and what the options do."""
+"""Near duplicates: which documents match, which survive, and the effect of the options."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
     assert len(first) == len(second) == 30
 
 
-def test_minhash_short_texts_meet_only_equal_words() -> None:
+def test_minhash_short_texts_match_only_equal_words() -> None:
     texts = ["One two", "one, two.", "two one", "", "", "!!", "one two three four", "one two three four five"]
     assert dropped(_opened(), texts) == {1: 0}
 
@@ -97,7 +97,7 @@ def test_minhash_by_character_finds_near_duplicates_without_spaces() -> None:
     assert dropped(_opened(), texts) == {}  # words: each text is a single one
 
 
-def test_minhash_by_character_short_texts_meet_only_equal_characters() -> None:
+def test_minhash_by_character_short_texts_match_only_equal_characters() -> None:
     assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0}
 
 
@@ -105,16 +105,16 @@ def _chances(line: str) -> list[float]:
     return [float(one.rstrip("%")) / 100 for one in line[11:].split()]
 
 
-def test_minhash_notes_tell_the_curve_of_the_banding_and_what_is_left_of_it() -> None:
+def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> None:
     first, similarities, met, counted = _opened(bands=2, rows=1, min_similarity=0.75).notes()
-    assert "2 bands of 1 rows, 2 permutations; half of the pairs meet at similarity 0.29" in first
+    assert "2 bands of 1 rows, 2 permutations; half of the pairs match at similarity 0.29" in first
     assert dict(zip(similarities.split()[1:], _chances(met), strict=True))["0.5"] == 0.75
     assert _chances(counted)[4] == 0.25  # of two coins both
     assert _opened(bands=2, rows=1, verify="none").notes() == (first, similarities, met)
 
 
 @pytest.mark.parametrize(("bands", "rows", "least"), [(3, 2, 0.5), (3, 2, 2 / 3), (2, 3, 0.6), (1, 4, 0.1), (4, 1, 0.75)])
-def test_minhash_chance_of_counting_is_that_of_all_falls_of_the_coins(bands: int, rows: int, least: float) -> None:
+def test_minhash_counting_probability_equals_the_sum_over_all_outcomes(bands: int, rows: int, least: float) -> None:
     falls = np.array(list(product([0, 1], repeat=bands * rows)))  # (2 ** num_perm, num_perm)
     counted = falls.reshape(-1, bands, rows).all(2).any(1) & (falls.mean(1).round(6) >= round(least, 6))
     heads = falls[counted].sum(1)
@@ -126,19 +126,19 @@ def test_minhash_chance_of_counting_is_that_of_all_falls_of_the_coins(bands: int
 @pytest.mark.medium
 @pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (40, 2)])
 @pytest.mark.parametrize("shingle", ["word", "char"])
-def test_minhash_pairs_meet_as_often_as_the_curve_says(bands: int, rows: int, shingle: str) -> None:
+def test_minhash_pairs_match_as_often_as_the_curve_says(bands: int, rows: int, shingle: str) -> None:
     """Within four standard deviations of as many coins, at each similarity; a row more or less in a band is far outside."""
     stage, num_pairs = _opened(bands=bands, rows=rows, ngram=1, shingle=shingle), 300
     for shared in (24, 48, 72, 96, 108, 120):
         batch = batch_of(minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, shingle=shingle))
-        met = minhash_pairs.share_met(stage.emit(batch)["bands"], num_pairs)
+        met = minhash_pairs.share_matched(stage.emit(batch)["bands"], num_pairs)
         expected = match_probability(shared / 120, bands, rows)
         assert abs(met - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
 
 
 @pytest.mark.parametrize("shared", [12, 60, 96])
 def test_minhash_minima_agree_as_often_as_the_similarity_and_independently(shared: int) -> None:
-    """112 permutations of 300 pairs: a bias of one part in a hundred shows, and so do permutations that go together."""
+    """112 permutations of 300 pairs: a bias of one part in a hundred shows, and so do dependent permutations."""
     texts, similarity = minhash_pairs.pairs(shared, 120, 300, seed=shared, ngram=5), shared / 120
     signed = _opened().emit(batch_of(texts))["signatures"].column("signature").to_pylist()
     minima = np.frombuffer(b"".join(signed), np.uint32).reshape(300, 2, 112)
@@ -151,7 +151,7 @@ def test_minhash_minima_agree_as_often_as_the_similarity_and_independently(share
 
 @pytest.mark.medium
 def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_say() -> None:
-    """The whole stage as it is by default, on 5-grams: the share of pairs of which one document goes."""
+    """The whole stage with its defaults, on 5-grams: the share of pairs of which one document is dropped."""
     num_pairs = 200
     for shared in (72, 80, 84, 90, 96, 108):
         found = dropped(_opened(), minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, ngram=5))
@@ -195,12 +195,12 @@ def test_minhash_pickled_stage_emits_the_same() -> None:
 def test_minhash_unverified_drops_carry_no_measure() -> None:
     drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
     assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
-    with pytest.raises(ValidationError, match="min_similarity has no effect with verify: none"):
+    with pytest.raises(ValidationError, match="min_similarity has no effect with `verify: none`"):
         Minhash(verify="none", min_similarity=0.8)
 
 
 @pytest.mark.parametrize(("threshold", "num_perm"), [(0.5, None), (0.7, None), (0.9, 256)])
-def test_minhash_threshold_chooses_bands_and_rows_that_meet_there(threshold: float, num_perm: int | None) -> None:
+def test_minhash_threshold_chooses_bands_and_rows_that_match_there(threshold: float, num_perm: int | None) -> None:
     bands, rows = Minhash(threshold=threshold, num_perm=num_perm).banding()
     assert bands * rows <= (num_perm or 112)
     assert abs((1 / bands) ** (1 / rows) - threshold) < 0.1
@@ -222,7 +222,7 @@ def test_minhash_options_that_contradict_are_refused(options: dict[str, object],
 
 
 def test_minhash_threshold_out_of_reach_is_refused() -> None:
-    with pytest.raises(UserError, match="no two bands of 2 permutations"):
+    with pytest.raises(UserError, match="2 permutations cannot form two bands"):
         _opened(threshold=0.99, num_perm=2)
 
 
@@ -245,7 +245,7 @@ def test_minhash_press_releases_planted_pairs_are_found_and_no_other(real_data: 
 
 
 @pytest.mark.real
-def test_minhash_editions_of_a_book_meet_where_their_similarity_says(real_data: Path) -> None:
+def test_minhash_editions_of_a_book_match_as_often_as_their_similarity_says(real_data: Path) -> None:
     rows = _read(real_data / "dedup" / "gutenberg_editions.jsonl.zst")
     texts = [row["text"] for row in rows]
     cluster = _clusters(dropped(_opened(), texts), len(texts))

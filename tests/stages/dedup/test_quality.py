@@ -1,4 +1,4 @@
-"""Duplicates found in labelled sets, beside what people say; all figures come from `tests/benchmarks/dedup_quality.py`."""
+"""Duplicates found in labelled sets, compared with the labels; all figures are those of `tests/benchmarks/dedup_quality.py`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def test_agreement_macro_f1_counts_a_document_as_found_with_all_its_duplicates_a
     assert labelled_duplicates.agreement(all_alike, [0, 0, 2]).macro_f1 is None
 
 
-def test_agreement_of_judged_pairs_counts_those_alone() -> None:
-    gold = labelled_duplicates.LabelledSet(name="pairs", texts=[""] * 6, judged=[(0, 1, True), (2, 3, True), (4, 5, False)])
+def test_agreement_of_labelled_pairs_counts_those_alone() -> None:
+    gold = labelled_duplicates.LabelledSet(
+        name="pairs", texts=[""] * 6, labelled_pairs=[(0, 1, True), (2, 3, True), (4, 5, False)]
+    )
     found = labelled_duplicates.agreement(gold, [0, 0, 0, 3, 4, 4])
     assert (found.precision, found.recall, found.f1, found.ari) == (0.5, 0.5, 0.5, None)
     assert found.macro_f1 == pytest.approx((0.5 + 0) / 2)
@@ -74,7 +76,7 @@ def test_minhash_agrees_with_people_at_least_so_far(
 
 @pytest.mark.real
 def test_minhash_without_verification_chains_pages_of_one_site(real_data: Path) -> None:
-    """Why meetings are verified: pages that share a frame meet by chance, and one meeting joins two clusters."""
+    """Why pairs are verified: pages with the same frame match by chance, and one match joins two clusters."""
     labelled = labelled_duplicates.labelled_set(real_data, "govuk_captures")
     found = labelled_duplicates.agreement(labelled, clusters(Minhash, {"verify": "none"}, labelled.texts))
     assert found.precision < 0.6
@@ -90,7 +92,7 @@ def test_minhash_keeps_articles_that_were_written_again_for_other_readers(real_d
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["asysd", "webis_s3_gov2", "govuk_captures"])
-def test_exact_never_joins_what_people_tell_apart(real_data: Path, name: str) -> None:
+def test_exact_never_joins_documents_with_different_labels(real_data: Path, name: str) -> None:
     labelled = labelled_duplicates.labelled_set(real_data, name)
     found = labelled_duplicates.agreement(labelled, clusters(Exact, {"normalize": "whitespace_case"}, labelled.texts))
     assert found.precision == 1.0

@@ -1,4 +1,4 @@
-"""Repeated spans: what goes, by both methods, held against comparing all windows with all."""
+"""Repeated spans: the bytes that both methods cut, compared with brute force over all windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from stages.dedup._passages import Grams
+from stages.dedup._passages import Windowing
 from stages.dedup.substring import Substring
 from tests.oracles import substring as oracle
 from tests.support.cut_texts import (
@@ -52,14 +52,14 @@ def _corpus(seed: int, by_bytes: bool) -> list[str]:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a few tokens, so that short texts are cut into several."""
-    monkeypatch.setattr(Grams, "piece_tokens", property(lambda _: 7))
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a few tokens, so that short texts have several."""
+    monkeypatch.setattr(Windowing, "chunk_tokens", property(lambda _: 7))
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
 @pytest.mark.parametrize("seed", seeds(12, 60))
-def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_pieces: None) -> None:
+def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_chunks: None) -> None:
     rng = random.Random(seed)
     texts, length, keep = _corpus(seed, unit == "byte"), rng.choice([8, 9, 13]), rng.choice(["first", "first", "none"])
     cut = rng.randint(0, len(texts))
@@ -74,7 +74,7 @@ def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_
 @pytest.mark.parametrize("unit", ["token", "byte"])
 @pytest.mark.parametrize("seed", seeds(5, 20))
 def test_substring_against_an_earlier_run_equals_one_run_that_prefers_its_source(
-    seed: int, unit: str, small_pieces: None
+    seed: int, unit: str, small_chunks: None
 ) -> None:
     rng = random.Random(seed)
     texts, keep = _corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng.choice(["source_order", "none"])
@@ -83,26 +83,26 @@ def test_substring_against_an_earlier_run_equals_one_run_that_prefers_its_source
     keys = new[0].keys.to_pylist()
     expected = oracle.repeated([text.encode() for text in texts], unit == "byte", 8, "none" if keep == "none" else "first")
     for method in METHODS:
-        stage, pieces = (
+        stage, buckets = (
             _opened(unit=unit, length=8, keep=keep, method=method),
             {"num_buckets": 3, "piece_rows": rng.choice([0, 1, 2])},
         )
-        found = spans_cut_against(stage, old, new, **pieces)
+        found = spans_cut_against(stage, old, new, **buckets)
         assert set(found) <= set(keys)
-        one_run = spans_cut_by_source(stage, [old, new], **pieces)
+        one_run = spans_cut_by_source(stage, [old, new], **buckets)
         assert found == {key: spans for key, spans in one_run.items() if key in keys}, method
         assert bytes_cut(found, keys) == expected[cut:], method
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_substring_of_a_document_that_was_in_the_earlier_run_goes(method: str, small_pieces: None) -> None:
+def test_substring_document_of_the_earlier_run_is_cut(method: str, small_chunks: None) -> None:
     batch = batch_of(["one two three four five six seven eight nine ten. " * 2])
     assert spans_cut_against(_opened(length=8, method=method), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 100)]}
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
 @pytest.mark.parametrize("seed", seeds(5, 20))
-def test_substring_a_seam_is_the_end_of_a_document(seed: int, unit: str, small_pieces: None) -> None:
+def test_substring_cut_point_ends_a_document(seed: int, unit: str, small_chunks: None) -> None:
     rng = random.Random(seed)
     batch, parts = with_cut_points(_corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng)
     expected = oracle.repeated([text.encode() for *_, text in parts], unit == "byte", 8, "first")
@@ -134,7 +134,7 @@ def test_substring_spans_that_a_cut_brought_together_are_none() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2, 8))
-def test_substring_long_copies_in_prose_are_found_alike_by_both_methods(seed: int) -> None:
+def test_substring_long_copies_in_prose_are_equal_by_both_methods(seed: int) -> None:
     rng = random.Random(seed)
     words = [f"w{number}" for number in range(300)]
     texts = [" ".join(rng.choices(words, k=rng.randint(0, 3000))) for _ in range(12)]
@@ -164,11 +164,11 @@ def test_substring_overlapping_copy_of_itself_leaves_the_first_token() -> None:
 
 
 @pytest.mark.parametrize(("unit", "text"), [("token", "a b c " * 100_000), ("byte", " " * 500_000), ("byte", "中é" * 100_000)])
-def test_substring_text_that_repeats_itself_has_few_anchors(unit: str, text: str) -> None:
+def test_substring_text_that_repeats_itself_has_few_selected_grams(unit: str, text: str) -> None:
     batch = batch_of([text])
     stage = _opened(unit=unit)
-    pieces = stage.emit(batch)["passages"].num_rows
-    assert stage.emit(batch)["anchors"].num_rows <= 10 * pieces
+    num_chunks = stage.emit(batch)["passages"].num_rows
+    assert stage.emit(batch)["anchors"].num_rows <= 10 * num_chunks
     (spans,) = spans_cut(stage, [batch]).values()
     assert spans[0][0] <= 6 and spans[-1][1] == len(text.encode()) and len(spans) == 1
 
@@ -182,7 +182,7 @@ def test_substring_vocabulary_above_65536_is_exact() -> None:
 
 
 @pytest.mark.parametrize("unit", ["token", "byte"])
-def test_substring_empty_short_and_cjk_documents_are_judged(unit: str) -> None:
+def test_substring_empty_short_and_cjk_documents_are_compared(unit: str) -> None:
     texts = ["", " ", "中文", "", "这是一个很长的句子需要去重", "前面这是一个很长的句子需要去重后面"]
     batch = batch_of(texts)
     left = parts_kept(spans_cut(_opened(unit=unit, length=8), [batch]), batch)
@@ -191,7 +191,7 @@ def test_substring_empty_short_and_cjk_documents_are_judged(unit: str) -> None:
 
 @pytest.mark.parametrize(("method", "table"), [("exchange", "anchors"), ("suffix_array", "texts")])
 def test_substring_scope_source_keeps_sources_apart(method: str, table: str) -> None:
-    """The engine mixes the source into the hashes of what is not met by key; windows must be met by them too."""
+    """The engine mixes the source into hashes that are not keys; the windows depend on these hashes too."""
     said = " ".join(f"w{number}" for number in range(80))
     stage = _opened(scope="source", method=method)
     batches = [batch_of([said, said + " a b c"]), batch_of(["x y z " + said, said], source=2)]
@@ -213,7 +213,7 @@ def test_substring_texts_above_the_memory_of_a_suffix_array_are_refused() -> Non
 
 
 def test_substring_hashes_are_pinned() -> None:
-    """Changing these hashes makes every earlier run's rows worthless: a breaking change."""
+    """Changing these hashes invalidates the rows of every earlier run: a breaking change."""
     rows = _opened(length=8).emit(batch_of(["Call me Ishmael. Some years ago, never mind."]))["anchors"].to_pylist()
     assert [(row["hash"], row["span"], row["start"], row["size"]) for row in rows] == [
         (14194335781062340991, 13879730002153618291, 0, 39),
@@ -230,17 +230,17 @@ def test_substring_copies_of_a_page_leave_one(unit: str) -> None:
 
 
 @pytest.mark.slow
-def test_substring_hundred_thousand_copies_meet_once() -> None:
+def test_substring_hundred_thousand_copies_are_compared_once() -> None:
     page = " ".join(f"word{number}" for number in range(120))
     batch = batch_of([page] * 100_000)
-    anchors = _opened().emit(batch.slice(0, 1))["anchors"].num_rows
+    num_selected = _opened().emit(batch.slice(0, 1))["anchors"].num_rows
     cuts = reduce_all(_opened(), [batch])["cuts"]
-    assert cuts.num_rows == 99_999 * anchors  # so no window was looked at
+    assert cuts.num_rows == 99_999 * num_selected  # so no window was compared
     assert len(set(cuts.column("key").to_pylist())) == 99_999
 
 
 @pytest.mark.slow
-def test_substring_one_document_of_50_mb_is_worked_at_in_pieces() -> None:
+def test_substring_one_document_of_50_mb_is_processed_in_chunks() -> None:
     rng = random.Random(5)
     words = [f"w{number}" for number in range(5000)]
     text = " ".join(rng.choices(words, k=8_500_000))

@@ -1,4 +1,4 @@
-"""Verification: what is dropped was measured to be alike, and what is alike is found without all pairs."""
+"""Verification: dropped documents were measured to be similar, and similar documents are found without all pairs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _all_pairs(stage: Minhash, emitted: dict[str, pa.RecordBatch], num_docs: int
     signed, buckets = _signatures(stage, emitted), defaultdict(set)
     for row in emitted["bands"].to_pylist():
         buckets[row["hash"]].add(place(row["key"]))
-    met = {pair for members in buckets.values() for pair in combinations(sorted(members), 2)}
-    alike = [(a, b) for a, b in met if round(float(np.mean(signed[a] == signed[b])), 6) >= stage.least_similarity()]
-    return oracle.survivors(num_docs, alike, [0] * num_docs)
+    matches = {pair for members in buckets.values() for pair in combinations(sorted(members), 2)}
+    similar = [(a, b) for a, b in matches if round(float(np.mean(signed[a] == signed[b])), 6) >= stage.least_similarity()]
+    return oracle.survivors(num_docs, similar, [0] * num_docs)
 
 
 @pytest.mark.medium
@@ -76,8 +76,8 @@ def test_verified_drops_are_those_of_all_pairs_or_nearly(families: tuple[Any, ..
     assert len(found) >= 0.98 * len(expected)
 
 
-def test_verified_a_document_unlike_the_middle_of_its_star_is_not_lost() -> None:
-    """0 and 1 meet 2 and 3 in a bucket by chance; 3 is like 2, and the middle of the star is 0."""
+def test_verified_document_unlike_the_center_of_its_star_is_found() -> None:
+    """0 and 1 match 2 and 3 in a bucket by chance; 3 is similar to 2, and the center of the star is 0."""
     stage = _opened()
     family, other = _families(5, 1, 2, 0), _families(6, 2, 2, 0)[2:]
     texts = [*family, *other]
@@ -89,7 +89,7 @@ def test_verified_a_document_unlike_the_middle_of_its_star_is_not_lost() -> None
     assert len(drops) == 2
 
 
-def test_verified_meetings_by_chance_are_dropped_only_without_verification() -> None:
+def test_verified_matches_by_chance_drop_documents_only_without_verification() -> None:
     texts = _families(7, 2, 1, 150)
     assert dropped(_opened(bands=100, rows=1, verify="none"), texts) == {1: 0}
     assert dropped(_opened(bands=100, rows=1, min_similarity=0.8), texts) == {}
@@ -128,14 +128,14 @@ def _sizes(final: dict[str, pa.RecordBatch]) -> dict[bytes, int]:
     return dict(found)
 
 
-def test_verified_pairs_of_a_giant_bucket_are_two_a_document() -> None:
+def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
     count = 50_000
     keys = columns.make_keys(1, np.arange(count, dtype=np.uint64))
     bands = pa.RecordBatch.from_arrays([pa.array(np.full(count, 7, np.uint64)), keys], schema=BANDS)
     assert _opened().reduce("bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
 
 
-def test_verified_documents_of_fewer_words_than_a_shingle_are_alike_when_equal() -> None:
+def test_verified_documents_shorter_than_a_shingle_match_when_equal() -> None:
     assert dropped(_opened(), ["One two", "one, two.", "two one", "", "", "!!"]) == {1: 0}
 
 
@@ -149,7 +149,7 @@ def test_verified_least_similarity_is_that_of_the_banding_unless_given(options: 
 
 @pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (9, 13), (40, 2), (20, 20)])
 def test_verified_least_similarity_errs_least_about_that_of_the_banding(bands: int, rows: int) -> None:
-    """Over all similarities, what counts below that of the banding and what does not above it: no other limit has less."""
+    """The areas of false positives and false negatives over all similarities: no other limit has a smaller sum."""
     middle = Minhash(bands=bands, rows=rows).least_similarity()
     error = np.sqrt(middle * (1 - middle) / (bands * rows))
     similarities = (np.arange(100) + 0.5) / 100

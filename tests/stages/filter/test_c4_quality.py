@@ -29,7 +29,7 @@ def _process(text: str, **options: Any) -> tuple[C4Quality, FilterResult]:
 
 
 def _edited(text: str, **options: Any) -> str:
-    """The text that is kept, by options that drop no page."""
+    """The kept text, with options that drop no page."""
     _, result = _process(text, **LONE | options)
     assert result.keep[0]
     return result.columns["text"][0].as_py() if "text" in result.columns else text
@@ -60,7 +60,7 @@ def test_c4_unknown_profile_is_refused(profile: Any) -> None:
 
 
 @pytest.mark.parametrize("line", ["It ends.", "Does it?", "It does!", '"It does"'])
-def test_c4_lines_with_an_end_mark_stay(line: str) -> None:
+def test_c4_lines_with_an_end_mark_are_kept(line: str) -> None:
     assert _edited(line) == line
 
 
@@ -108,11 +108,11 @@ def test_c4_notices_go_in_any_case(phrase: str) -> None:
 
 
 @pytest.mark.parametrize("phrase", ["java script", "terms for use", "privacy-policy", "cookies policy", "used cookies"])
-def test_c4_neighbours_of_notices_stay(phrase: str) -> None:
+def test_c4_near_misses_of_notices_are_kept(phrase: str) -> None:
     assert _edited(f"Read our {phrase} here.") == f"Read our {phrase} here."
 
 
-def test_c4_notices_may_stay() -> None:
+def test_c4_notices_are_kept_by_option() -> None:
     text = "Javascript.\nUse cookies."
     assert _edited(text, remove_javascript=False, remove_policies=False) == text
 
@@ -129,7 +129,7 @@ def test_c4_curly_bracket_drops_the_page_unless_its_line_is_javascript() -> None
     assert _judge("a { b.", drop_curly_brackets=False)[0] is None
 
 
-def test_c4_sentences_are_counted_in_the_lines_that_stay() -> None:
+def test_c4_sentences_are_counted_in_kept_lines() -> None:
     text = "One is. Two are.\nThree here. Four there\nFive."
     assert _judge(text, min_sentences=4) == ("too_few_sentences", 3)
     assert _judge(text, min_sentences=3)[0] is None
@@ -175,7 +175,7 @@ def test_c4_white_space_around_lines_is_an_edit(text: str) -> None:
     assert _edited(text) == "\n".join(text.split("\n")).replace("\n\n", "\n").replace("\r", "").strip()
 
 
-def test_c4_white_space_that_citations_leave_at_the_edges_goes() -> None:
+def test_c4_white_space_that_citations_leave_at_the_edges_is_removed() -> None:
     assert _edited("[1] \u00a0A b.\nC d [2]", need_end_mark=False) == "A b.\nC d"
 
 

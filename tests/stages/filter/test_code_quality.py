@@ -82,8 +82,8 @@ def test_code_quality_code_is_kept_without_a_value(profile: str) -> None:
     assert math.isnan(value)
 
 
-def test_code_quality_empty_file_has_too_few_letters() -> None:
-    assert _result("", CodeQuality()) == ("too_few_letters", 0)
+def test_code_quality_empty_file_has_too_few_alphabetic() -> None:
+    assert _result("", CodeQuality()) == ("too_few_alphabetic", 0)
     assert _judge("", max_lines=0, max_mean_line_length=0, max_line_length=0, max_encoded_share=0)[0] is None
 
 
@@ -102,9 +102,9 @@ def test_code_quality_line_lengths_are_in_characters_as_they_stand() -> None:
 
 def test_code_quality_letters_and_digits_of_any_script_count() -> None:
     assert _judge("aé中1٣+-*/\n", min_alphanumeric=0.6) == ("too_few_alphanumeric", 0.5)
-    assert _judge("aé中1٣+-*/\n", min_alphabetic=0.5) == ("too_few_letters", 0.3)
+    assert _judge("aé中1٣+-*/\n", min_alphabetic=0.5) == ("too_few_alphabetic", 0.3)
     assert _judge("aé中1٣+-*/\n", min_alphanumeric=0.5, min_alphabetic=0.3)[0] is None
-    assert _judge("ab1+", min_alphabetic=0.6) == ("too_few_letters", 0.5)
+    assert _judge("ab1+", min_alphabetic=0.6) == ("too_few_alphabetic", 0.5)
 
 
 def test_code_quality_generated_marks_are_sought_in_the_first_lines() -> None:

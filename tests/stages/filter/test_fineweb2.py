@@ -1,18 +1,18 @@
-"""The table of FineWeb-2's settings: its structure, and values held against the published files."""
+"""The table of FineWeb-2's settings: its structure, and values compared with the published files."""
 
 from __future__ import annotations
 
 import pytest
 
 from datapipe.errors import UserError
-from stages.filter._fineweb2 import languages, settings
+from stages.filter._fineweb2 import language_settings, languages
 
 
 @pytest.mark.parametrize("code", languages())
 def test_fineweb2_settings_are_shares_that_fall_with_n(code: str) -> None:
-    one = settings(code)
+    one = language_settings(code)
     assert one.code == code
-    assert settings(code.partition("_")[0]) is one
+    assert language_settings(code.partition("_")[0]) is one
     top, duplicate = one.max_top_n_grams, one.max_duplicate_n_grams
     assert list(top) == sorted(top, reverse=True)
     assert list(duplicate) == sorted(duplicate, reverse=True)
@@ -26,11 +26,11 @@ def test_fineweb2_settings_are_shares_that_fall_with_n(code: str) -> None:
 
 def test_fineweb2_has_forty_languages_with_two_short_names_each() -> None:
     assert len(languages()) == 40
-    assert settings("de") is settings("deu") is settings("deu_Latn")
+    assert language_settings("de") is language_settings("deu") is language_settings("deu_Latn")
 
 
 def test_fineweb2_portuguese_has_the_published_values() -> None:
-    one = settings("pt")
+    one = language_settings("pt")
     assert one.min_language_score == 0.799
     assert one.max_duplicate_lines == 0.287
     assert one.max_top_n_grams == (0.371, 0.191, 0.163)
@@ -41,7 +41,7 @@ def test_fineweb2_portuguese_has_the_published_values() -> None:
 
 
 def test_fineweb2_other_scripts_have_the_published_values() -> None:
-    telugu, mandarin = settings("te"), settings("zh")
+    telugu, mandarin = language_settings("te"), language_settings("zh")
     assert (telugu.min_mean_word_length, telugu.max_mean_word_length, telugu.max_top_n_grams[0]) == (4, 68, 0.21)
     assert mandarin.stop_words[:3] == ("的", "年", "在")
     assert (mandarin.max_newline_ratio, mandarin.min_letter_words) == (0.178, 0.735)
@@ -51,9 +51,9 @@ def test_fineweb2_other_scripts_have_the_published_values() -> None:
     ("name", "code"), [("no", "nob_Latn"), ("est", "ekk_Latn"), ("ara", "arb_Arab"), ("zho", "cmn_Hani"), ("lav", "lvs_Latn")]
 )
 def test_fineweb2_macrolanguages_are_known(name: str, code: str) -> None:
-    assert settings(name).code == code
+    assert language_settings(name).code == code
 
 
-def test_fineweb2_unknown_language_is_told_the_nearest() -> None:
+def test_fineweb2_unknown_language_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"'deu_Latin'\. Did you mean 'deu_Latn'\?.*cmn_Hani.*ISO 639-1"):
-        settings("deu_Latin")
+        language_settings("deu_Latin")

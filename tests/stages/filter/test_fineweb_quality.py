@@ -39,7 +39,7 @@ def test_fineweb_quality_text_without_lines_is_empty(text: str) -> None:
 
 def test_fineweb_quality_lines_that_end_no_sentence_are_counted() -> None:
     text = "One.\nTwo\n\nThree?\nFour. \nFive.\r\n"  # white space behind the stop is the last character
-    assert _judge(text, min_ended_lines=0.5) == ("few_ended_lines", 2 / 5)
+    assert _judge(text, min_ended_lines=0.5) == ("too_few_ended_lines", 2 / 5)
     assert _judge(text, min_ended_lines=0.4)[0] is None
 
 
@@ -51,9 +51,9 @@ def test_fineweb_quality_sentence_ends_of_every_script(end: str, ends: int) -> N
 
 
 def test_fineweb_quality_text_without_any_sentence_end_may_be_allowed() -> None:
-    assert _judge("one\ntwo", min_ended_lines=0.1) == ("few_ended_lines", 0)
+    assert _judge("one\ntwo", min_ended_lines=0.1) == ("too_few_ended_lines", 0)
     assert _judge("one\ntwo", min_ended_lines=0.1, allow_no_ended_lines=True)[0] is None
-    assert _judge("one;\ntwo", min_ended_lines=0.6, sentence_ends=";") == ("few_ended_lines", 0.5)
+    assert _judge("one;\ntwo", min_ended_lines=0.6, sentence_ends=";") == ("too_few_ended_lines", 0.5)
 
 
 def test_fineweb_quality_short_lines_are_of_at_most_thirty_characters() -> None:

@@ -66,12 +66,12 @@ def test_gopher_quality_mean_length_is_in_characters_with_punctuation() -> None:
 
 
 def test_gopher_quality_hashes_are_counted_inside_words() -> None:
-    assert _judge("##a b# c d", max_hash_ratio=0.7) == ("too_many_hashes", 0.75)
+    assert _judge("##a b# c d", max_hash_ratio=0.7) == ("hash_ratio", 0.75)
     assert _judge("##a b# c d", max_hash_ratio=0.75)[0] is None
 
 
 def test_gopher_quality_ellipses_of_both_kinds_are_counted() -> None:
-    assert _judge("a... b… ...... c.. d", max_ellipsis_ratio=0.5) == ("too_many_ellipses", 0.8)
+    assert _judge("a... b… ...... c.. d", max_ellipsis_ratio=0.5) == ("ellipsis_ratio", 0.8)
     assert _judge("a. . . b", max_ellipsis_ratio=0)[0] is None
 
 
@@ -106,7 +106,7 @@ def test_gopher_quality_one_stop_word_is_too_few(text: str) -> None:
 
 def test_gopher_quality_first_rule_that_fails_gives_the_reason() -> None:
     assert _judge("# #", min_words=1, max_hash_ratio=0.1, min_letter_words=0.5)[0] == "too_few_words"
-    assert _judge("# #", max_hash_ratio=0.1, min_letter_words=0.5)[0] == "too_many_hashes"
+    assert _judge("# #", max_hash_ratio=0.1, min_letter_words=0.5)[0] == "hash_ratio"
 
 
 def test_gopher_quality_profile_fills_in_what_is_not_given() -> None:
@@ -135,7 +135,7 @@ def test_gopher_quality_datatrove_counts_blank_lines() -> None:
 
 def test_gopher_quality_dclm_sums_symbols_and_counts_spaced_ellipses() -> None:
     text = "# one . . . two…"  # six words, three symbols
-    assert _judge(text, profile="dclm", max_hash_ratio=0.49) == ("too_many_hashes", 0.5)
+    assert _judge(text, profile="dclm", max_hash_ratio=0.49) == ("hash_ratio", 0.5)
     assert _judge(text, profile="dclm", max_hash_ratio=0.5)[0] is None
     assert _judge("and so . . .\nno", profile="dclm", max_ellipsis_lines=0.4) == ("too_many_ellipsis_lines", 0.5)
 

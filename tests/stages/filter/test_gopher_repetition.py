@@ -1,4 +1,4 @@
-"""Each repetition rule by hand: what it measures, and the limit at which it lets a text pass."""
+"""Each repetition rule by hand: its measure, and the limit at which a text passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _judge(text: str, **options: Any) -> tuple[str | None, float]:
 
 
 def _measures(rule: str, text: str, **options: Any) -> float:
-    """What a rule measures: the value with which it drops at limit 0, or 0."""
+    """The measure of a rule: the value with which it drops at limit 0, or 0."""
     dropped, value = _judge(text, **{f"max_{rule}": 0.0}, **options)
     return 0.0 if dropped is None else value
 

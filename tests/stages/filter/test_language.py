@@ -1,4 +1,4 @@
-"""Which languages pass, on generated texts, and what a document that cannot be read gets."""
+"""Which languages pass, on generated texts, and the result for texts without words."""
 
 from __future__ import annotations
 
@@ -102,13 +102,14 @@ def test_language_pickled_stage_decides_the_same(is_open: bool) -> None:
     assert again == Language(keep=("de",))
     batch = _batch([ENGLISH, GERMAN])
     assert again.process(batch).value.tolist() == stage.process(batch).value.tolist()
-    assert stage.process(batch).keep.tolist() == [False, True]  # pickling took nothing from the one at hand
+    assert stage.process(batch).keep.tolist() == [False, True]  # pickling leaves the pickled stage open
 
 
 def test_language_unknown_code_is_refused_with_the_nearest() -> None:
     for options in ({"keep": ["de", "eng"]}, {"min_scores": {"eng": 0.5}}):
         with pytest.raises(
-            ValueError, match=rf"{next(iter(options))}: the model knows no language 'eng'. Did you mean 'en'\? It knows: af,"
+            ValueError,
+            match=rf"{next(iter(options))}: the model knows no language 'eng'. Did you mean 'en'\? Expected one of: af,",
         ):
             Language.model_validate(options)
 
@@ -148,7 +149,7 @@ def test_language_wrong_options_are_refused(options: dict[str, object]) -> None:
         Language.model_validate(options)
 
 
-def test_language_wrong_code_in_a_mixture_is_told_with_its_place() -> None:
+def test_language_wrong_code_in_a_mixture_names_its_line_of_the_mixture() -> None:
     options = {"filter.language": {"keep": ["eng"]}}
     use = parse_stage(options).model_copy(update={"where": "mixture.yaml:7: stages[0]"})
     with pytest.raises(UserError, match=r"^mixture\.yaml:7: stages\[0\]\.filter\.language: keep: .* Did you mean 'en'\?"):
@@ -165,7 +166,7 @@ def test_language_own_scores_of_languages_are_limits() -> None:
         assert result.limit[1] == min(limit, 1.0) or kept
 
 
-def test_language_short_texts_are_dropped_or_kept_unjudged() -> None:
+def test_language_short_texts_are_dropped_or_kept_unclassified() -> None:
     batch = _batch(["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語の文です"])
     result = _opened(min_letters=7).process(batch)
     assert result.rule.tolist() == [0, 0, 0, -1, 1]
@@ -184,7 +185,7 @@ def test_language_close_second_is_dropped_by_its_lead() -> None:
     assert result.value[2] == lead[2] < 0.9 < lead[0]
 
 
-def test_language_other_language_at_the_end_is_mixed() -> None:
+def test_language_other_language_at_the_end_is_dropped() -> None:
     texts = [ENGLISH * 6, ENGLISH * 3 + GERMAN * 3, ENGLISH + GERMAN, GERMAN * 3 + ENGLISH * 3]
     result = _opened(max_chars=100, max_other_score=0.5).process(_batch(texts))
     assert result.rule.tolist() == [-1, 4, -1, 1]  # the third has not twice as many characters
@@ -223,7 +224,7 @@ def test_language_best_languages_are_written_as_lists() -> None:
 
 
 REAL_SHARES = {"lingua_sentences": 0.7953, "lingua_single_words": 0.4596, "udhr": 0.731}
-"""Of texts that lid.176.ftz tells right, as measured; of the Declaration 800 characters, in languages the model knows."""
+"""The share of texts that lid.176.ftz classifies correctly; of the Declaration 800 characters, in languages the model knows."""
 
 
 def _labelled(real_data: Path, name: str) -> tuple[list[str], list[str]]:
@@ -238,7 +239,7 @@ def _labelled(real_data: Path, name: str) -> tuple[list[str], list[str]]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", REAL_SHARES)
-def test_language_labelled_texts_are_told_as_well_as_ever(name: str, real_data: Path) -> None:
+def test_language_labelled_texts_are_classified_as_well_as_before(name: str, real_data: Path) -> None:
     texts, gold = _labelled(real_data, name)
     found = _opened(keep=[], write=True).process(_batch(texts)).columns["language"].to_pylist()
     right = np.mean([one == other for one, other in zip(found, gold, strict=True)])
@@ -266,7 +267,7 @@ def test_language_english_is_kept_and_little_else(real_data: Path) -> None:
     assert result.keep[~is_english].mean() < 0.003
 
 
-def test_language_texts_that_are_not_judged_measure_nothing():
+def test_language_unclassified_texts_have_no_measures():
     short_kept = _opened(mode="tag", short="keep", keep=["en"]).process(_batch(["Hi!", ENGLISH]))
     assert [np.isnan(one).tolist() for one in short_kept.measured] == [[True, True], *[[True, False]] * 4]
     unjudged = _opened(mode="tag", keep=[]).process(_batch([ENGLISH]))

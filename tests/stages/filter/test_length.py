@@ -21,7 +21,7 @@ def _batch(texts: list[str]) -> DocumentBatch:
 
 
 @pytest.mark.parametrize(("unit", "lengths"), [("chars", CHARS), ("bytes", BYTES), ("words", WORDS)])
-def test_length_each_unit_is_held_against_its_limits(unit: str, lengths: list[int]) -> None:
+def test_length_each_unit_is_compared_with_its_limits(unit: str, lengths: list[int]) -> None:
     least, most = lengths[1], lengths[2]
     stage = Length.model_validate({f"min_{unit}": least, f"max_{unit}": most})
     result = stage.process(_batch(TEXTS))

@@ -22,14 +22,14 @@ def _batch(*texts: str) -> DocumentBatch:
 
 
 def _edited(text: str, **options: Any) -> str:
-    """The text that is kept, however much is removed."""
+    """The kept text, with no limit on the removed share."""
     result = LineRules.model_validate({"max_removed": 1} | options).process(_batch(text))
     assert result.keep[0]
     return result.columns["text"][0].as_py() if "text" in result.columns else text
 
 
 def _is_removed(line: str, **options: Any) -> bool:
-    """Whether a line goes that stands between others; it goes whole or stays as it is."""
+    """Whether a line between two others is removed; a line is removed whole or kept unchanged."""
     rest = _edited(f"{FILLING}\n{line}\n{FILLING}", **options)
     assert rest in (f"{FILLING}\n{FILLING}", f"{FILLING}\n{line}\n{FILLING}")
     return rest == f"{FILLING}\n{FILLING}"
@@ -55,7 +55,7 @@ def test_line_rules_lines_of_capitals_go(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["AB cd", "ABC ef", "中文 中文", "A B c d"])
-def test_line_rules_lines_with_half_or_fewer_capitals_stay(line: str) -> None:
+def test_line_rules_lines_with_half_or_fewer_capitals_are_kept(line: str) -> None:
     assert not _is_removed(line)
 
 
@@ -70,7 +70,7 @@ def test_line_rules_lines_of_digits_go(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["12 3", "12.3", "12a"])
-def test_line_rules_lines_with_other_characters_among_digits_stay(line: str) -> None:
+def test_line_rules_lines_with_other_characters_among_digits_are_kept(line: str) -> None:
     assert not _is_removed(line, min_words=0)
     assert _is_removed(line, min_words=0, max_numeric=0.5)
 
@@ -84,7 +84,7 @@ def test_line_rules_counters_go(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["12 like", "likes 12", "12kk views", "12 viewsé", "a 12 likes", "12 likes so", "_ 3 likes"])
-def test_line_rules_neighbours_of_counters_stay(line: str) -> None:
+def test_line_rules_near_misses_of_counters_are_kept(line: str) -> None:
     assert not _is_removed(line)
 
 
@@ -127,11 +127,11 @@ def test_line_rules_phrases_alone_go_with_their_line(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["Read more... or not", "go to sign-in", "items in the cart", "read more.."])
-def test_line_rules_phrases_elsewhere_stay(line: str) -> None:
+def test_line_rules_phrases_elsewhere_are_kept(line: str) -> None:
     assert not _is_removed(line)
 
 
-def test_line_rules_phrases_of_longer_lines_stay() -> None:
+def test_line_rules_phrases_of_longer_lines_are_kept() -> None:
     nine = "a b c d e f g h"
     assert _edited(f"{nine} read more...") == nine
     assert not _is_removed(f"{nine} i read more...")
@@ -158,11 +158,11 @@ def test_line_rules_words_of_signs_do_not_count() -> None:
     assert _edited(text, max_removed=0) == FILLING
 
 
-def test_line_rules_blank_lines_stay() -> None:
+def test_line_rules_blank_lines_are_kept() -> None:
     assert _edited(f"{FILLING}\n\n  Home \n\n{FILLING}\r\n") == f"{FILLING}\n\n\n{FILLING}"
 
 
-def test_line_rules_white_space_around_an_edited_text_goes() -> None:
+def test_line_rules_white_space_around_an_edited_text_is_removed() -> None:
     assert _edited(f"Home\n\n {FILLING}\nHome") == FILLING
 
 
@@ -172,7 +172,7 @@ def test_line_rules_untouched_batch_keeps_its_text() -> None:
     assert "text" not in result.columns
 
 
-def test_line_rules_untouched_document_beside_an_edited_one_stays_as_it_is() -> None:
+def test_line_rules_untouched_document_beside_an_edited_document_is_unchanged() -> None:
     result = LineRules(max_removed=1).process(_batch(f" {FILLING}\n", f"{FILLING}\nHome", f"\n{FILLING}"))
     assert result.columns["text"].to_pylist() == [f" {FILLING}\n", FILLING, f"\n{FILLING}"]
 

@@ -197,7 +197,7 @@ def test_url_file_too_large_for_words_is_refused(tmp_path: Path) -> None:
         _judge([], hard_word_files=[str(path)])
 
 
-def test_url_column_that_is_not_there_tells_what_to_write() -> None:
+def test_url_column_that_is_missing_says_what_to_write() -> None:
     with pytest.raises(UserError, match=r"no column 'link', only key, id, text, url\. Write `keep: \[link\]` in the source"):
         _judge(["http://example.com"], field="link", hard_words=["bad"])
 

@@ -1,4 +1,4 @@
-"""What is changed, what is left, and that text in order is passed on as it is."""
+"""Which text is changed, and that normalized text passes unchanged."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_unicode_slice_of_a_batch_is_read_where_it_is() -> None:
 @pytest.mark.medium
 @settings(deadline=None)
 @given(st.lists(HOSTILE, max_size=5), st.sampled_from(FORMS))
-def test_unicode_any_text_is_in_the_form_and_stays_so(texts: list[str], form: str) -> None:
+def test_unicode_any_text_is_in_the_form_and_the_stage_is_idempotent(texts: list[str], form: str) -> None:
     once = _normalized(texts, form=form)
     assert once == _normalized(once, form=form)
     assert pc.utf8_normalize(pa.array(once, pa.large_string()), form=form).to_pylist() == once

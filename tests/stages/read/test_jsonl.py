@@ -1,4 +1,4 @@
-"""Hostile JSON lines: what is a document, what is rejected and why, and that no line sees its neighbours."""
+"""Hostile JSON lines: which lines are documents, why others are rejected, and that no line affects its neighbours."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: 
         (b'{"text": true}', "field 'text' is of type boolean; expected string"),
         (b'{"text": ["a"]}', "field 'text' is of type array; expected string"),
         (b'{"text": {"a": "b"}}', "field 'text' is of type object; expected string"),
-        (b'{"text": "a", "text": "b"}', "field 'text' comes twice in one object"),
+        (b'{"text": "a", "text": "b"}', "field 'text' occurs twice in one object"),
         (b'{"text": "a"}{"text": "b"}', "2 JSON objects on one line; expected one"),
         (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects on one line; expected one"),
-        (b'{"text": "a\x00b"}', "not valid JSON: a NUL byte; expected it as \\u0000 within a string"),
-        (b'{"text": "a"}\x00{"text": "b"}', "not valid JSON: a NUL byte; expected it as \\u0000 within a string"),
+        (b'{"text": "a\x00b"}', "not valid JSON: a NUL byte; expected it as \\u0000 in a string"),
+        (b'{"text": "a"}\x00{"text": "b"}', "not valid JSON: a NUL byte; expected it as \\u0000 in a string"),
         (b'{"text": "\xff"}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "a", "\xff": 1}', "invalid UTF-8; expected a line of UTF-8 text"),
-        (b'{"text": "a\tb"}', "not valid JSON: a raw control character within a string; expected it escaped"),
-        (b'{"text": "a"}}', "not valid JSON: something behind the object; expected one object on the line"),
+        (b'{"text": "a\tb"}', "not valid JSON: a raw control character in a string; expected it escaped"),
+        (b'{"text": "a"}}', "not valid JSON: text after the object; expected one object on the line"),
         (b'{"text": "a", "x": "\\ud800"}', "not valid JSON: half a surrogate pair (\\ud800 to \\udfff); expected both halves"),
         (b'{"text": "a", "x": 1e999}', "not valid JSON: a number beyond the range of a 64-bit float"),
     ],
@@ -322,7 +322,7 @@ def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pyte
     assert (together.documents, together.rejected, together.extra.get("k", [])) == (documents, rejected, kept)
 
 
-def test_jsonl_many_bad_lines_among_good_ones_are_told_apart(tmp_path: Path) -> None:
+def test_jsonl_many_bad_lines_among_good_lines_are_rejected_alone(tmp_path: Path) -> None:
     rng = random.Random(1)
     good = [rng.random() < 0.9 for _ in range(3000)]
     lines = [b'{"text": "%d"}\n' % k if one else rng.choice([b'{"text": 1}\n', b"{]}\n", b"x\n"]) for k, one in enumerate(good)]
@@ -464,7 +464,7 @@ def test_jsonl_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_jsonl_read_one_gives_each_document_by_its_place(tmp_path: Path, name: str) -> None:
+def test_jsonl_read_one_returns_each_document_by_its_byte_offset(tmp_path: Path, name: str) -> None:
     content = b'\xef\xbb\xbf{"text": "a"}\n\nbad\n{"text": "b"}\r\n{"x": {"text": "no"}}\n{"text": "c"}'
     stored = _stored(name, content)
     file = input_file(tmp_path / name, stored)

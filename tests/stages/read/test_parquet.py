@@ -68,7 +68,7 @@ def test_parquet_without_the_text_field_rejects_every_row(tmp_path: Path) -> Non
     assert _read(tmp_path, {"text": [{"a": "b"}]}).rejected == [(0, error)]
     pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "twice.parquet")
     found = read_file(Parquet(), input_file(tmp_path / "twice.parquet", reader=Parquet()))
-    assert found.rejected == [(0, "field 'text' comes twice in the file; expected a column of strings")]
+    assert found.rejected == [(0, "field 'text' occurs twice in the file; expected a column of strings")]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_parquet_replaced_since_it_was_planned_stops_the_task(tmp_path: Path) ->
     pq.write_table(pa.table({"text": ["a", "b"]}), path)
     file = input_file(path, reader=Parquet())
     pq.write_table(pa.table({"text": ["a", "b", "c"]}), path)
-    with pytest.raises(DatapipeError, match="not the row groups that planning found"):
+    with pytest.raises(DatapipeError, match="its row groups differ from those that were planned"):
         read_file(Parquet(), file)
 
 

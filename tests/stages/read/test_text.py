@@ -52,7 +52,7 @@ def test_text_broken_archive_is_one_reject(tmp_path: Path, stored: bytes) -> Non
 
 def test_text_file_too_long_is_rejected_without_being_held(tmp_path: Path) -> None:
     found = _read(tmp_path, gzip.compress(b"a" * (64 << 20), 1), name="a.txt.gz", max_file_bytes=1000)
-    error = "a file of more than 1000 bytes, the most this reader takes (max_file_bytes)"
+    error = "the file has more than 1000 bytes, the limit max_file_bytes"
     assert (found.documents, found.rejected) == ([], [(0, error)])
     assert [len(text) for text in _read(tmp_path, b"a" * 1000, max_file_bytes=1000).texts] == [1000]
 
@@ -68,7 +68,7 @@ def test_text_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> Non
         read_splits(Text(), [Split(file=file)], opened=broken_storage(fails_at=10))
 
 
-def test_text_read_one_gives_the_document_at_its_only_place(tmp_path: Path) -> None:
+def test_text_read_one_returns_the_document_at_offset_0(tmp_path: Path) -> None:
     file = input_file(tmp_path / "a.txt", b"text")
     assert Text().read_one(file, 0, FieldNames(), open_input) == "text"
     assert Text().read_one(file, 1, FieldNames(), open_input) is None

@@ -1,4 +1,4 @@
-"""What becomes of personal data in documents, and how much of what is labelled is found."""
+"""Personal data in documents is replaced, and labelled data is found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _opened(seed: int = 1, **options: object) -> Pii:
 
 
 def _after(stage: Pii, batch: DocumentBatch) -> DocumentBatch:
-    """The batch as the engine makes it of what the stage says."""
+    """The batch that the engine makes of the result."""
     result = stage.process(batch)
     return batch.with_columns({name: column for name, column in result.columns.items() if name == "text"}).filter(result.keep)
 
@@ -218,13 +218,13 @@ def test_pii_pickled_stage_gives_the_same() -> None:
 @pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", ["+1 ", "+14155552671 ", "call 4155552671 ", "9", "@", ".", "1-", "<PHONE> 415 "])
-def test_pii_a_megabyte_of_one_piece_is_done_in_time(piece: str) -> None:
+def test_pii_a_megabyte_of_one_text_is_done_in_time(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
     assert _texts(_opened(), [text, "a@b.com"])[1] == "<EMAIL>"
 
 
 @pytest.mark.parametrize("replace", ["tag", "fake", "delete"])
-def test_pii_addresses_and_numbers_in_a_row_all_go_at_once(replace: str) -> None:
+def test_pii_addresses_and_numbers_in_a_row_are_replaced_together(replace: str) -> None:
     addresses = "8.8.8.8/9.9.9.9/1.1.1.1/8.8.4.4/9.9.9.10/1.0.0.1"
     numbers = " ".join(f"0171 23456{n}8" for n in range(6))
     stage = _opened(replace=replace, phone_regions=["DE", "US"])

@@ -1,4 +1,4 @@
-"""How much of the labelled personal data of two Presidio sets is found, and what is found in clean text."""
+"""Recall on the labelled personal data of two Presidio sets, and false positives in clean text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of secrets in documents, and what is taken for one in code that has none."""
+"""Secrets in documents are replaced, and code without secrets is unchanged."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _cut(given: Lines, data: np.ndarray, *_: np.ndarray) -> tuple[Any, Sequence[
     return None, [out_starts, [len(line) for line in lines], np.frombuffer(b"".join(texts), np.uint8)]
 
 
-def _judge_arguments(case: Case) -> Sequence[Any]:
+def _classify_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     cleaned = [oracle.without_citations(line) for line in _texts_of(lines.starts, lines.lengths, case.data)]
     clean = np.frombuffer(b"".join(line + b"\n" for line in cleaned), np.uint8)
@@ -107,7 +107,7 @@ def _judge_arguments(case: Case) -> Sequence[Any]:
     return [lines, case.data, clean_lines, mark_table(), limits, np.empty(len(cleaned), np.uint8)]
 
 
-def _judge(
+def _classified(
     lines: Lines, data: np.ndarray, clean: citations.CleanLines, _: np.ndarray, limits: c4.Limits
 ) -> tuple[Any, Sequence[Any]]:
     pairs = zip(_texts_of(lines.starts, lines.lengths, data), _texts_of(*clean), strict=True)
@@ -157,7 +157,7 @@ def _join(doc_offsets: np.ndarray, clean: citations.CleanLines, *arrays: np.ndar
 ROWS = [
     Row(kernel=citations.find_citations, arguments=_find_arguments, oracle=_find),
     Row(kernel=citations.cut_citations, arguments=_cut_arguments, oracle=_cut, num_outputs=3),
-    Row(kernel=c4.judge_lines, arguments=_judge_arguments, oracle=_judge),
+    Row(kernel=c4.classify_lines, arguments=_classify_arguments, oracle=_classified),
     Row(kernel=c4.sum_documents, arguments=_sum_arguments, oracle=_sum),
     Row(kernel=c4.join_lines, arguments=_join_arguments, oracle=_join, num_outputs=2),
 ]

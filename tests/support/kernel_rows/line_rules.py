@@ -66,17 +66,17 @@ def _texts_of(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray) -> list
     return [data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
 
 
-def _judge_arguments(case: Case) -> Sequence[Any]:
+def _classify_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     counts = [np.empty(len(lines.starts), np.int32) for _ in range(2)]
     tables = [mark_table(), line_rules.symbol_table(_symbols(case.seed)), _limits(case.seed)]
     return [lines, case.data, *tables, *counts, line_rules.room_for_edits(lines)]
 
 
-def _judge(lines: Lines, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
+def _classified(lines: Lines, data: np.ndarray, *tables: Any) -> tuple[Any, Sequence[Any]]:
     _, table, limits = tables
     symbols = "".join(map(chr, np.flatnonzero(table == 1)))
-    rows = [oracle.judged(line, limits, symbols) for line in _texts_of(lines.starts, lines.lengths, data)]
+    rows = [oracle.classified(line, limits, symbols) for line in _texts_of(lines.starts, lines.lengths, data)]
     sizes = [len(rest) for *_, rest in rows]
     starts = np.cumsum([0, *sizes], dtype=np.int64)[:-1]
     rests = np.frombuffer(b"".join(rest for *_, rest in rows), np.uint8)
@@ -103,7 +103,7 @@ def _sum(doc_offsets: np.ndarray, *arrays: np.ndarray) -> tuple[Any, Sequence[An
 def _write_arguments(case: Case) -> Sequence[Any]:
     case, lines = _lines(case)
     limits = _limits(case.seed)
-    rows = [oracle.judged(line, limits, _symbols(case.seed)) for line in _texts_of(lines.starts, lines.lengths, case.data)]
+    rows = [oracle.classified(line, limits, _symbols(case.seed)) for line in _texts_of(lines.starts, lines.lengths, case.data)]
     sizes = np.array([len(rest) for *_, rest in rows], np.int32)
     edits = np.frombuffer(bytearray(b"".join(rest for *_, rest in rows)), np.uint8)
     reasons = np.array([reason for reason, *_ in rows], np.uint8)
@@ -130,7 +130,7 @@ def _write(
 
 
 ROWS = [
-    Row(kernel=line_rules.judge_lines, arguments=_judge_arguments, oracle=_judge, num_outputs=3),
+    Row(kernel=line_rules.classify_lines, arguments=_classify_arguments, oracle=_classified, num_outputs=3),
     Row(kernel=line_rules.sum_documents, arguments=_sum_arguments, oracle=_sum),
     Row(kernel=line_rules.write_texts, arguments=_write_arguments, oracle=_write, num_outputs=2),
 ]

@@ -34,27 +34,27 @@ def _sign_expected(
     by_character: bool,
     folded: np.ndarray,
 ) -> tuple[None, list[Any]]:
-    found = [
+    signatures = [
         oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), ngram, by_character) for text in _texts(offsets, data)
     ]
-    return None, [[one[part] for one in found] for part in range(3)]
+    return None, [[signed_text[part] for signed_text in signatures] for part in range(3)]
 
 
 def _band_arguments(case: Case) -> list[Any]:
     chosen = kernels.permutations(case.seed, _NUM_PERM)
-    found = [oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), _NGRAM) for text in case.texts]
-    num_words = np.array([one[0] for one in found], np.int64)
+    signatures = [oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), _NGRAM) for text in case.texts]
+    num_words = np.array([signed_text[0] for signed_text in signatures], np.int64)
     num_rows = int(np.where(num_words >= _NGRAM, _NUM_BANDS, num_words > 0).sum())
-    signed = np.array([one[2] for one in found], np.uint32).reshape(-1, _NUM_PERM)
-    word_hashes = np.array([one[1] for one in found], np.uint64)
+    signed = np.array([signed_text[2] for signed_text in signatures], np.uint32).reshape(-1, _NUM_PERM)
+    word_hashes = np.array([signed_text[1] for signed_text in signatures], np.uint64)
     return [signed, num_words, word_hashes, _NGRAM, _NUM_BANDS, np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64)]
 
 
 def _band_expected(
     signed: np.ndarray, num_words: np.ndarray, word_hashes: np.ndarray, ngram: int, num_bands: int
 ) -> tuple[None, list[Any]]:
-    found = list(zip(num_words.tolist(), word_hashes.tolist(), signed.tolist()))
-    rows = oracle.band_rows(found, ngram, num_bands)
+    signatures = list(zip(num_words.tolist(), word_hashes.tolist(), signed.tolist()))
+    rows = oracle.band_rows(signatures, ngram, num_bands)
     return None, [[row[0] for row in rows], [row[1] for row in rows]]
 
 

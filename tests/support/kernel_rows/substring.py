@@ -13,7 +13,7 @@ from datapipe.kernels.types import input_record
 from tests.oracles import substring as oracle
 from tests.support.kernel_table import Case, Row
 
-_LENGTH, _GRAM, _PIECE = 8, 3, 50
+_LENGTH, _GRAM, _CHUNK = 8, 3, 50
 
 
 def _chosen(case: Case) -> Case:
@@ -23,68 +23,68 @@ def _chosen(case: Case) -> Case:
 
 def _fixed(case: Case, by_bytes: bool) -> list[Any]:
     rules = token_rules(by_bytes)
-    return [case.offsets, case.data, rules, kernels.window_sizes(_LENGTH, _GRAM, _PIECE)]
+    return [case.offsets, case.data, rules, kernels.window_sizes(_LENGTH, _GRAM, _CHUNK)]
 
 
-def _anchor_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
+def _select_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
     def make(case: Case) -> list[Any]:
         case = _chosen(case)
-        state, room = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _PIECE
-        outputs = [np.empty((room, kernels.NUM_PIECE), np.int64), np.empty((room, kernels.NUM_ANCHOR), np.int64)]
-        outputs += [np.empty((room, 2), np.uint64), np.empty((room, kernels.NUM_ECHO), np.int64)]
+        state, room = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _CHUNK
+        outputs = [np.empty((room, kernels.CHUNK_COLUMNS), np.int64), np.empty((room, kernels.GRAM_COLUMNS), np.int64)]
+        outputs += [np.empty((room, 2), np.uint64), np.empty((room, kernels.REPEAT_COLUMNS), np.int64)]
         fixed = _fixed(case, by_bytes)
-        return [*fixed, kernels.scratch_for(fixed[-1]), kernels.recent_anchors(), state, kernels.AnchorsOut(*outputs)]
+        return [*fixed, kernels.scratch_for(fixed[-1]), kernels.recent_grams(), state, kernels.SelectionOut(*outputs)]
 
     return make
 
 
-def _anchor_expected(by_bytes: bool) -> Callable[[Case], tuple[int, list[Any]]]:
+def _select_expected(by_bytes: bool) -> Callable[[Case], tuple[int, list[Any]]]:
     def expected(case: Case) -> tuple[int, list[Any]]:
         case = _chosen(case)
-        pieces: list[list[int]] = []
-        anchors: list[list[int]] = []
+        chunks: list[list[int]] = []
+        selected: list[list[int]] = []
         halves: list[list[int]] = []
-        echoes: list[list[int]] = []
+        repeats: list[list[int]] = []
         for document, text in enumerate(case.texts):
-            base, before = int(case.offsets[document]), len(pieces)
-            some, found, echoed = oracle.anchors(text, by_bytes, _LENGTH, _GRAM, _PIECE)
-            pieces += [[document, number, base + start, base + stop] for number, start, stop in some]
-            anchors += [[before + piece, base + start, size, trims] for piece, start, size, trims, _, _ in found]
+            base, before = int(case.offsets[document]), len(chunks)
+            some, found, repeated_spans = oracle.selected(text, by_bytes, _LENGTH, _GRAM, _CHUNK)
+            chunks += [[document, number, base + start, base + stop] for number, start, stop in some]
+            selected += [[before + chunk, base + start, size, partial] for chunk, start, size, partial, _, _ in found]
             halves += [[gram, span] for *_, gram, span in found]
-            echoes += [[before + piece, base + start, base + stop] for piece, start, stop in echoed]
-        state = [len(case.texts), int(case.offsets[-1]), 0, len(pieces), len(echoes)]
-        return len(anchors), [state, pieces, anchors, halves, echoes]
+            repeats += [[before + chunk, base + start, base + stop] for chunk, start, stop in repeated_spans]
+        state = [len(case.texts), int(case.offsets[-1]), 0, len(chunks), len(repeats)]
+        return len(selected), [state, chunks, selected, halves, repeats]
 
     return expected
 
 
 def _window_arguments(by_bytes: bool) -> Callable[[Case], list[Any]]:
-    """Every text of at most a piece is a passage, and some of its windows are spans."""
+    """Every text of at most a chunk is a passage, and some of its windows are spans."""
 
     def make(case: Case) -> list[Any]:
         case = _passages(case)
         spans = _spans(case, by_bytes)
-        columns = [np.array([span[at] for span in spans], np.int64) for at in range(3)]
+        columns = [np.array([span[index] for span in spans], np.int64) for index in range(3)]
         grams = np.arange(len(spans), dtype=np.uint64) * np.uint64(3**39)
         room = int(columns[2].sum())
         outputs = [np.empty((room, 3), np.int64), np.empty((room, 2), np.uint64)]
-        fixed, spans = _fixed(case, by_bytes), input_record(kernels.AnchorSpans, (*columns, grams))
+        fixed, spans = _fixed(case, by_bytes), input_record(kernels.GramSpans, (*columns, grams))
         return [*fixed, spans, kernels.scratch_for(fixed[-1]), *outputs]
 
     return make
 
 
 def _passages(case: Case) -> Case:
-    return Case(texts=tuple(text.decode()[: _PIECE // 4].encode() for text in case.texts), seed=case.seed)
+    return Case(texts=tuple(text.decode()[: _CHUNK // 4].encode() for text in case.texts), seed=case.seed)
 
 
 def _spans(case: Case, by_bytes: bool) -> list[tuple[int, int, int]]:
     """(passage, first byte, bytes) of runs of tokens that hold one window or several."""
     found, generator = [], case.generator
     for passage, text in enumerate(case.texts):
-        said, begins = oracle.territories(text, by_bytes)
-        for first in range(0, len(said) - _LENGTH + 1, 3):
-            stop = min(len(said), first + _LENGTH + int(generator.integers(0, 4)))
+        token_bytes, begins = oracle.territories(text, by_bytes)
+        for first in range(0, len(token_bytes) - _LENGTH + 1, 3):
+            stop = min(len(token_bytes), first + _LENGTH + int(generator.integers(0, 4)))
             found.append((passage, begins[first], begins[stop] - begins[first]))
     return found
 
@@ -95,15 +95,15 @@ def _window_expected(by_bytes: bool) -> Callable[[Case], tuple[int, list[Any]]]:
         windows, halves = [], []
         for span, (passage, start, size) in enumerate(_spans(case, by_bytes)):
             text = case.texts[passage]
-            said, begins = oracle.territories(text, by_bytes)
-            hashes = [oracle.token_hash(token, by_bytes) for token in said]
-            for at in range(len(said) - _LENGTH + 1):
-                ends = begins[at], begins[at + _LENGTH]
+            token_bytes, begins = oracle.territories(text, by_bytes)
+            hashes = [oracle.token_hash(token, by_bytes) for token in token_bytes]
+            for index in range(len(token_bytes) - _LENGTH + 1):
+                ends = begins[index], begins[index + _LENGTH]
                 if ends[0] < start or ends[1] > start + size:
                     continue
                 first, stop = oracle.whole_characters(text, *ends) if by_bytes else ends
                 windows.append([span, first, stop - first])
-                halves.append(oracle.window_hashes(hashes[at : at + _LENGTH], span * 3**39 % 2**64))
+                halves.append(oracle.window_hashes(hashes[index : index + _LENGTH], span * 3**39 % 2**64))
         return len(windows), [windows, halves]
 
     return expected
@@ -119,11 +119,11 @@ def _token_arguments(case: Case) -> list[Any]:
 def _token_expected(case: Case) -> tuple[int, list[Any]]:
     case = _chosen(case)
     found = [
-        (int(case.offsets[document]) + at, oracle.token_hash(said, False), document)
+        (int(case.offsets[document]) + index, oracle.token_hash(token_bytes, False), document)
         for document, text in enumerate(case.texts)
-        for at, said in oracle.tokens(text, False)
+        for index, token_bytes in oracle.tokens(text, False)
     ]
-    return len(found), [[token[at] for token in found] for at in range(3)]
+    return len(found), [[token[index] for token in found] for index in range(3)]
 
 
 def _copy_arguments(case: Case) -> list[Any]:
@@ -139,9 +139,9 @@ def _copy_expected(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> t
 ROWS = [
     *(
         Row(
-            kernel=kernels.select_anchors,
-            arguments=_anchor_arguments(by_bytes),
-            oracle=_anchor_expected(by_bytes),
+            kernel=kernels.select_grams,
+            arguments=_select_arguments(by_bytes),
+            oracle=_select_expected(by_bytes),
             num_outputs=2,
             variant="bytes" if by_bytes else "words",
             valid_only=True,

@@ -29,12 +29,12 @@ def _arguments(unit: str) -> Callable[[Case], list[Any]]:
 
 def _expected(unit: str) -> Callable[[Case], tuple[int, list[Any]]]:
     def expected(case: Case) -> tuple[int, list[Any]]:
-        found = [
+        units = [
             (document, int(case.offsets[document]) + begin, stop - begin, *both)
             for document, text in enumerate(case.texts)
             for begin, stop, both in oracle.units(text.decode(), unit, _NORMALIZE[unit], _MIN_CHARS.get(unit, 0))
         ]
-        return len(found), [[row[at] for row in found] for at in range(5)]
+        return len(units), [[row[column] for row in units] for column in range(5)]
 
     return expected
 

@@ -62,7 +62,7 @@ def test_band_rows_no_documents_are_none() -> None:
     assert (len(hashes), len(documents)) == (0, 0)
 
 
-def test_band_rows_short_texts_meet_only_equal_words() -> None:
+def test_band_rows_short_texts_match_only_equal_words() -> None:
     texts = ["One two", "one, two!", "two one", "onetwo", "one two two", "one", "two", "", "!", "one two three four five"]
     with np.errstate(over="ignore"):
         hashes, documents, _ = minhash.band_rows(*_buffers(texts), minhash.permutations(1, 4), 5, 2)
@@ -96,7 +96,7 @@ def test_signatures_of_random_sets_estimate_their_similarity_without_bias(simila
 
 
 def test_signatures_of_regular_words_estimate_their_similarity_without_bias() -> None:
-    """Consecutive numbers are the sets on which linear permutations without mixing go wrong."""
+    """Consecutive numbers are the sets on which linear permutations without mixing are biased."""
     texts = [text for start in range(300) for text in _counting(start * 1000)]
     _, _, signed = minhash.signatures(*_buffers(texts), minhash.permutations(5, 112), 1)
     estimates = (signed[0::2] == signed[1::2]).mean(axis=1)
@@ -110,7 +110,7 @@ def _counting(start: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("similarity", "low", "high"), [(0.5, 0.02, 0.09), (0.8, 0.88, 0.96), (0.9, 0.985, 1.0)])
-def test_band_rows_meet_as_often_as_the_banding_says(similarity: float, low: float, high: float) -> None:
+def test_band_rows_match_as_often_as_the_banding_says(similarity: float, low: float, high: float) -> None:
     num_pairs = 400
     texts, _ = _pairs(similarity, num_pairs, seed=3)
     hashes, documents, _ = minhash.band_rows(*_buffers(texts), minhash.permutations(3, 112), 1, 14)

@@ -1,0 +1,215 @@
+"""Parses blocks of JSON lines: text by Arrow's JSON parser, id and kept fields by a kernel.
+
+    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, and the text ─▶ kernel: id and kept fields
+                                                     └─▶ a block that is refused is parsed in parts, down to the line at fault
+
+The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
+line is framed by braces, and there are as many rows as lines: then every line alone would be accepted and give the same row.
+Ids and kept fields are taken as they are written in the line, so no type is inferred from other lines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from datapipe.columns import as_large_string, texts_from
+from datapipe.columns import compute as pc
+from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
+from datapipe.stage import FieldNames, ReadBatch, Rejected
+from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
+
+_CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
+_TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")
+_ROW = re.compile(r" in row (\d+)$")
+_PLAINER = {
+    "Invalid encoding in string": "a raw control character in a string; expected it escaped",
+    "The document is empty": "text after the object; expected one object on the line",
+    "The surrogate pair in string is invalid": "half a surrogate pair (\\ud800 to \\udfff); expected both halves",
+    "Number too big to be stored in double": "a number beyond the range of a 64-bit float",
+}
+"""Clearer words for messages of Arrow's parser."""
+_NO_OBJECT = "not a JSON object: expected '{' to '}' on one line"
+NO_TEXTS = pa.array([], pa.large_string())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """Framed lines `content[starts[i] : stops[i]]` with only blank lines between them."""
+
+    content: memoryview
+    starts: np.ndarray
+    stops: np.ndarray
+
+    def part(self, first: int, last: int) -> _Run:
+        return _Run(content=self.content, starts=self.starts[first:last], stops=self.stops[first:last])
+
+    @property
+    def bytes(self) -> memoryview:
+        return self.content[self.starts[0] : self.stops[-1]]
+
+
+class _Refused(Exception):  # noqa: N818
+    """Arrow's parser refused some lines.
+
+    Attributes:
+        num_before: lines before the one at fault, as far as the parser reports it.
+    """
+
+    def __init__(self, reason: str, num_before: int) -> None:
+        super().__init__(reason)
+        self.num_before = num_before
+
+
+class LineParser:
+    """Turns blocks of lines into documents and rejected lines; blocks do not affect each other."""
+
+    def __init__(self, fields: FieldNames, max_line_bytes: int) -> None:
+        self.fields = fields
+        self.max_line_bytes = max_line_bytes
+        self.text_path = fields.text.split(".")
+        kind: Any = pa.large_string()
+        for name in reversed(self.text_path):
+            kind = pa.struct([(name, kind)])
+        self.options = pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
+        self.id_path = FieldPath(fields.id.split("."))
+        self.keep_paths = {name: FieldPath(name.split(".")) for name in fields.keep}
+
+    def documents(self, block: Block) -> ReadBatch:
+        """The documents and rejected lines of a block of whole lines."""
+        data = np.frombuffer(block.content, np.uint8)
+        starts, stops, kinds = split_lines(data)
+        rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
+        return ReadBatch(
+            places=(starts[rows] + block.place).astype(np.uint64),
+            texts=texts,
+            ids=_values(self.id_path, data, starts[rows], stops[rows]),
+            extra={name: _values(path, data, starts[rows], stops[rows]) for name, path in self.keep_paths.items()},
+            rejected=tuple(
+                Rejected(
+                    place=block.place + int(starts[row]),
+                    error=rejects[row],
+                    excerpt=block.content[starts[row] : min(stops[row], starts[row] + EXCERPT_BYTES)],
+                )
+                for row in sorted(rejects)
+            ),
+            input_bytes=len(block.content),
+        )
+
+    def _accepted(
+        self, content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray
+    ) -> tuple[np.ndarray, pa.Array, dict[int, str]]:
+        """The lines that are documents, (num_docs,) int64; their texts; and by line the errors of all others."""
+        rejects = _undecodable(content, starts, stops)
+        rejects |= dict.fromkeys(np.flatnonzero(kinds == OTHER).tolist(), _NO_OBJECT)
+        rejects |= dict.fromkeys(np.flatnonzero(stops - starts > self.max_line_bytes).tolist(), too_long(self.max_line_bytes))
+        good = kinds == FRAMED
+        good[list(rejects)] = False
+        rows = np.flatnonzero(good)
+        texts, refused = self._texts(_run_of(content, starts, stops, kinds, good))
+        rejects |= {int(rows[number]): error for number, error in refused.items()}
+        if texts.null_count:
+            valid = texts.is_valid()
+            mask = valid.to_numpy(zero_copy_only=False)
+            missing = f"field '{self.fields.text}' is missing or null; expected a string"
+            rejects = dict.fromkeys(rows[~mask].tolist(), missing) | rejects
+            rows, texts = rows[mask], texts.filter(valid)
+        return rows, texts, rejects
+
+    def _texts(self, run: _Run) -> tuple[pa.Array, dict[int, str]]:
+        """The text of each line, null where there is none; and the errors of refused lines, by line.
+
+        After a refusal the parser reads the lines before the suspect, the suspect, then twice as many lines as it accepted
+        before. So a bad line costs three calls of the parser, however long the block is; if all lines are bad, one call each.
+        """
+        chunks: list[pa.Array] = []
+        refused: dict[int, str] = {}
+        first, num_lines = 0, len(run.starts)
+        window, num_fine, suspect = num_lines, 0, -1
+        while first < num_lines:
+            last = min(first + window, num_lines)
+            try:
+                chunks.append(self._parse(run.part(first, last)))
+                first, window = last, 1 if last == suspect else 2 * window
+            except _Refused as error:
+                if last - first > 1:
+                    num_before = min(error.num_before, last - first - 1)
+                    suspect, window = first + num_before, max(1, num_before)
+                    num_fine = num_before or num_fine
+                else:
+                    refused[first] = str(error)
+                    chunks.append(pa.nulls(1, pa.large_string()))
+                    first, window, num_fine = last, max(1, 2 * num_fine), num_fine // 2
+        return (pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0] if chunks else NO_TEXTS), refused
+
+    def _parse(self, run: _Run) -> pa.Array:
+        """The texts of lines that are one object each, equal to the texts of each line alone. Raises `_Refused` otherwise."""
+        num_lines = len(run.starts)
+        reading = pj.ReadOptions(use_threads=False, block_size=len(run.bytes) + 1024)
+        try:
+            with pj.open_json(pa.BufferReader(run.bytes), read_options=reading, parse_options=self.options) as stream:
+                table = stream.read_all()
+        except pa.ArrowInvalid as error:
+            row = _ROW.search(str(error))
+            raise _Refused(_in_words(str(error)), int(row[1]) if row else num_lines // 2) from None
+        if table.num_rows != num_lines:
+            raise _Refused(f"{table.num_rows} JSON objects on one line; expected one", num_lines // 2)
+        column = table.column(self.text_path[0])
+        return as_large_string(pc.struct_field(column, self.text_path[1:]) if self.text_path[1:] else column)
+
+
+def _undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray) -> dict[int, str]:
+    """The errors of lines that are no text, by line. Arrow's parser accepts them: it ignores bytes in strings and ends at a
+    NUL."""
+    data = np.frombuffer(content, np.uint8)
+    try:
+        texts_from(np.array([0, len(data)]), data).validate(full=True)
+        if len(data) and data.min() > 0:
+            return {}
+    except pa.ArrowInvalid:
+        pass
+    errors: dict[int, str] = {}
+    for line, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist())):
+        try:
+            if "\0" in content[start:stop].decode():
+                errors[line] = "not valid JSON: a NUL byte; expected it as \\u0000 in a string"
+        except UnicodeDecodeError:
+            errors[line] = "invalid UTF-8; expected a line of UTF-8 text"
+    return errors
+
+
+def _run_of(content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray, good: np.ndarray) -> _Run:
+    """The accepted lines as one run: the block itself, or a copy without the other lines."""
+    if (good | (kinds == BLANK)).all():
+        return _Run(content=memoryview(content), starts=starts[good], stops=stops[good])
+    lines = [content[start:stop] for start, stop in zip(starts[good].tolist(), stops[good].tolist())]
+    ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64)
+    begins = np.concatenate([np.zeros(1, np.int64), ends])[: len(lines)]
+    return _Run(content=memoryview(b"\n".join(lines)), starts=begins, stops=ends - 1)
+
+
+def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
+    """The values of a field as strings, (num_lines,) large_string, null where a line has none."""
+    valid, offsets, content = path.values(data, starts, stops)
+    values = texts_from(offsets, content)
+    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string()))
+
+
+def _in_words(error: str) -> str:
+    """The message of Arrow's parser in the words of this project."""
+    if changed := _CHANGED.search(error):
+        path, expected, actual = changed.groups()
+        return f"field '{_dotted(path)}' is of type {actual}; expected {expected}"
+    if twice := _TWICE.search(error):
+        return f"field '{_dotted(twice[1])}' occurs twice in one object"
+    message = _ROW.sub("", error).removeprefix("JSON parse error: ").rstrip(".")
+    return f"not valid JSON: {_PLAINER.get(message, message)}"
+
+
+def _dotted(path: str) -> str:
+    return path.replace("/", ".")

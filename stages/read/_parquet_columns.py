@@ -1,0 +1,133 @@
+"""The columns of a batch of Parquet rows as documents: texts, ids as strings, kept fields in their types.
+
+A dot in the name of a field selects a member of a struct, unless a column has that very name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import as_large_string
+from datapipe.stage import FieldNames, ReadBatch, Rejected
+
+_NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
+"""What the conversion to a Python value raises: a date out of range, a time zone that this machine does not know."""
+
+
+def columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
+    """The names of the needed columns that the file has."""
+    wanted = [fields.text, fields.id, *fields.keep]
+    return [name for name in wanted if name in schema.names or name.split(".")[0] in schema.names]
+
+
+def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
+    """A batch of rows as documents; rows without text are rejected."""
+    places = np.arange(row, row + batch.num_rows, dtype=np.uint64)
+    texts, problem = _texts(batch, fields.text)
+    ids = _strings(_column(batch, fields.id), batch.num_rows)
+    extra = {name: _kept(_column(batch, name), batch.num_rows) for name in fields.keep}
+    rejected: tuple[Rejected, ...] = ()
+    if texts.null_count:
+        valid = texts.is_valid()
+        mask = valid.to_numpy(zero_copy_only=False)
+        rejected = tuple(Rejected(place=int(place), error=problem) for place in places[~mask])
+        places, texts, ids = places[mask], texts.filter(valid), ids.filter(valid)
+        extra = {name: column.filter(valid) for name, column in extra.items()}
+    return ReadBatch(places=places, texts=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """The column of a field; None if the file has none, or several with its name."""
+    first, *rest = [name] if name in batch.schema.names else name.split(".")
+    index = batch.schema.get_field_index(first)
+    if index < 0:
+        return None
+    column = batch.column(index)
+    for part in rest:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(part) < 0:
+            return None
+        column = column.flatten()[column.type.get_field_index(part)]  # null where the struct is
+    return column
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, str]:
+    """The texts, null where a row has none, and the error of such rows."""
+    column = _column(batch, name)
+    if column is None:
+        problem = "occurs twice in the file" if name in batch.schema.names else "is not in the file"
+        return pa.nulls(batch.num_rows, pa.large_string()), f"field '{name}' {problem}; expected a column of strings"
+    column = _plain(column)
+    if not _is_text(column.type):
+        return pa.nulls(len(column), pa.large_string()), f"field '{name}' is {column.type}; expected a column of strings"
+    return _decoded(column), f"field '{name}' is null or invalid UTF-8; expected UTF-8 text"
+
+
+def _strings(column: Any, num_rows: int) -> pa.Array:
+    """Ids of any type as strings, null where a row has none. An id depends on its own value alone."""
+    if column is None:
+        return pa.nulls(num_rows, pa.large_string())
+    if isinstance(column.type, pa.UuidType):
+        return _python_strings(column)
+    column = _plain(column)
+    if _is_text(column.type):
+        return _decoded(column)
+    try:
+        return column.cast(pa.large_string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs; times of an unknown zone
+        return _python_strings(column)
+
+
+def _python_strings(column: Any) -> pa.Array:
+    """The values as `str` of Python shows them."""
+    return pa.array([_python_string(value) for value in column], pa.large_string())
+
+
+def _python_string(value: pa.Scalar) -> str | None:
+    try:
+        return str(value.as_py()) if value.is_valid else None
+    except _NO_VALUE:
+        return None
+
+
+def _kept(column: Any, num_rows: int) -> pa.Array:
+    if column is None or pa.types.is_null(column.type):
+        return pa.nulls(num_rows, pa.large_string())
+    column = _plain(column)
+    return column if not _is_text(column.type) or _is_binary(column.type) else _decoded(column)
+
+
+def _plain(column: Any) -> Any:
+    """The values of a column without its dictionary or extension type."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings, or bytes that may be UTF-8."""
+    return _is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    fixed, view = pa.types.is_fixed_size_binary(kind), pa.types.is_binary_view(kind)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or view
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Strings or bytes as large strings, null where they are not valid UTF-8, which Arrow does not check when it reads."""
+    content = as_large_string(column) if pa.types.is_string_view(column.type) else column
+    content = content.cast(pa.large_binary())
+    try:
+        return content.cast(pa.large_string())
+    except pa.ArrowInvalid:  # value by value, only if some are invalid
+        return pa.array([_utf8_or_none(value) for value in content.to_pylist()], pa.large_string())
+
+
+def _utf8_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,11 +1,11 @@
-"""Stage name to stage object: the only place that knows where stages live.
+"""Finds stages and readers by name. No other module knows where stages are.
 
-    filter.gopher_quality               ->   the one Stage class in stages/filter/gopher_quality.py
-    my_company.clean:DropBoilerplate    ->   that class, installed or in the working directory
-    jsonl (a source's format)           ->   the one Reader class in stages/read/jsonl.py
+    filter.gopher_quality               ->   the only Stage class in stages/filter/gopher_quality.py
+    my_company.clean:DropBoilerplate    ->   this class, installed or in the working directory
+    jsonl (a source's format)           ->   the only Reader class in stages/read/jsonl.py
 
-There is no table: a stage is found because its file is there. Names come from walking the folders, without importing
-anything; modules that begin with an underscore are no stages.
+There is no table of stages: a new file is a new stage. The names come from the folders, without imports. Modules whose names
+begin with an underscore are no stages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text
 def _all_names() -> tuple[str, ...]:
     """Every module below stages/ that is neither a package nor private, without importing it; sorted."""
     root = importlib.import_module(_PACKAGE)
-    found: list[str] = []
+    names: list[str] = []
     folders = [("", list(root.__path__))]
     while folders:
         prefix, paths = folders.pop()
@@ -60,24 +60,25 @@ def _all_names() -> tuple[str, ...]:
                 folder = module.name.rpartition(".")[2]
                 folders.append((f"{module.name}.", [os.path.join(path, folder) for path in paths]))
             elif prefix:
-                found.append(module.name)
-    return tuple(sorted(found))
+                names.append(module.name)
+    return tuple(sorted(names))
 
 
 def stage_names() -> list[str]:
-    """The names a list of stages may use, sorted; readers apart."""
+    """The names that a list of stages may use, without readers; sorted."""
     return [name for name in _all_names() if not name.startswith(f"{_READERS}.")]
 
 
 def formats() -> list[str]:
-    """The formats a source may name, besides auto; sorted."""
+    """The formats that a source may name besides auto; sorted."""
     return [name.removeprefix(f"{_READERS}.") for name in _all_names() if name.startswith(f"{_READERS}.")]
 
 
 def stage_class(name: str, where: str = "") -> type[Stage]:
-    """The class of a stage by its name. Raises UserError.
+    """The class of a stage. Raises UserError.
 
     Args:
+        name: the path of a module in stages/, or package.module:Class.
         where: "mixture.yaml:23: stages[2]", for the error message.
     """
     if ":" in name:
@@ -86,7 +87,7 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
         return _only_stage(importlib.import_module(f"{_PACKAGE}.{name}"))
     if name in _all_names():
         short = name.removeprefix(f"{_READERS}.")
-        raise _refusal(where, f"{name} is a reader, expected a stage. Readers are chosen by a source: `format: {short}`.")
+        raise _refusal(where, f"{name} is a reader, expected a stage. Choose a reader in a source: `format: {short}`.")
     known = ", ".join(stage_names()) or "none"
     raise _refusal(
         where,
@@ -96,23 +97,23 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
 
 
 def build_stage(use: StageUse) -> Stage:
-    """The stage that a mixture uses, its options checked. Raises UserError, one line for each thing that is wrong."""
-    found = stage_class(use.name, use.where)
+    """The stage that a mixture uses, with validated options. Raises UserError with one line for each problem."""
+    kind = stage_class(use.name, use.where)
     try:
-        # As strict JSON: text is no number and true is no 1, but a list may be a tuple and text a path.
-        return found.model_validate_json(json.dumps(use.options), strict=True)
+        # strict JSON: text is no number and true is not 1, but a list may become a tuple and text a path
+        return kind.model_validate_json(json.dumps(use.options), strict=True)
     except ValidationError as error:
-        place = ".".join(part for part in (use.where, use.name) if part)
-        raise problems_error(error, found, use.options, lambda path: f"{place}.{dotted(path)}".rstrip(".")) from error
+        location = ".".join(part for part in (use.where, use.name) if part)
+        raise problems_error(error, kind, use.options, lambda path: f"{location}.{dotted(path)}".rstrip(".")) from error
 
 
 def readers() -> dict[str, type[Reader]]:
-    """The class of every reader by format, sorted by format."""
+    """The class of every reader, by format; sorted."""
     return {name: _reader_class(name) for name in formats()}
 
 
 def build_reader(name: str, where: str = "") -> Reader:
-    """The reader of a format. Raises UserError, naming the nearest."""
+    """The reader of a format. Raises UserError."""
     if name not in formats():
         known = ["auto", *formats()]
         raise _refusal(where, f"unknown format '{name}'.{suggest(name, known)} Expected one of: {', '.join(known)}.")
@@ -120,28 +121,28 @@ def build_reader(name: str, where: str = "") -> Reader:
 
 
 def reader_for(path: str, where: str = "") -> Reader:
-    """The reader for a file by its ending, compression aside; the longest ending counts. Raises UserError."""
+    """The reader for a file by its ending, without the compression's. The longest ending wins. Raises UserError."""
     name = split_query(path)[0].lower()
     for compression in _COMPRESSIONS:
         name = name.removesuffix(compression)
-    endings = {ending: found for found in readers().values() for ending in found.extensions}
+    endings = {ending: reader for reader in readers().values() for ending in reader.extensions}
     fitting = [ending for ending in endings if name.endswith(ending)]
     if fitting:
         return endings[max(fitting, key=len)]()
     raise _refusal(
         where,
-        f"cannot tell the format of {path} by its ending. Expected one of: {', '.join(sorted(endings))} (and "
-        f"{', '.join(_COMPRESSIONS)} after it), or a source with `format:` set to one of: {', '.join(formats())}.",
+        f"cannot infer the format of {path} from its ending. Expected one of: {', '.join(sorted(endings))}, optionally "
+        f"followed by {' or '.join(_COMPRESSIONS)}. Otherwise set the source's `format:` to one of: {', '.join(formats())}.",
     )
 
 
 def reached_by(stage: Stage) -> Reached:
-    """The code that decides what a stage does: its class with all members, the bases of it, and all that these reach.
+    """The code that determines the output of a stage: all members of its class and base classes, and what they reach.
 
-    Of what the stage reaches in other classes, members count that it names, and the segmentations that its options choose.
+    Of other classes it includes the members that the stage names, and the segmentations that its options choose.
     """
-    classes = [found for found in type(stage).__mro__ if issubclass(found, Stage)]
-    names = tuple(f"{found.__module__}:{found.__qualname__}" for found in classes)
+    classes = [base for base in type(stage).__mro__ if issubclass(base, Stage)]
+    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in classes)
     module = type(stage).__module__
     if module.partition(".")[0] in (_PACKAGE, "datapipe"):
         return _reached_installed(names, stage.segmentations())
@@ -154,12 +155,12 @@ def _reached_installed(classes: tuple[str, ...], segmentations: tuple[str, ...])
 
 
 def _reached(sources: Sources, classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
-    roots = [found for name in classes for found in sources.definition(name)]
-    return reach(sources, [*roots, *(member for found in roots for member in found.members)], segmentations)
+    roots = [definition for name in classes for definition in sources.definition(name)]
+    return reach(sources, [*roots, *(member for root in roots for member in root.members)], segmentations)
 
 
 def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code that decides what a stage does, and of the versions of the libraries that it declares."""
+    """Full-width digest of the code that a stage reaches, and of the versions of the libraries that it declares."""
     hasher = xxhash.xxh3_128(reached_by(stage).digest.encode())
     for library in sorted(stage.libraries):
         hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
@@ -167,13 +168,20 @@ def code_digest(stage: Stage) -> str:
 
 
 def covered_segmentations(stage: Stage) -> frozenset[str]:
-    """The members of `DocumentBatch` that the digest of a stage covers: it may use no segmentation but those among them."""
+    """The members of `DocumentBatch` that the digest of a stage covers. The stage may use no other segmentation."""
     return reached_by(stage).members("datapipe.stage.documents:DocumentBatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionDescription:
-    """One option of a stage for people: `type` in words, `default` as YAML or "required"."""
+    """An option of a stage for display.
+
+    Attributes:
+        name: the option.
+        type: the type in words: "list of text".
+        default: the default as YAML, or "required".
+        description: its documentation.
+    """
 
     name: str
     type: str
@@ -183,7 +191,15 @@ class OptionDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageDescription:
-    """A stage for people. `kind` is filter, map, global or reader; `details` is all that its file says of it."""
+    """A stage for display.
+
+    Attributes:
+        name: as in a mixture.
+        kind: filter, map, global or reader.
+        summary: the first paragraph of the class's docstring.
+        details: the docstring of its module.
+        options: its options, in order.
+    """
 
     name: str
     kind: str
@@ -193,9 +209,9 @@ class StageDescription:
 
 
 def describe(name: str) -> StageDescription:
-    """What a stage does and takes: `read.jsonl` for a reader, else as `stage_class` has it."""
+    """The documentation of a stage. Readers are named `read.jsonl`, stages as in `stage_class`."""
     format_name = name.removeprefix(f"{_READERS}.")
-    found = _reader_class(format_name) if name in _all_names() and format_name != name else stage_class(name)
+    stage = _reader_class(format_name) if name in _all_names() and format_name != name else stage_class(name)
     options = tuple(
         OptionDescription(
             name=option,
@@ -203,16 +219,16 @@ def describe(name: str) -> StageDescription:
             default="required" if field.is_required() else _as_yaml(field),
             description=field.description or "",
         )
-        for option, field in found.model_fields.items()
+        for option, field in stage.model_fields.items()
     )
-    details = inspect.cleandoc(sys.modules[found.__module__].__doc__ or found.__doc__ or "")
-    summary = " ".join(inspect.cleandoc(found.__doc__ or details).partition("\n\n")[0].split())
-    kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(found, kind))
+    details = inspect.cleandoc(sys.modules[stage.__module__].__doc__ or stage.__doc__ or "")
+    summary = " ".join(inspect.cleandoc(stage.__doc__ or details).partition("\n\n")[0].split())
+    kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
     return StageDescription(name=name, kind=kind, summary=summary, details=details, options=options)
 
 
 def mixture_schema() -> dict[str, Any]:
-    """The JSON Schema of the mixture file, with the options of every stage, by which editors complete and check one."""
+    """The JSON Schema of the mixture file with the options of every stage. Editors use it to complete and check a mixture."""
     schema = Mixture.model_json_schema()
     definitions = schema["$defs"]
     choices: list[dict[str, Any]] = [
@@ -231,8 +247,8 @@ def mixture_schema() -> dict[str, Any]:
         options, inner = _options_schema(name)
         definitions.update(inner)
         definitions[name] = options
-        one = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
-        choices.append({"type": "object", "properties": {name: one}, "required": [name], "additionalProperties": False})
+        value = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+        choices.append({"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False})
     definitions["StageEntry"] = {"anyOf": choices}
     stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
     source = definitions["Source"]["properties"]
@@ -243,10 +259,10 @@ def mixture_schema() -> dict[str, Any]:
 
 
 def _options_schema(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of a stage's options with `as`, and the definitions it refers to under names of their own."""
+    """The schema of a stage's options and `as`, and the definitions that it refers to, prefixed with the stage's name."""
     schema = stage_class(name).model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
     inner = {f"{name}.{model}": definition for model, definition in schema.pop("$defs", {}).items()}
-    renamed = {"type": "string", "description": "The name of this use in reports and reasons; the stage's own by default."}
+    renamed = {"type": "string", "description": "Name of this use in reports and reasons. Default: the stage's name."}
     schema["properties"] = schema.get("properties", {}) | {"as": renamed}
     return schema, inner
 
@@ -270,23 +286,24 @@ def _type_in_words(annotation: Any) -> str:
 
 
 def _as_yaml(field: FieldInfo) -> str:
-    """A default as it would be written in a mixture."""
+    """A default as a mixture spells it."""
     default = to_jsonable_python(field.get_default(call_default_factory=True))
     return json.dumps(default, ensure_ascii=False)
 
 
 def _reader_class(name: str) -> type[Reader]:
-    found = _only_stage(importlib.import_module(f"{_PACKAGE}.{_READERS}.{name}"))
-    if not issubclass(found, Reader):
+    reader = _only_stage(importlib.import_module(f"{_PACKAGE}.{_READERS}.{name}"))
+    if not issubclass(reader, Reader):
         raise DatapipeError(
-            f"{found.__module__}: {found.__name__} is no Reader, as every class in {_PACKAGE}/{_READERS} must be."
+            f"{reader.__module__}: found the class {reader.__name__}, expected a class derived from Reader in "
+            f"{_PACKAGE}/{_READERS}."
         )
-    return found
+    return reader
 
 
 def _only_stage(module: ModuleType) -> type[Stage]:
-    """The single public stage class that a module of stages/ defines."""
-    found = [
+    """The only public stage class that a module of stages/ defines."""
+    classes = [
         member
         for name, member in vars(module).items()
         if inspect.isclass(member)
@@ -294,39 +311,39 @@ def _only_stage(module: ModuleType) -> type[Stage]:
         and member.__module__ == module.__name__
         and not name.startswith("_")
     ]
-    if len(found) != 1:
-        names = ", ".join(member.__name__ for member in found) or "none"
-        raise DatapipeError(f"{module.__name__}: expected exactly one public stage class in the file, found {names}.")
-    return found[0]
+    if len(classes) != 1:
+        names = ", ".join(member.__name__ for member in classes) or "none"
+        raise DatapipeError(f"{module.__name__}: found the public stage classes: {names}. Expected exactly one.")
+    return classes[0]
 
 
 def _user_class(name: str, where: str) -> type[Stage]:
     module_name, _, class_name = name.partition(":")
     module = _user_module(module_name, name, where)
-    found = getattr(module, class_name, None)
-    if found is None:
-        own = [
+    member = getattr(module, class_name, None)
+    if member is None:
+        stages = [
             known
-            for known, member in vars(module).items()
-            if inspect.isclass(member) and issubclass(member, _KINDS) and member not in _KINDS
+            for known, value in vars(module).items()
+            if inspect.isclass(value) and issubclass(value, _KINDS) and value not in _KINDS
         ]
         raise _refusal(
             where,
-            f"{name}: {module_name} has no class {class_name}.{suggest(class_name, own)} "
-            f"Expected one of: {', '.join(own) or 'none, it defines no stage'}.",
+            f"{name}: {module_name} has no class {class_name}.{suggest(class_name, stages)} "
+            f"Expected one of: {', '.join(stages) or 'none, it defines no stage'}.",
         )
-    if not inspect.isclass(found) or not issubclass(found, _KINDS) or found in _KINDS:
-        what = f"a class derived from {found.__mro__[1].__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+    if not inspect.isclass(member) or not issubclass(member, _KINDS) or member in _KINDS:
+        kind = f"a class derived from {member.__mro__[1].__name__}" if inspect.isclass(member) else f"a {type(member).__name__}"
         raise _refusal(
             where,
-            f"{name}: found {what}, expected a class derived from datapipe.stage.Filter or Map, "
-            "or datapipe.stage.global_stage.Global.",
+            f"{name}: found {kind}, expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or "
+            "datapipe.stage.Global.",
         )
-    return found
+    return member
 
 
 def _user_module(module_name: str, name: str, where: str) -> ModuleType:
-    """Imports a module that the user names; those in the working directory are found as in `python -m`."""
+    """Imports a module that the user names. As with `python -m`, the working directory is on the path."""
     folder = os.getcwd()
     if not {folder, ""} & set(sys.path):
         sys.path.insert(0, folder)
@@ -335,21 +352,21 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _refusal(where, f"{name}: importing {module_name} failed: {error}. Install what it needs.") from error
+            raise _refusal(where, f"{name}: importing {module_name} failed: {error}. Install the missing module.") from error
         raise _refusal(
             where,
-            f"{name}: there is no module {error.name}. Expected one that is installed or in the working directory, {folder}.",
+            f"{name}: found no module {error.name}. Expected one that is installed or in the working directory {folder}.",
         ) from error
     except Exception as error:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
 
 
-def _version(library: str, found: type[Stage]) -> str:
+def _version(library: str, stage: type[Stage]) -> str:
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError as error:
         raise UserError(
-            f"{found.__module__}:{found.__name__} needs {library}, which is not installed: pip install {library}."
+            f"{stage.__module__}:{stage.__name__} needs {library}, which is not installed. Run: pip install {library}"
         ) from error
 
 

@@ -1,10 +1,10 @@
-"""The three kinds of failure, told apart by what the reader should do next.
+"""The three kinds of failure, which differ in what happens next.
 
     UserError            the user's input is wrong: exit status 2, never retried
     DatapipeError        the run failed: exit status 1
     RETRYABLE            the infrastructure failed (memory, disk, network, a lost worker): retried generously
 
-Anything else that a task raises is the task's own fault: retried a few times, then fatal.
+Any other exception of a task is a fault of the task: it is retried a few times, then the run fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 
 class DatapipeError(Exception):
-    """Something a person must hear about: what was found, what was expected, what to do next."""
+    """An error for the user. Its text says what was found, what was expected, and what to do next."""
 
 
 class UserError(DatapipeError):
@@ -22,23 +22,23 @@ class UserError(DatapipeError):
 
 
 class SnapshotError(UserError):
-    """A snapshot, or a loader state, is not what it is said to be."""
+    """A snapshot or a loader state is invalid, or does not belong to the other."""
 
 
 class CorruptionError(DatapipeError):
-    """Bytes on disk differ from what was committed."""
+    """Bytes on disk differ from the bytes that were committed."""
 
 
 RETRYABLE: tuple[type[BaseException], ...] = (MemoryError, OSError)
-"""What the infrastructure does to a task. `TimeoutError` and `ConnectionError` are kinds of `OSError`."""
+"""Failures of the infrastructure. `TimeoutError` and `ConnectionError` are subclasses of `OSError`."""
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether `error` is the infrastructure's fault, so that the same task may well succeed elsewhere."""
+    """Whether the infrastructure caused `error`, so that the same task may succeed elsewhere."""
     return isinstance(error, RETRYABLE) and not isinstance(error, UserError)
 
 
-def suggest(found: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" for the known name nearest to `found`; empty when none is near."""
-    near = get_close_matches(found, list(known), n=1, cutoff=0.5)
+def suggest(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean 'x'?" with the known name nearest to `name`; empty if none is near."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -1,3 +1,3 @@
-"""The columns that are the engine's own: no source, stage or option gives another column such a name."""
+"""The reserved columns of the engine. Sources, stages and options cannot use these names."""
 
 OWN_COLUMNS = ("id", "key", "text", "cut_points")

@@ -130,7 +130,7 @@ class _Reading:
             position, documents, input_bytes = _Position(), 0, 0
             opened = position.open if split.file.compression else open_input
             for batch in self.planned.readers[split.file.path].read(split, self.fields, opened):
-                documents += len(batch.places)
+                documents += len(batch.positions)
                 input_bytes += batch.input_bytes
                 self.stored_bytes = before + min(stored, _stored_so_far(split, position.bytes, documents, input_bytes))
                 yield batch
@@ -141,16 +141,16 @@ class _Reading:
 def _stored_bytes(split: Split) -> float:
     """The bytes of a split in its file."""
     file = split.file
-    if file.pieces:
-        sizes = [num_bytes for _, num_bytes in file.pieces]
+    if file.row_groups:
+        sizes = [num_bytes for _, num_bytes in file.row_groups]
         return file.num_bytes * sum(sizes[split.start : split.stop]) / max(1, sum(sizes))
     return (file.num_bytes if split.stop is None else split.stop) - split.start
 
 
 def _stored_so_far(split: Split, position: int, documents: int, input_bytes: int) -> float:
     """The bytes in its file of the part that was read: by rows, by the position in an archive, or by the input bytes."""
-    if split.file.pieces:
-        rows = sum(num_rows for num_rows, _ in split.file.pieces[split.start : split.stop])
+    if split.file.row_groups:
+        rows = sum(num_rows for num_rows, _ in split.file.row_groups[split.start : split.stop])
         return _stored_bytes(split) * documents / max(1, rows)
     return position if split.file.compression else input_bytes
 

@@ -1,4 +1,4 @@
-"""mixture.yaml to frozen models, strictly: every error names the file, the line, what was found and what was expected."""
+"""The mixture file as frozen models. Every error names the file, the line, what was found and what was expected."""
 
 from datapipe.config.load import load_mixture
 from datapipe.config.mixture import (

@@ -1,6 +1,6 @@
-"""Types of mixture values that are written in more ways than one: "256MiB", "0.1%", "100B", one path or a list of them.
+"""Types of mixture values with several spellings: "256MiB", "0.1%", "100B", one path or a list of paths.
 
-Each is the plain type past this point (int, float, Fraction, tuple), with a JSON Schema of what may be written.
+Each type parses to a plain value (int, float, Fraction, tuple) and has a JSON Schema of its spellings.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pydantic import (
 from datapipe.config import units
 
 _REFERENCE = r"\$\{.+\}"
-"""Any text may come from the environment; what is filled in is checked when the mixture is read."""
+"""A reference such as ${VAR}: the JSON Schema accepts it anywhere. Its value is checked when the mixture is loaded."""
 
 
 class Record(BaseModel):
-    """A frozen part of a mixture that takes no keys but its own and does not turn text into numbers."""
+    """A frozen part of a mixture. It refuses unknown keys and does not convert text to numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -41,7 +41,7 @@ def _share(value: Any) -> float:
 
 
 def _paths(value: Any) -> Any:
-    """One path is a list of one. Empty paths and empty lists are refused here, with words for a path."""
+    """A single path as a list. Raises ValueError for empty paths and empty lists."""
     paths = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else None
     if not paths or not all(isinstance(path, str) and path.strip() for path in paths):
         raise ValueError("expected a path, a glob or a list of them")
@@ -49,16 +49,16 @@ def _paths(value: Any) -> Any:
 
 
 def _globs(value: Any) -> Any:
-    """Paths of which there may be none."""
+    """Paths; the list may be empty."""
     return () if isinstance(value, list | tuple) and not value else _paths(value)
 
 
 def _lengths(value: Any) -> Any:
-    """One length is a list of one."""
+    """A single length as a list."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _some_each_once(lengths: tuple[int, ...]) -> tuple[int, ...]:
+def _not_empty_and_distinct(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if not lengths:
         raise ValueError("expected at least one length")
     if len(set(lengths)) < len(lengths):
@@ -66,7 +66,7 @@ def _some_each_once(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths
 
 
-def _one_or_list(lengths: tuple[int, ...]) -> int | list[int]:
+def _scalar_or_list(lengths: tuple[int, ...]) -> int | list[int]:
     return lengths[0] if len(lengths) == 1 else list(lengths)
 
 
@@ -110,8 +110,8 @@ Globs = Annotated[
 Lengths = Annotated[
     tuple[Annotated[int, Field(ge=2, le=1 << 24)], ...],
     BeforeValidator(_lengths),
-    AfterValidator(_some_each_once),
-    PlainSerializer(_one_or_list),
+    AfterValidator(_not_empty_and_distinct),
+    PlainSerializer(_scalar_or_list),
     WithJsonSchema({"anyOf": [_LENGTH, {"type": "array", "items": _LENGTH, "minItems": 1, "uniqueItems": True}]}),
 ]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]

@@ -1,11 +1,11 @@
-"""`${…}` in the text values of a mixture.
+"""References `${…}` in the text values of a mixture.
 
-    ${CORPUS}                  the environment variable CORPUS; one that is not set is an error
-    ${python:stdlib}           the folder of this Python's standard library: a corpus that is always there
+    ${CORPUS}                  the environment variable CORPUS; an error if it is not set
+    ${python:stdlib}           the folder of this Python's standard library: a corpus that every machine has
     ${python:site-packages}    the folder of its installed packages
     $${CORPUS}                 the text ${CORPUS} itself
 
-What is filled in is not looked through again, and keys are left alone.
+References in keys, and in the values of references, stay as they are.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _REFERENCE = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<name>[^{}]*)\}|(?P<open>\$
 
 
 def interpolated(data: Any, origins: Origins, path: KeyPath = ()) -> Any:
-    """`data` with every reference in its text values filled in. Raises UserError naming the reference and its line."""
+    """`data` with every reference in its text values replaced. Raises UserError, which names the reference and its line."""
     if isinstance(data, dict):
         return {key: interpolated(value, origins, (*path, key)) for key, value in data.items()}
     if isinstance(data, list):
         return [interpolated(value, origins, (*path, index)) for index, value in enumerate(data)]
     if isinstance(data, str) and "${" in data:
-        return _REFERENCE.sub(lambda match: _filled_in(match, origins.where(path)), data)
+        return _REFERENCE.sub(lambda match: _replacement(match, origins.where(path)), data)
     return data
 
 
 def escaped(text: str) -> str:
-    """Text that `interpolated` turns back into `text`."""
+    """`text` with every reference escaped: `interpolated` returns the original."""
     return text.replace("${", "$${")
 
 
-def _filled_in(match: re.Match[str], where: str) -> str:
+def _replacement(match: re.Match[str], where: str) -> str:
     if match["escaped"]:
         return "${"
     name = match["name"]
     if name is None:
-        raise UserError(f"{where}: found '${{' without its '}}'. Expected ${{NAME}}; write $${{ for the text itself.")
+        raise UserError(f"{where}: found '${{' without '}}'. Expected ${{NAME}}. Write $${{ for the text itself.")
     if name in _PYTHON_FOLDERS:
         return sysconfig.get_path(_PYTHON_FOLDERS[name])
     if not _NAME.fullmatch(name):

@@ -1,7 +1,7 @@
-"""From a file and the command line to a Mixture, or to a UserError with one line for each thing that is wrong.
+"""Loads a Mixture from a file and the command line. A UserError has one line for each problem.
 
-mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data ── ${…} filled in ──▶ data ── models ──▶ Mixture
-                    └──▶ origins: the file and line, or the option, of every value ─────────────────┘
+mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data ── ${…} replaced ──▶ data ── models ──▶ Mixture
+                    └──▶ origins: the file and line, or the option, of every value ────────────────┘
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def load_mixture(path: str | Path, overrides: Sequence[str] = (), output: str | 
     """The mixture in a file. Raises UserError.
 
     Args:
-        overrides: what `--set` was given, each "key.path=value", applied in order.
-        output: what `--output` was given: it replaces the mixture's own.
+        overrides: the values of `--set`, each "key.path=value", applied in order.
+        output: the value of `--output`; it replaces the mixture's own.
     """
     text = read_yaml_mapping(path)
     data, origins = text.data, Origins.of(text, str(path))

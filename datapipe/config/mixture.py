@@ -1,13 +1,13 @@
 """The mixture file as frozen models. The descriptions are its documentation, its help text and its JSON Schema.
 
-    Mixture ── sources: {name: Source}      where documents come from, and how much each counts
-            ── stages: [StageUse]           what is done to them, in order
-            ── tokenizer, pack, shards      how they become rows of tokens on disk
-            ── mixture                      how much is drawn, and from which source when (`drawing.py`)
-            ── execution                    how the work is cut; never what comes out
+    Mixture ── sources: {name: Source}      input files, with the weight of each source
+            ── stages: [StageUse]           the stages that process documents, in order
+            ── tokenizer, pack, shards      how documents become rows of tokens on disk
+            ── mixture                      how many tokens training draws, and from which source when (`mixture_schedule.py`)
+            ── execution                    how the work is cut into tasks; it does not change the output
 
-`load.py` makes one of a file. Numbers are exact and text is never taken for a number. Equality ignores where things were
-written, so a mixture equals its own resolved form.
+`load.py` reads one from a file. Numbers are exact, and text is never converted to a number. Equality ignores locations, so a
+mixture equals its resolved form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 
 from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
 from datapipe.config.interpolation import escaped
-from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_problems, stretches
+from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_schedule_problems, weight_phases
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
@@ -32,7 +32,7 @@ from datapipe.errors import suggest
 from datapipe.own_columns import OWN_COLUMNS
 
 PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
-"""The names of `datapipe.tokens.patterns.PATTERNS`, a floor that this one does not see."""
+"""The names of `datapipe.tokens.patterns.PATTERNS`, which this layer cannot import."""
 
 
 def _source_name(name: str) -> str:
@@ -41,10 +41,10 @@ def _source_name(name: str) -> str:
     return name
 
 
-def _kept(names: tuple[str, ...]) -> tuple[str, ...]:
+def _kept_fields(names: tuple[str, ...]) -> tuple[str, ...]:
     taken = [name for name in names if name in OWN_COLUMNS]
     if taken:
-        raise ValueError(f"'{taken[0]}' cannot be kept: every document has a column of that name already")
+        raise ValueError(f"'{taken[0]}' cannot be kept: every document already has a column of this name. Leave it out")
     if len(set(names)) < len(names):
         raise ValueError("expected each field once")
     return names
@@ -53,103 +53,121 @@ def _kept(names: tuple[str, ...]) -> tuple[str, ...]:
 def _shard_format(value: Any) -> Any:
     if value == "megatron":
         raise ValueError(
-            "megatron files cannot be streamed by the loader, since they hold no rows and no documents' names. "
-            "Expected one of: arrow, parquet; then `datapipe export OUTPUT --format megatron --to URL` writes them"
+            "the loader cannot stream megatron files, because they hold neither rows nor document keys. Expected one of: "
+            "arrow, parquet. After the run, `datapipe export OUTPUT --format megatron --to URL` writes them"
         )
     return value
 
 
 class Source(Record):
-    """One corpus: its files, its share of the mixture, and what is done to it."""
+    """A corpus: its files, its weight in the mixture, and its stages."""
 
     path: Paths = Field(
-        description="Glob or list of globs of the input files, local or URLs (s3://…). Relative: from the working directory."
+        description="Glob or list of globs of the input files: local paths or URLs (s3://…). Relative paths start at the "
+        "working directory."
     )
-    exclude: Globs = Field(default=(), description="Globs of files to leave out, like `path`: '**/site-packages/**'.")
+    exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
     format: str = Field(
-        default="auto", min_length=1, description="Format of the files: a reader's name, or auto to tell by their endings."
+        default="auto",
+        min_length=1,
+        description="Format of the files: the name of a reader, or auto to infer it from their endings.",
     )
-    text: str = Field(default="text", min_length=1, description="Input field with the text; dots reach into objects.")
-    id: str = Field(default="id", min_length=1, description="Input field with the id; where it is missing, path:place is.")
-    keep: Annotated[Texts, AfterValidator(_kept)] = Field(default=(), description="Other input fields to carry along.")
+    text: str = Field(
+        default="text", min_length=1, description="Input field with the text. Dots reach into objects: content.text."
+    )
+    id: str = Field(
+        default="id", min_length=1, description="Input field with the id. A document without it gets PATH:POSITION as its id."
+    )
+    keep: Annotated[Texts, AfterValidator(_kept_fields)] = Field(
+        default=(), description="Further input fields to keep as columns."
+    )
     weight: Weight = Field(
         default=Fraction(1),
-        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. 0: prepared, never drawn.",
+        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. With 0 the source is prepared "
+        "but not drawn.",
         json_schema_extra={"default": 1},
     )
     max_epochs: float | None = Field(
-        default=None, gt=0, description="How often the source may be repeated at most; no limit by default."
+        default=None, gt=0, description="Largest number of times that training repeats the source. Default: no limit."
     )
     strata: StrataSpec | None = Field(
-        default=None, description="Parts of the source by a number of each document: how often and in which order they come up."
+        default=None,
+        description="Divides the source by a number of each document. Sets how often and in which order its parts are drawn.",
     )
-    license: str | None = Field(default=None, description="License of the corpus, noted in the snapshot.")
-    synthetic: bool = Field(default=False, description="Whether a model wrote it, noted in the snapshot.")
-    stages: StageList | None = Field(default=None, description="Stages of this source instead of the mixture's list.")
+    license: str | None = Field(default=None, description="License of the corpus. The snapshot records it.")
+    synthetic: bool = Field(default=False, description="Whether a model wrote the corpus. The snapshot records it.")
+    stages: StageList | None = Field(default=None, description="Stages of this source. They replace the mixture's list.")
     fingerprint: Literal["stat", "content"] = Field(
-        default="stat", description="How a changed file is noticed: by size and time (stat), or by reading it (content)."
+        default="stat", description="How the run detects changed files. stat: by size and time. content: by reading them."
     )
 
 
 class TokenizerTraining(Record):
-    """A byte-level BPE tokenizer trained on the mixture itself."""
+    """A byte-level BPE tokenizer that is trained on the mixture."""
 
-    vocab_size: int = Field(default=32_000, ge=257, description="Tokens in all: 256 bytes, merges, and the end-of-text token.")
+    vocab_size: int = Field(
+        default=32_000, ge=257, description="Number of tokens: 256 bytes, the merges, and the end-of-text token."
+    )
     sample_bytes: ByteSize = Field(
         default=256 << 20,
-        description="Text to train on, of every source by its weight (over all phases) as far as it has it.",
+        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases.",
     )
-    pattern: PatternName = Field(default="gpt2", description="How text is cut into words that merges stay within.")
-    eos: str = Field(default="<|endoftext|>", min_length=1, description="The end-of-text token that closes every document.")
+    pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
+    eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
 
 
 class TokenizerSpec(Record):
-    """A tokenizer: trained here, or one that exists."""
+    """A tokenizer: one to train, or an existing one."""
 
-    train: TokenizerTraining | None = Field(default=None, description="Train one on this mixture, with these options.")
+    train: TokenizerTraining | None = Field(default=None, description="Train a tokenizer on this mixture, with these options.")
     path: str | None = Field(
-        default=None, min_length=1, description="A tokenizer.json to use, or ranks of tiktoken; local or a URL."
+        default=None,
+        min_length=1,
+        description="Existing tokenizer: a tokenizer.json or a tiktoken rank file, as a path or URL.",
     )
     eos: str | None = Field(
-        default=None, min_length=1, description="The end-of-text token of the tokenizer at `path`, where it cannot be inferred."
+        default=None, min_length=1, description="End-of-text token of the tokenizer at `path`. Default: inferred from its name."
     )
-
     pattern: PatternName | None = Field(
-        default=None, description="How text is cut into words, for ranks of tiktoken at `path` that are not OpenAI's own."
+        default=None, description="Pattern that splits text into words, for a tiktoken rank file that is not one of OpenAI's."
     )
     special_tokens: dict[str, int] | None = Field(
-        default=None, min_length=1, description="Special tokens with their ids, for such ranks: {'<|endoftext|>': 100257}."
+        default=None, min_length=1, description="Special tokens and their ids, for such a rank file: {'<|endoftext|>': 100257}."
     )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TokenizerSpec:
         if (self.train is None) == (self.path is None):
-            found = "none" if self.train is None else "both"
-            raise ProblemsError([((), f"found {found}, expected exactly one of: train, path")])
+            given = "none" if self.train is None else "both"
+            raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
         if self.train is not None and self.eos is not None:
-            raise ProblemsError([(("eos",), "goes with path. Write the token of a trained tokenizer as train.eos")])
+            raise ProblemsError([(("eos",), "needs path. Write the token of a trained tokenizer as train.eos")])
         if self.train is not None and self.pattern is not None:
-            raise ProblemsError([(("pattern",), "goes with path. Write the pattern of a trained tokenizer as train.pattern")])
+            raise ProblemsError([(("pattern",), "needs path. Write the pattern of a trained tokenizer as train.pattern")])
         if self.train is not None and self.special_tokens is not None:
-            raise ProblemsError([(("special_tokens",), "goes with path. A trained tokenizer has one: train.eos")])
+            raise ProblemsError([(("special_tokens",), "needs path. A trained tokenizer has one special token: train.eos")])
         return self
 
 
 class PackSpec(Record):
-    """How documents are laid into rows of equal length."""
+    """How documents are packed into rows of equal length."""
 
     sequence_length: Lengths = Field(
         default=(2048,),
-        description="Tokens per row. A list makes a snapshot of each: the first in the output, the others in length-N/ there.",
+        description="Tokens per row. A list makes one snapshot per length: the first in the output folder, the others in its "
+        "subfolders length-N/.",
         json_schema_extra={"default": 2048},
     )
     method: Literal["best_fit", "concat", "buckets"] = Field(
         default="best_fit",
-        description="best_fit: whole documents where they fit best, almost no padding. concat: end to end, cut anywhere. "
-        "buckets: documents cut into powers of two, each row and shard of pieces of one length.",
+        description="best_fit: put whole documents into the row with the least space left; almost no padding. concat: join "
+        "documents end to end and cut anywhere. buckets: cut documents into pieces whose lengths are powers of two; each row "
+        "and shard holds pieces of one length.",
     )
-    pool_documents: int = Field(default=10_000, ge=1, description="Documents packed together by best_fit; bounds its memory.")
-    min_piece: int = Field(default=1, ge=1, description="With buckets, shorter pieces are dropped, and counted; 1 keeps all.")
+    pool_documents: int = Field(
+        default=10_000, ge=1, description="Documents that best_fit packs at a time. It bounds the memory."
+    )
+    min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
 
     @model_validator(mode="after")
     def _suits_method(self) -> PackSpec:
@@ -157,90 +175,98 @@ class PackSpec(Record):
         if self.method == "buckets":
             odd = [length for length in self.sequence_length if length & (length - 1)]
             if odd:
-                problems.append((("sequence_length",), f"found {odd[0]}, expected a power of two, as buckets need"))
+                problems.append((("sequence_length",), f"found {odd[0]}, expected a power of two for method: buckets"))
             if self.min_piece > min(self.sequence_length):
                 text = f"found {self.min_piece}, expected at most the sequence length, {min(self.sequence_length)}"
                 problems.append((("min_piece",), text))
         elif self.min_piece > 1:
-            problems.append((("min_piece",), f"goes with method: buckets; {self.method} drops nothing"))
+            problems.append((("min_piece",), f"needs method: buckets; {self.method} drops nothing. Leave it out"))
         if problems:
             raise ProblemsError(problems)
         return self
 
     def folder(self, sequence_length: int) -> str:
-        """Where the snapshot of a length is, below the output: "" for the first one, or "length-8192"."""
+        """The subfolder of the output for the snapshot of a length: "" for the first length, else "length-8192"."""
         return "" if sequence_length == self.sequence_length[0] else f"length-{sequence_length}"
 
 
 class ShardsSpec(Record):
-    """The files that trainers read."""
+    """The shards, which are the files that trainers read."""
 
     format: Annotated[Literal["arrow", "parquet"], BeforeValidator(_shard_format)] = Field(
-        default="arrow", description="arrow: memory-mapped, fastest. parquet: smaller, compressed."
+        default="arrow", description="arrow: memory-mapped, fastest. parquet: compressed, smaller."
     )
-    target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Size at which a shard is closed.")
+    target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Size at which a shard is complete.")
 
 
 class Resources(Record):
-    """What a task asks of a Ray node while a stage runs in it. The local engine gives every task one core."""
+    """Resources that a task of a stage reserves on a Ray node. The local engine gives every task one core."""
 
-    num_cpus: float = Field(default=1.0, ge=0, description="Cores.")
-    num_gpus: float = Field(default=0.0, ge=0, description="GPUs, or a part of one.")
-    memory: ByteSize | None = Field(default=None, description="Memory that Ray sets aside.")
+    num_cpus: float = Field(default=1.0, ge=0, description="Number of CPU cores.")
+    num_gpus: float = Field(default=0.0, ge=0, description="Number of GPUs; fractions share a GPU.")
+    memory: ByteSize | None = Field(default=None, description="Memory to reserve.")
 
 
 class ExecutionSpec(Record):
-    """How the work is cut into tasks. Speed and memory depend on it, the documents that are kept do not."""
+    """How the work is cut into tasks. It changes speed and memory, not the documents that are kept."""
 
-    split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Input text per task.")
+    split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Bytes of input text per task.")
     bucket_bytes: ByteSize = Field(
-        default=256 << 20, ge=1024, description="Rows exchanged per task; it holds them in memory, and a giant group in pieces."
+        default=256 << 20,
+        ge=1024,
+        description="Bytes of exchanged rows per task. A task holds them in memory; a hot key that exceeds it comes in chunks.",
     )
-    max_retries: int = Field(default=3, ge=0, description="How often a task that raises is tried again before the run fails.")
+    max_retries: int = Field(default=3, ge=0, description="Retries of a task that raises, before the run fails.")
     max_infrastructure_retries: int = Field(
-        default=20, ge=0, description="The same for lost workers, full memory, and failing disks or networks."
+        default=20, ge=0, description="Retries of a task after lost workers, full memory, or failures of disks and networks."
     )
     resources: dict[str, Resources] = Field(
         default_factory=dict,
-        description="By stage (its name in the run), or tokenize, pack, tokenizer/train: what its tasks ask of Ray.",
+        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack and tokenizer/train.",
     )
 
     def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
-        """The most that any of the stages in a task asks for, as (resource, amount); empty where none does."""
-        asked = [self.resources[name] for name in uses if name in self.resources]
-        if not asked:
+        """The largest request of the stages in a task, as (resource, amount); empty if no stage makes one."""
+        requests = [self.resources[name] for name in uses if name in self.resources]
+        if not requests:
             return ()
-        memory = max(one.memory or 0 for one in asked)
-        most = {"num_cpus": max(one.num_cpus for one in asked), "num_gpus": max(one.num_gpus for one in asked)}
-        return tuple({**most, **({"memory": float(memory)} if memory else {})}.items())
+        largest = {
+            "num_cpus": max(request.num_cpus for request in requests),
+            "num_gpus": max(request.num_gpus for request in requests),
+        }
+        memory = max(request.memory or 0 for request in requests)
+        return tuple({**largest, **({"memory": float(memory)} if memory else {})}.items())
 
 
 class Mixture(Record):
     """A whole mixture file."""
 
-    name: str = Field(min_length=1, description="What the snapshot and the report are called.")
-    seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
+    name: str = Field(min_length=1, description="Name of the snapshot and of the report.")
+    seed: int = Field(default=0, ge=0, description="Seed of all random choices.")
     output: str = Field(
-        min_length=1, description="Folder of the snapshot: a path or URL (s3://…). Relative: from the working directory."
+        min_length=1,
+        description="Folder of the snapshot: a path or URL (s3://…). Relative paths start at the working directory.",
     )
     max_quarantined: Share = Field(
-        default=0.001, description="Part of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
+        default=0.001, description="Share of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
     )
     validation: Share = Field(
-        default=0.0, lt=1, description="Part of each source's kept documents held out into shards of their own: 0.1% or 0.001."
+        default=0.0,
+        lt=1,
+        description="Share of each source's kept documents that go to separate validation shards: 0.1%, 0.001.",
     )
     sources: dict[Annotated[str, AfterValidator(_source_name)], Source] = Field(
         min_length=1, description="The corpora by name; at least one."
     )
     stages: StageList = Field(
-        default=(), description="What is done to the documents, in order. `datapipe stages` lists all stages and options."
+        default=(), description="Stages that process the documents, in order. `datapipe stages` lists all stages and options."
     )
     tokenizer: TokenizerSpec = Field(
-        default=TokenizerSpec(train=TokenizerTraining()), description="A tokenizer to train or to use: train or path."
+        default=TokenizerSpec(train=TokenizerTraining()), description="The tokenizer: train a new one, or use the one at path."
     )
-    pack: PackSpec = Field(default=PackSpec(), description="How documents are laid into rows.")
+    pack: PackSpec = Field(default=PackSpec(), description="How documents are packed into rows.")
     shards: ShardsSpec = Field(default=ShardsSpec(), description="Format and size of the files that trainers read.")
-    mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens are drawn, and from which sources when.")
+    mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
@@ -248,7 +274,7 @@ class Mixture(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_sections(cls, data: Any) -> Any:
-        """A section whose every line is commented out is a section that is not there."""
+        """Removes sections without keys: a section whose lines are all commented out takes its defaults."""
         optional = ("stages", "tokenizer", "pack", "shards", "mixture", "execution")
         if not isinstance(data, dict):
             return data
@@ -266,7 +292,9 @@ class Mixture(Record):
                 problems.append((path, "every weight is 0. Expected at least one above 0"))
         if not self.mixture.phases and not any(source.weight for source in self.sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
-        problems += [(("mixture", *path), text) for path, text in linear_problems(self.mixture, self._own_weights())]
+        problems += [
+            (("mixture", *path), text) for path, text in linear_schedule_problems(self.mixture, self._source_weights())
+        ]
         problems += [*self._weighting_problems(), *self._strata_problems()]
         if problems:
             raise ProblemsError(problems)
@@ -275,7 +303,7 @@ class Mixture(Record):
     def _strata_problems(self) -> Iterator[tuple[KeyPath, str]]:
         for name, source in self.sources.items() if self.pack.method == "buckets" else ():
             if source.strata is not None:
-                text = "cannot be combined with pack.method: buckets, whose shards are parts of their own. Leave one out"
+                text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
                 yield ("sources", name, "strata"), text
 
     def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
@@ -284,12 +312,12 @@ class Mixture(Record):
             if source.weight not in (0, 1):
                 yield (
                     ("sources", name, "weight"),
-                    f"goes with weighting: given; {weighting} makes the weights. Leave it out, or write 0 to draw nothing",
+                    f"needs weighting: given; {weighting} computes the weights. Leave it out, or write 0 to draw nothing",
                 )
             if weighting == "unimax" and source.weight and self.max_epochs_of(name) is None:
                 yield (
                     ("sources", name, "max_epochs"),
-                    "missing, and mixture.max_epochs too. Expected: how often it may be repeated, for weighting: unimax",
+                    "missing, as is mixture.max_epochs. Expected: the largest number of repetitions, for weighting: unimax",
                 )
 
     def __eq__(self, other: object) -> bool:
@@ -298,16 +326,16 @@ class Mixture(Record):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
-        """The stages of a source: its own list, or else the mixture's."""
+        """The stages of a source: its own list, or the mixture's."""
         own = self.sources[source].stages
         return self.stages if own is None else own
 
     def weight_phases(self) -> tuple[WeightPhase, ...]:
-        """The weights over the run as they were given, every source named in each stretch; one where nothing changes."""
-        return stretches(self.mixture, self._own_weights())
+        """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""
+        return weight_phases(self.mixture, self._source_weights())
 
     def average_shares(self) -> dict[str, Fraction]:
-        """The part of all tokens that comes from each source, over all phases, by the weights as they were given."""
+        """The share of all tokens that each source contributes over all phases, by the given weights."""
         total, start = self.mixture.tokens, 0
         shares = dict.fromkeys(self.sources, Fraction(0))
         for phase in self.weight_phases():
@@ -319,11 +347,11 @@ class Mixture(Record):
         return shares
 
     def max_epochs_of(self, source: str) -> float | None:
-        """How often a source may be repeated at most: what it says itself, or else the mixture."""
+        """The largest number of repetitions of a source: its own option, or the mixture's."""
         own = self.sources[source].max_epochs
         return self.mixture.max_epochs if own is None else own
 
-    def _own_weights(self) -> dict[str, Fraction]:
+    def _source_weights(self) -> dict[str, Fraction]:
         return {name: source.weight for name, source in self.sources.items()}
 
     def where(self, *path: str | int) -> str:
@@ -331,23 +359,23 @@ class Mixture(Record):
         return self._origins.where(path)
 
     def with_origins(self, origins: Origins) -> Mixture:
-        """This mixture, knowing where each of its values was written."""
+        """This mixture, with the location of each of its values."""
 
-        def placed(uses: tuple[StageUse, ...], *path: str | int) -> tuple[StageUse, ...]:
+        def located(uses: tuple[StageUse, ...], *path: str | int) -> tuple[StageUse, ...]:
             return tuple(use.model_copy(update={"where": origins.where((*path, index))}) for index, use in enumerate(uses))
 
         sources = {
             name: source
             if source.stages is None
-            else source.model_copy(update={"stages": placed(source.stages, "sources", name, "stages")})
+            else source.model_copy(update={"stages": located(source.stages, "sources", name, "stages")})
             for name, source in self.sources.items()
         }
-        copy = self.model_copy(update={"sources": sources, "stages": placed(self.stages, "stages")})
+        copy = self.model_copy(update={"sources": sources, "stages": located(self.stages, "stages")})
         copy._origins = origins
         return copy
 
     def resolved_yaml(self) -> str:
-        """This mixture with every default written out and every reference filled in; loading it gives an equal one."""
+        """This mixture as YAML, with all defaults and without references. Loading it gives an equal mixture."""
         writer = YAML(typ="safe", pure=True)
         writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
         writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
@@ -357,7 +385,7 @@ class Mixture(Record):
 
 
 def _plain(data: Any) -> Any:
-    """Dumped data as YAML takes it: tuples are lists, and text that looks like a reference is escaped."""
+    """Dumped data for YAML: tuples become lists, and text that looks like a reference is escaped."""
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,12 +1,12 @@
 """`--set key.path=value`: one value of a mixture replaced from the command line, written as YAML.
 
     --set pack.sequence_length=512
-    --set sources.web.weight=0.2                  names of sources may hold dots: the longest one that is there counts
-    --set stages[2].min_score=0.7                 a stage by its place in the list (also stages.2) …
-    --set stages.filter.language.min_score=0.7    … or by its name
-    --set 'stages=[dedup.exact]'                  a list as a whole
+    --set sources.web.weight=0.2                  the name of a source may contain dots: the longest known name matches
+    --set stages[2].min_score=0.7                 a stage by its index in the list (also stages.2)
+    --set stages.filter.language.min_score=0.7    a stage by its name
+    --set 'stages=[dedup.exact]'                  a whole list
 
-Only the path is checked here; the mixture as a whole is checked once all replacements are made.
+This module checks the path only. The mixture is validated after all replacements.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from datapipe.config.stage_use import parse_stage
 from datapipe.config.yaml import KeyPath, dotted, parse_yaml
 from datapipe.errors import UserError, suggest
 
-PLACE = "--set"
+OPTION = "--set"
 
 
 def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tuple[dict[str, Any], Origins]:
-    """A copy of `data` with one value replaced, and where its values now come from. Raises UserError."""
+    """A copy of `data` with one value replaced, and the origins of its values. Raises UserError."""
     parts, value = _parsed(override)
     changed = deepcopy(data)
     node: Any = changed
@@ -39,7 +39,7 @@ def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tup
             break
         if is_new and path == ("sources",):
             near, names = suggest(str(part), node), ", ".join(node)
-            raise UserError(f"{PLACE}: {dotted((*path, part))}: unknown source.{near} Expected one of: {names}.")
+            raise UserError(f"{OPTION}: {dotted((*path, part))}: unknown source.{near} Expected one of: {names}.")
         if is_new:
             node[part] = {}
         node, path = node[part], (*path, part)
@@ -47,29 +47,29 @@ def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tup
             node, path = _options_of(changed, path)
     node[part] = value
     replaced = replaced or (*path, part)
-    return changed, origins.replaced(replaced, _at(changed, replaced), PLACE)
+    return changed, origins.replaced(replaced, _value_at(changed, replaced), OPTION)
 
 
 def _parsed(override: str) -> tuple[list[str], Any]:
-    """The path of an override in parts that names may yet be joined of, and its value."""
+    """The path of an override, split at its dots, and its value. Names that contain dots are joined later."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"{PLACE}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
+        raise UserError(f"{OPTION}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
     parts = re.sub(r"\[([^\]]*)\]", r".\1", key.strip()).split(".")
     if not all(parts):
-        raise UserError(f"{PLACE}: found '{key}', expected a path of keys such as sources.web.weight.")
-    return parts, parse_yaml(text, f"{PLACE} {key}").data
+        raise UserError(f"{OPTION}: found '{key}', expected a path of keys such as sources.web.weight.")
+    return parts, parse_yaml(text, f"{OPTION} {key}").data
 
 
 def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, list[str]]:
-    """The key or index that `parts` goes on with below `node`, and what is left of them."""
+    """The key or index below `node` that `parts` begins with, and the remaining parts."""
     if isinstance(node, dict):
         ends = (end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in node)
         end = next(ends, 1)
         return ".".join(parts[:end]), parts[end:]
     if not isinstance(node, list):
         raise UserError(
-            f"{PLACE}: {dotted((*path, *parts))}: {dotted(path)} is {described(node)}, which has no keys. "
+            f"{OPTION}: {dotted((*path, *parts))}: {dotted(path)} is {described(node)}, which has no keys. "
             f"Expected a path such as sources.web.weight."
         )
     if parts[0].isdigit() and int(parts[0]) < len(node):
@@ -81,23 +81,23 @@ def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, l
     near = suggest(".".join(parts), names)
     indexes = f"an index from 0 to {len(node) - 1}" if node else "nothing: the list is empty"
     listed = f", or one of: {', '.join(names)}" if names else ""
-    raise UserError(f"{PLACE}: {dotted((*path, *parts))}: no such item.{near} Expected {indexes}{listed}.")
+    raise UserError(f"{OPTION}: {dotted((*path, *parts))}: no such item.{near} Expected {indexes}{listed}.")
 
 
 def _stage_names(entries: list[Any]) -> dict[str, int]:
-    """The place of each well-formed stage of a list by its name in the run."""
+    """The index of each well-formed stage of a list, by its name in the run."""
     names = {}
     for index, entry in enumerate(entries):
         try:
             names[parse_stage(entry).alias] = index
-        except ValueError:  # the mixture itself is checked, and this entry reported, after all replacements
+        except ValueError:  # the validation after all replacements reports this entry
             continue
     return names
 
 
 def _options_of(data: Any, path: KeyPath) -> tuple[Any, KeyPath]:
-    """The options of the stage at `path`, made a mapping where the stage was written without any."""
-    entries, index = _at(data, path[:-1]), path[-1]
+    """The options of the stage at `path`; a stage that is written without options gets an empty mapping."""
+    entries, index = _value_at(data, path[:-1]), path[-1]
     entry = entries[index]
     name = entry if isinstance(entry, str) else next(iter(entry)) if isinstance(entry, dict) and entry else None
     if name is None:
@@ -107,7 +107,7 @@ def _options_of(data: Any, path: KeyPath) -> tuple[Any, KeyPath]:
     return entries[index][name], (*path, name)
 
 
-def _at(data: Any, path: KeyPath) -> Any:
+def _value_at(data: Any, path: KeyPath) -> Any:
     for part in path:
         data = data[part]
     return data

@@ -1,9 +1,9 @@
-"""Everything wrong with a mixture or a stage's options, one line each: where, what was found, what was expected.
+"""The problems of a mixture or of a stage's options, one line each: where, what was found, what was expected.
 
     mixture.yaml:14: sources.web.wieght: unknown key. Did you mean 'weight'? Expected one of: format, id, …
     mixture.yaml:15: sources.web.max_epochs: found 'four', expected a number
 
-pydantic finds the problems; this file gives them a place and plain words.
+pydantic finds the problems. This module adds the location and rewrites its messages.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _EXPECTED = {
     "string_pattern_mismatch": "text that matches {pattern}",
     "string_too_short": "text of at least {min_length} characters",
     "string_too_long": "text of at most {max_length} characters",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
+    "too_short": "a length of at least {min_length}",
+    "too_long": "a length of at most {max_length}",
     "missing_argument": "{argument}",
 }
-"""What to say for pydantic's kinds of error, filled in from their context; its own words stand for all others."""
+"""What was expected, by pydantic's type of error; the context fills the braces. Other types keep pydantic's message."""
 
 
 class ProblemsError(ValueError):
-    """Several things wrong inside one value, each with its path below that value; raised by validators."""
+    """Several problems inside one value, each with its path below that value. Validators raise it."""
 
     def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
         super().__init__("; ".join(text for _, text in problems))
@@ -64,11 +64,11 @@ def problems_error(error: ValidationError, model: type[BaseModel], data: Any, wh
     """All problems of one validation as a UserError, at most `MAX_LINES` lines and a count of the rest.
 
     Args:
-        model: what `data` was validated as; its field names are the known keys.
-        where: the place and name of a key path, as `Origins.where` gives it.
+        model: the model that refused `data`; its field names are the known keys.
+        where: the location and name of a key path, see `Origins.where`.
     """
     problems: dict[KeyPath, list[str]] = {}
-    # a mistyped key explains what is missing, so unknown keys come first
+    # unknown keys come first: a mistyped key explains a missing one
     for details in sorted(error.errors(include_url=False), key=lambda details: details["type"] != "extra_forbidden"):
         for path, text in _problems_of(details, model, data):
             problems.setdefault(path, []).append(text)
@@ -78,10 +78,10 @@ def problems_error(error: ValidationError, model: type[BaseModel], data: Any, wh
 
 
 def _joined(texts: list[str]) -> str:
-    """Problems of one value as one sentence; the members of a union each say what they expected."""
+    """The problems of one value as one sentence. Each member of a union contributes what it expected."""
     first, *rest = dict.fromkeys(texts)
-    found, comma, _ = first.partition(", expected ")
-    prefix = found + comma
+    before, comma, _ = first.partition(", expected ")
+    prefix = before + comma
     alternatives = [text.removeprefix(prefix) for text in rest if comma and text.startswith(prefix)]
     others = [text for text in rest if not (comma and text.startswith(prefix))]
     sentence = "; ".join([" or ".join([first, *alternatives]), *others])
@@ -114,7 +114,7 @@ def _problems_of(details: ErrorDetails, model: type[BaseModel], data: Any) -> li
 
 
 def _choices(value: Any, expected: str) -> str:
-    """pydantic's "'arrow' or 'parquet'" as a list, with the nearest first."""
+    """pydantic's "'arrow' or 'parquet'" as a list, with a suggestion of the nearest."""
     choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
     near = suggest(value, choices).strip() if isinstance(value, str) else ""
     listed = f"one of: {', '.join(choices)}" if len(choices) > 1 else choices[0]
@@ -122,7 +122,7 @@ def _choices(value: Any, expected: str) -> str:
 
 
 def described(value: Any) -> str:
-    """A value as a person would point at it."""
+    """A value as messages show it."""
     match value:
         case None:
             return "nothing"
@@ -138,7 +138,7 @@ def described(value: Any) -> str:
 
 
 def known_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys that a path below `model` takes, in the order of the documentation; none where any will do."""
+    """The keys that are valid at a path below `model`, in the order of the documentation; empty if any key is valid."""
     reached = _model_at(model, path)
     return [] if reached is None else list(reached.model_fields)
 
@@ -151,7 +151,7 @@ def _description(model: type[BaseModel], path: KeyPath, name: str) -> str:
 
 
 def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
-    """How far pydantic's location goes in the data, and what was written there: it also names members of unions."""
+    """The part of pydantic's location that exists in the data, and the value there. Locations also name members of unions."""
     if location[-1:] == ("[key]",):
         return tuple(location[:-1]), location[-2]
     for depth, part in enumerate(location):
@@ -163,7 +163,7 @@ def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
 
 
 def _model_at(annotation: Any, path: KeyPath) -> type[BaseModel] | None:
-    """The model that stands at `path` below an annotation, through Optional, dict, tuple and Annotated."""
+    """The model at `path` below an annotation, through Optional, dict, tuple and Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if not path:
             return annotation

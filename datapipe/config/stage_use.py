@@ -1,10 +1,10 @@
-"""One entry of a list of stages: which stage, under which name, with which options.
+"""An entry of a list of stages: the stage, its name in the run, and its options.
 
     - dedup.exact                                              StageUse("dedup.exact", alias "dedup.exact", {})
     - filter.language: {keep: [en], as: english}               StageUse("filter.language", alias "english", {keep: [en]})
     - my_company.clean:DropBoilerplate: {min_lines: 3}         any installed class
 
-The options are checked where the stage is looked up (`catalogue.py`): nothing here knows a stage.
+The catalogue checks the options when it builds the stage (`catalogue.py`). This module knows no stage.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from datapipe.config.fields import Record
 from datapipe.config.problems import ProblemsError, described
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-"""What sources and `as:` names may be: they become folder names and parts of reasons."""
+"""Valid names of sources and of `as:`. They become folder names and parts of reasons."""
 
 _STAGE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
 _EXPECTED = "expected the name of a stage, or one name with its options indented below it"
 
 
 class StageUse(Record):
-    """A stage as a mixture uses it. Two uses are equal when name, alias and options are, wherever they stand."""
+    """A stage as a mixture uses it. Equality compares name, alias and options, and ignores the location."""
 
-    name: str = Field(description="The path of the module in stages/, or package.module:Class for a class of your own.")
-    alias: str = Field(description="What reports and reasons call this use: its `as:` name, or the stage's own.")
-    options: dict[str, Any] = Field(default_factory=dict, description="The stage's options as written, `as` taken out.")
+    name: str = Field(description="Path of the module in stages/, or package.module:Class for a class of your own.")
+    alias: str = Field(description="Name of this use in reports and reasons: its `as:` name, or the stage's name.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The stage's options as written, without `as`.")
     where: str = Field(default="", exclude=True, repr=False, description="File, line and path, for error messages.")
 
     def __eq__(self, other: object) -> bool:
@@ -41,13 +41,13 @@ class StageUse(Record):
         return hash((self.name, self.alias))
 
     def to_data(self) -> str | dict[str, Any]:
-        """This use as it is written in a mixture."""
+        """This use as a mixture spells it."""
         renamed = {"as": self.alias} if self.alias != self.name else {}
         return {self.name: {**self.options, **renamed}} if self.options or renamed else self.name
 
 
 def parse_stage(entry: Any) -> StageUse:
-    """A use from what the mixture says. Raises ValueError."""
+    """The use that an entry of a mixture describes. Raises ValueError."""
     if isinstance(entry, StageUse):
         return entry
     if isinstance(entry, dict) and len(entry) > 1:
@@ -79,13 +79,13 @@ def _listed(entries: Any) -> Any:
 
 
 def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
-    """Refuses two uses under one name: reasons and tables could not tell them apart."""
+    """Refuses two uses of one name, because reasons and tables could not distinguish them."""
     first: dict[str, int] = {}
     problems = []
     for index, use in enumerate(uses):
         if use.alias in first:
             same = f"'{use.alias}' is also the name of item {first[use.alias]} of this list"
-            problems.append(((index,), f"{same}. Give one of them a name of its own with `as: NAME`"))
+            problems.append(((index,), f"{same}. Give one of them another name with `as: NAME`"))
         first.setdefault(use.alias, index)
     if problems:
         raise ProblemsError(problems)

@@ -1,6 +1,6 @@
-"""The mixture that `datapipe init` writes: it runs as it is, on the standard library of the Python it runs under.
+"""The mixture that `datapipe init` writes. It runs unchanged: its corpus is Python's standard library.
 
-Every option of the file is in it, with what it means; those that are commented out stand at their default.
+It shows and explains every option. Options that are commented out have their default value.
 """
 
 from __future__ import annotations
@@ -12,91 +12,91 @@ def starter_mixture() -> str:
 
 
 _STARTER = """\
-# A mixture: which corpora, what is done to them, and how much of each a training run sees.
+# A mixture: the corpora, the stages that process them, and the share of each corpus in training.
 #
-#   datapipe plan THIS_FILE     what would run
-#   datapipe run THIS_FILE      build the snapshot; the same command again resumes, and redoes only what changed
+#   datapipe plan THIS_FILE     show what would run
+#   datapipe run THIS_FILE      build the snapshot; run it again to resume, or to redo only what changed
 #
-# Lines that are commented out show an option at its default, or another choice. `datapipe stages` lists all stages.
+# A line that is commented out shows an option at its default, or another choice. `datapipe stages` lists all stages.
 
-name: starter                       # what the snapshot and the report are called
-seed: 0                             # every random choice follows from it
-output: runs/starter                # a local folder (relative: from the working directory) or a URL: s3://bucket/folder
-max_quarantined: 0.1%               # of a source's documents may be unreadable; past it the run fails
-validation: 1%                      # of the kept documents go into shards of their own
+name: starter                       # name of the snapshot and of the report
+seed: 0                             # seed of all random choices
+output: runs/starter                # folder of the snapshot: a path (relative to the working directory) or a URL
+max_quarantined: 0.1%               # share of a source's documents that may be unreadable before the run fails
+validation: 1%                      # share of the kept documents that go to separate validation shards
 
 sources:
-  modules:                          # any name: it becomes a folder of shards
-    path: ${python:stdlib}/*.py     # a glob or a list of them; ${ENV}, ${python:stdlib}, ${python:site-packages} are filled in
+  modules:                          # any name; it becomes a folder of shards
+    path: ${python:stdlib}/*.py     # a glob or a list of globs; ${ENV}, ${python:stdlib} and ${python:site-packages} work
     # exclude: ["**/test/**"]       # globs of files to leave out
-    format: text                    # one document per file here; auto tells by the endings: jsonl, parquet, text, ...
+    format: text                    # one document per file; auto infers the format by the ending: jsonl, parquet, text, ...
     # text: text                    # input field with the text; dots reach into objects: content.text
-    # id: id                        # input field with the id; where it is missing, path:place is
-    # keep: [url, date]             # other input fields to carry along
-    weight: 0.7                     # share of the training tokens, relative to the others: 0.7, 70%, 1/3
-    # max_epochs: 4                 # how often it may be repeated at most; default: no limit
-    # strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: shuffled}     # parts of the source in shards of their own,
-                                    # by a number of each document (one of keep, or added by a stage): below 2, to below 10,
-                                    # the rest; how often each comes up in an epoch; mixed, or ascending
-    license: PSF-2.0                # noted in the snapshot
-    # synthetic: false              # whether a model wrote it; noted in the snapshot
-    # fingerprint: stat             # a changed file is noticed by size and time; content: by reading it
+    # id: id                        # input field with the id; a document without it gets PATH:POSITION
+    # keep: [url, date]             # further input fields to keep as columns
+    weight: 0.7                     # share of the training tokens, relative to the other sources: 0.7, 70%, 1/3
+    # max_epochs: 4                 # largest number of times that training repeats the source; default: no limit
+    # strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: shuffled}     # divides the source by a number of each
+                                    # document, which is a field in keep or a column of a stage; here: below 2, from 2 to below
+                                    # 10, from 10 up. repeat: how often an epoch repeats each part. order: or ascending
+    license: PSF-2.0                # recorded in the snapshot
+    # synthetic: false              # whether a model wrote the corpus; recorded in the snapshot
+    # fingerprint: stat             # detect changed files by size and time; content: by reading them
   packages:
     path: ${python:stdlib}/[a-e]*/**/*.py      # ** crosses folders, * stays within one
     format: text
     weight: 0.3
     license: PSF-2.0
-    # stages: [dedup.exact]         # a source may have stages of its own instead of the list below
+    # stages: [dedup.exact]         # stages of this source, instead of the list below
 
-stages:                             # in order; the name is the path of the module in stages/
+stages:                             # in order; a name is the path of a module in stages/
   - normalize.unicode
   - dedup.exact
-  # - filter.language: {keep: [en], min_score: 0.65}        # options are indented under the name, or in braces
+  # - filter.language: {keep: [en], min_score: 0.65}        # options stand in braces, or indented below the name
   # - filter.gopher_quality
   # - filter.gopher_repetition
   # - dedup.minhash
-  # - redact.pii: {max_hits: 5}                             # e-mail, IP, phone, card, IBAN, SSN; more hits drop the document
+  # - redact.pii: {max_hits: 5}                             # e-mail, IP, phone, card, IBAN, SSN; drops documents with more hits
   # - redact.secrets                                        # keys, tokens and passwords in code
-  # - filter.length: {as: second_length}                    # a stage used twice needs a name of its own
+  # - filter.length: {as: second_length}                    # a second use of a stage needs another name
   # - my_company.clean:DropBoilerplate: {min_lines: 3}      # any installed class, or one in the working directory
 
 tokenizer:
   train:                            # a byte-level BPE tokenizer, trained on the kept documents
-    vocab_size: 4096                # default: 32000
-    # sample_bytes: 256MiB          # text it is trained on
-    # pattern: gpt2                 # how text is cut into words that merges stay within; cl100k, o200k, llama3 or qwen2
-    # eos: <|endoftext|>            # closes every document
-  # path: tokenizer.json            # or one that exists, instead of train; also ranks of tiktoken (cl100k_base.tiktoken)
-  # pattern: cl100k                 # with ranks that are not OpenAI's own: how text is cut into words
-  # special_tokens: {<|endoftext|>: 100257}     # with such ranks: the special tokens and their ids
-  # eos: </s>                       # with path: its end-of-text token, where it cannot be inferred
+    vocab_size: 4096                # number of tokens; default: 32000
+    # sample_bytes: 256MiB          # size of the text sample to train on
+    # pattern: gpt2                 # splits text into words, and merges stay within a word; cl100k, o200k, llama3 or qwen2
+    # eos: <|endoftext|>            # end-of-text token, which ends every document
+  # path: tokenizer.json            # an existing tokenizer instead of train; also a tiktoken rank file (cl100k_base.tiktoken)
+  # pattern: cl100k                 # for a rank file that is not one of OpenAI's: splits text into words
+  # special_tokens: {<|endoftext|>: 100257}     # for such a rank file: the special tokens and their ids
+  # eos: </s>                       # with path: the end-of-text token; default: inferred from its name
 
 pack:
-  sequence_length: 512              # tokens per row; default: 2048; [512, 2048] makes a snapshot of each
-  # method: best_fit                # whole documents where they fit best; concat: end to end; buckets: cut into powers of two
-  # pool_documents: 10000           # documents packed together by best_fit; bounds its memory
-  # min_piece: 1                    # with buckets, shorter pieces are dropped
+  sequence_length: 512              # tokens per row; default: 2048; [512, 2048] makes one snapshot per length
+  # method: best_fit                # keep documents whole; concat: join and cut anywhere; buckets: cut into powers of two
+  # pool_documents: 10000           # documents that best_fit packs at a time; bounds the memory
+  # min_piece: 1                    # buckets drops shorter pieces
 
 shards:
-  # format: arrow                   # memory-mapped, fastest; parquet: smaller, compressed
-  # target_bytes: 256MiB            # size at which a shard is closed
+  # format: arrow                   # memory-mapped, fastest; parquet: compressed, smaller
+  # target_bytes: 256MiB            # size at which a shard is complete
 
 mixture:
-  # tokens: 100B                    # the loader stops there; without it, it never does
-  # phases:                         # weights that change on the way; default: the sources' own throughout; needs tokens
+  # tokens: 100B                    # tokens to train on; default: the loader never stops
+  # phases:                         # weights that change during training, needs tokens; default: the weights of the sources
   #   - {until: 80%, weights: {modules: 0.8, packages: 0.2}}
-  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}, schedule: linear, stairs: 64}     # in a straight line from the
-                                    # weights before, made of 64 equal steps; schedule: step has these throughout
-  # weighting: given                # or by how much there is: unimax; or temperature, with temperature: 2.0 (tokens^(1/2))
-  # max_epochs: 4                   # of every source that does not say so itself; default: no limit
-  # exhausted: stop                 # where a source would pass its max_epochs; or refuse to begin, or redistribute
-  # window: 8                       # shards of a source that are mixed at a time; 0: all
+  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}, schedule: linear, stairs: 64}     # linear: a straight line from
+                                    # the weights before, in 64 equal steps; step: constant weights
+  # weighting: given                # or by token counts: unimax, or temperature with temperature: 2.0 (tokens^(1/2))
+  # max_epochs: 4                   # for every source without its own max_epochs; default: no limit
+  # exhausted: stop                 # when a source reaches its max_epochs: stop, refuse to run, or redistribute
+  # window: 8                       # shards of a source that the loader shuffles together; 0: all
 
-execution:                          # how the work is cut; the documents that are kept do not depend on it
-  # split_bytes: 32MiB              # input text per task
-  # bucket_bytes: 256MiB            # rows exchanged per task; it holds them in memory
-  # max_retries: 3                  # of a task that raises
-  # max_infrastructure_retries: 20  # after lost workers, full memory, failing disks or networks
-  # resources:                      # what tasks ask of Ray, by stage, or by step: tokenize, pack, tokenizer/train
-  #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # cores, GPUs (or a part of one), memory set aside
+execution:                          # how the work is cut into tasks; it does not change the documents that are kept
+  # split_bytes: 32MiB              # bytes of input text per task
+  # bucket_bytes: 256MiB            # bytes of exchanged rows per task, which it holds in memory
+  # max_retries: 3                  # retries of a task that raises
+  # max_infrastructure_retries: 20  # retries after lost workers, full memory, or failures of disks and networks
+  # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack and tokenizer/train
+  #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # CPU cores, GPUs (fractions share a GPU), memory
 """

@@ -1,12 +1,12 @@
-"""Sizes, counts, percentages and weights as people write them, to exact numbers.
+"""Sizes, counts, percentages and weights of a mixture file as exact numbers.
 
     "256MiB", "1GB", 1048576      bytes     int         (a fraction of a byte is dropped)
     "100B", "2.5M", 1e9           counts    int         (100B: a hundred billion)
     "0.1%", 0.001                 shares    Fraction from 0 to 1
     0.7, "70%", "1/3"             weights   Fraction from 0
 
-A YAML number has been a float on its way here; its shortest decimal form is what was written, so 0.7 is exactly 7/10.
-Every refusal is a ValueError whose text begins with "expected", which `problems.py` puts after what was found.
+YAML parses 0.7 as a float. The shortest decimal form of the float is the number in the file, so 0.7 becomes exactly 7/10.
+Each error is a ValueError whose text begins with "expected"; `problems.py` puts it after the value that was found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _QUANTITY = re.compile(r"([+-]?[0-9_]*\.?[0-9_]*(?:e[+-]?[0-9]+)?)\s*([a-z]*)", 
 _HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
 
 MAX_WEIGHT_PRECISION = 10**9
-"""Largest denominator and largest value of a weight: integer shares of thousands of sources stay far below 2^63."""
+"""The largest denominator and the largest value of a weight. Integer shares of thousands of sources stay far below 2^63."""
 
 SIZE_EXPECTED = "expected a size above 0 such as 256MiB, 1GB or 1048576"
 COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
@@ -37,7 +37,7 @@ WEIGHT_EXPECTED = "expected a number of at least 0 such as 0.7, 70% or 1/3"
 
 
 def parse_size(value: Any) -> int:
-    """Whole bytes: KB, MB, GB, TB and PB are powers of 1000, KiB … PiB of 1024; capitals do not matter."""
+    """Whole bytes. KB, MB, GB, TB and PB are powers of 1000, KiB to PiB powers of 1024; case does not matter."""
     num_bytes = int(_quantity(value, _SIZE_UNITS, SIZE_EXPECTED))
     if num_bytes < 1:
         raise ValueError(SIZE_EXPECTED)
@@ -45,7 +45,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_count(value: Any) -> int:
-    """A whole number of things: K, M, B and T stand for 10^3, 10^6, 10^9 and 10^12; capitals do not matter."""
+    """A whole number. K, M, B and T stand for 10^3, 10^6, 10^9 and 10^12; case does not matter."""
     count = _quantity(value, _COUNT_UNITS, COUNT_EXPECTED)
     if count < 1 or count.denominator != 1:
         raise ValueError(COUNT_EXPECTED)
@@ -53,7 +53,7 @@ def parse_count(value: Any) -> int:
 
 
 def parse_share(value: Any) -> Fraction:
-    """A part of the whole, 0 to 1."""
+    """A share from 0 to 1, exact."""
     share = _ratio(value, SHARE_EXPECTED)
     if not 0 <= share <= 1:
         raise ValueError(SHARE_EXPECTED)
@@ -61,7 +61,7 @@ def parse_share(value: Any) -> Fraction:
 
 
 def parse_weight(value: Any) -> Fraction:
-    """A weight, at least 0, exact."""
+    """A weight of at least 0, exact."""
     weight = _ratio(value, WEIGHT_EXPECTED)
     if weight < 0:
         raise ValueError(WEIGHT_EXPECTED)
@@ -71,7 +71,7 @@ def parse_weight(value: Any) -> Fraction:
 
 
 def plain_number(value: Fraction) -> int | float | str:
-    """What `parse_share` and `parse_weight` read back as `value`: 2, 0.7 or '1/3'."""
+    """The spelling that `parse_share` and `parse_weight` parse back to `value`: 2, 0.7 or '1/3'."""
     if value.denominator == 1:
         return int(value)
     return float(value) if Fraction(repr(float(value))) == value else f"{value.numerator}/{value.denominator}"
@@ -99,7 +99,7 @@ def _number(value: Any, expected: str) -> Fraction:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(expected)
     exact = repr(value) if isinstance(value, float) else value.replace("_", "") if isinstance(value, str) else value
-    if isinstance(value, str) and _HUGE_EXPONENT.search(value):  # 1e999999999 is eleven letters and a gigabyte of digits
+    if isinstance(value, str) and _HUGE_EXPONENT.search(value):  # Fraction("1e999999999") would take a gigabyte of digits
         raise ValueError(expected)
     try:
         return Fraction(exact)

@@ -1,11 +1,11 @@
-"""YAML 1.2 text to plain data, and the line that every value stands on.
+"""Parses YAML 1.2 text to plain data, with the line of every value.
 
     text ── compose ──▶ node graph ── walk ──▶ data    dict, list, str, int, float, bool, None
                                            └─▶ lines   {("sources", "web", "weight"): 14}
 
-`no` is text and `1e9` a number, as YAML 1.2 says. Keys are text as written, so a source may be called 2024. Anchors,
-aliases and merge keys work; a value that came through one stands on the line where it was written. A key given twice is
-refused, as are tags other than YAML's own and dates (which are text).
+As in YAML 1.2, `no` is text and `1e9` is a number. Keys are text, so 2024 is a valid name of a source; dates are text too.
+Anchors, aliases and merge keys work: a value that comes from one has the line where it is written. Repeated keys and tags
+other than YAML's own are refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from datapipe.errors import UserError
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands: keys and list indexes from the top."""
+"""The keys and list indexes that lead to a value."""
 
 MAX_VALUES = 100_000
-"""More values than any mixture has: a few nested aliases can stand for billions."""
+"""Limit on the number of values, because a few nested aliases can expand to billions."""
 
 _TAG = "tag:yaml.org,2002:"
 _TYPED_SCALARS = (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null")
@@ -33,21 +33,21 @@ _TEXT_SCALARS = (f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as it is written in messages and in --set: `stages[2]`, `sources.web.path`."""
+    """A path as messages and --set spell it: `stages[2]`, `sources.web.path`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class YamlText:
-    """Plain data with the line, counted from 1, of every mapping key and list item in it."""
+    """Plain data, and the line of every mapping key and list item, counted from 1."""
 
     data: Any
     lines: Mapping[KeyPath, int]
 
 
 def read_yaml_mapping(path: str | Path) -> YamlText:
-    """The mapping in a file. Raises UserError, with file and line, for whatever keeps it from being one."""
+    """The mapping in a file. Raises UserError with file and line for a file that cannot be read or holds no mapping."""
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError as error:
@@ -77,12 +77,12 @@ def parse_yaml(text: str, name: str) -> YamlText:
     """The data in YAML text of any shape.
 
     Args:
-        name: what error messages call it: the file, or the command-line option.
+        name: the file or command-line option, for error messages.
     """
     loader = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML 1.2 lets a later anchor take the name over
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML 1.2 lets a later anchor reuse the name
             root = loader.compose(text)
         walk = _Walk(name, loader.constructor)
         data = None if root is None else walk.value(root, ())
@@ -108,7 +108,7 @@ def _problem_of(error: MarkedYAMLError) -> str:
 
 
 class _Walk:
-    """One walk over a node graph, which may share nodes (aliases) and even contain itself."""
+    """A walk over a node graph, which may share nodes (aliases) or contain a cycle."""
 
     def __init__(self, name: str, constructor: Any) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class _Walk:
         if self._num_values > MAX_VALUES:
             raise self._refusal(node, f"more than {MAX_VALUES} values, aliases counted each time")
         if id(node) in self._open:
-            raise self._refusal(node, "an alias stands inside what it names")
+            raise self._refusal(node, "an alias refers to a value that contains it")
         if isinstance(node.value, str):
             return self._scalar(node)
         if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
@@ -140,7 +140,7 @@ class _Walk:
         try:
             return self.constructor.construct_object(node)
         except (ValueError, KeyError) as error:
-            raise self._refusal(node, f"'{node.value}' is not what its tag {node.tag} says") from error
+            raise self._refusal(node, f"'{node.value}' is not a valid value of its tag {node.tag}") from error
 
     def _sequence(self, node: Any, path: KeyPath) -> list[Any]:
         for index, item in enumerate(node.value):
@@ -160,7 +160,9 @@ class _Walk:
                 raise self._refusal(key_node, "a key is a list or a mapping, expected text")
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in own_lines:
-                raise self._refusal(key_node, f"{dotted((*path, key))}: given twice, first in line {own_lines[key]}")
+                raise self._refusal(
+                    key_node, f"{dotted((*path, key))}: found twice, first in line {own_lines[key]}. Remove one"
+                )
             own_lines[key] = line
             self._forget((*path, key))
             self.lines[(*path, key)] = line
@@ -168,7 +170,7 @@ class _Walk:
         return data
 
     def _merge(self, node: Any, path: KeyPath, data: dict[str, Any]) -> None:
-        """Adds the keys of a mapping, or of each of a list of mappings, that `data` does not have."""
+        """Adds to `data` the missing keys of a mapping, or of a list of mappings."""
         for part in node.value if node.tag == f"{_TAG}seq" else [node]:
             if part.tag != f"{_TAG}map":
                 raise self._refusal(part, "the merge key << takes a mapping or a list of mappings")
@@ -177,13 +179,13 @@ class _Walk:
             merged = inner.value(part, path)
             self._num_values = inner._num_values
             new = {key: value for key, value in merged.items() if key not in data}
-            self.lines.update({at: line for at, line in inner.lines.items() if at[len(path)] in new})
+            self.lines.update({known: line for known, line in inner.lines.items() if known[len(path)] in new})
             data.update(new)
 
     def _forget(self, path: KeyPath) -> None:
-        """Drops the lines of a merged value that an explicit key replaces."""
+        """Drops the lines of a merged value that a later key replaces."""
         if path in self.lines:
-            self.lines = {at: line for at, line in self.lines.items() if at[: len(path)] != path}
+            self.lines = {known: line for known, line in self.lines.items() if known[: len(path)] != path}
 
     def _refusal(self, node: Any, problem: str) -> UserError:
         return UserError(f"{self.name}:{node.start_mark.line + 1}: {problem}.")

@@ -78,7 +78,7 @@ def write_inputs(root: Root, request: Request) -> None:
             "num_bytes": file.num_bytes,
             "stamp": file.stamp,
             "compression": file.compression,
-            "pieces": [list(piece) for piece in file.pieces],
+            "pieces": [list(piece) for piece in file.row_groups],
             "format": type(source.readers[path]).__module__.rpartition(".")[2],
         }
         for name, source in request.sources.items()
@@ -127,7 +127,7 @@ def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
     source = row["source"]
     pieces = tuple((rows, num_bytes) for rows, num_bytes in row["pieces"])
     known = {name: row[name] for name in ("url", "path", "num_bytes", "stamp", "compression")}
-    return file_hash(source, row["path"]), (source, InputFile(**known, pieces=pieces), reader)
+    return file_hash(source, row["path"]), (source, InputFile(**known, row_groups=pieces), reader)
 
 
 def read_mixture(root: Root) -> Mixture:

@@ -78,7 +78,7 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
     try:
         file.url.encode()
         stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
-        return replace(file, stamp=stamp, pieces=reader.probe(file, open_input))
+        return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
     except UnicodeEncodeError:
         raise _not_utf8(where, file.url) from None
     except OSError as error:

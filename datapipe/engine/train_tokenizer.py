@@ -176,7 +176,7 @@ class _Reading:
         hashed = np.uint64(file_hash(Path(name).name, file.path))
         for split in reader.cut(file, _WHOLE_FILE):
             for batch in reader.read(split, self.fields, open_input):
-                halves = (np.full(len(batch.places), hashed), batch.places.astype(np.uint64))
+                halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
                 is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
                 hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
                 self.training.add(hashes[~is_held_out], batch.texts.filter(pa.array(~is_held_out)))

@@ -78,7 +78,7 @@ class DocumentLocator:
         source = self._mixture.sources[source_name]
         fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
         try:
-            content = reader.read_one(file, position, fields, open_input)
+            content = reader.read_document(file, position, fields, open_input)
         except FileNotFoundError:
             content = None
         return LocatedDocument(source=source_name, path=file.path, position=position, text=content)

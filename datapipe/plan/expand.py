@@ -128,7 +128,7 @@ class Expander:
                     limit=limit,
                     stages=stages,
                     emit=emit,
-                    source_place=self.source_place(name, emit),
+                    source_position=self.source_position(name, emit),
                 )
             )
             for group in (planned.groups if limit is None else (planned.splits,))
@@ -159,12 +159,12 @@ class Expander:
                 decisions=replace(decisions, tables=_of_files(decisions.tables, hashes)),
                 stages=stages,
                 emit=emit,
-                source_place=self.source_place(name, emit),
+                source_position=self.source_position(name, emit),
             )
             tasks.append(fingerprinted(task))
         return tasks
 
-    def source_place(self, name: str, emit: BoundStage | None) -> int | None:
+    def source_position(self, name: str, emit: BoundStage | None) -> int | None:
         """The position of a source in the order of the global stage, past its end where the order does not name it."""
         order = cast(Global, emit.stage).source_order() if emit is not None else None
         if order is None:

@@ -73,7 +73,7 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
 
 def text_bytes(file: InputFile) -> int:
     """The estimated bytes of text in a file. Small files count as much as the work of opening them."""
-    unpacked = sum(num_bytes for _, num_bytes in file.pieces) or file.num_bytes * (
+    unpacked = sum(num_bytes for _, num_bytes in file.row_groups) or file.num_bytes * (
         _TEXT_PER_ARCHIVE_BYTE if file.compression else 1
     )
     return max(unpacked, _LEAST_FILE_BYTES)

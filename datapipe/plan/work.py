@@ -174,7 +174,7 @@ class MapTask(Task):
         limit: read at most so many documents.
         decisions: of the global stage before; applied to `documents`.
         emit: the global stage that follows.
-        source_place: position of the source in the order of sources that `emit` goes by; see `StageContext`.
+        source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
     """
 
     kind: ClassVar[str] = "map"
@@ -191,7 +191,7 @@ class MapTask(Task):
         default=(), metadata=entering(lambda stages: [[bound.name, bound.digest] for bound in stages])
     )
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
-    source_place: int | None = None
+    source_position: int | None = None
 
     @property
     def splits(self) -> tuple[Split, ...]:

@@ -1,8 +1,8 @@
-"""The contract of a stage: all that the author of a stage imports.
+"""The contract of a stage: the names that the author of a stage imports.
 
     from datapipe.stage.base import DocumentBatch, Filter, FilterResult
 
-Names are loaded when they are first used, so that importing one module of this package costs that module alone.
+Each name is imported on first use, so that an import of one module of this package loads no other.
 """
 
 from __future__ import annotations

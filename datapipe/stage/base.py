@@ -2,13 +2,13 @@
 
 A stage is a frozen record of its options. Those options are its YAML, its help text and part of its fingerprint.
 
-    Reader   one split of an input file    ->  rows of documents, and what could not be read
-    Filter   a batch of documents          ->  keep, rule and measured value per document
+    Reader   a split of an input file      ->  documents, and rejected records
+    Filter   a batch of documents          ->  per document: keep or drop, the rule, the measured value
     Map      a batch of documents          ->  new columns
-    Global   a batch of documents          ->  rows that are exchanged by hash, meet, and come back (`stage/global_stage.py`)
+    Global   all documents of a run        ->  documents to drop, spans to cut (`stage/global_stage.py`)
 
-The engine counts, times, logs, writes, isolates the document that makes a stage raise, and re-reads what it needs.
-A stage is found by name (`catalogue.py`), so adding one is adding a file and its test.
+The engine counts, times, logs and writes. It isolates the document that makes a stage raise and quarantines it.
+The catalogue finds a stage by the name of its file (`catalogue.py`): a new stage is one new file and its test.
 """
 
 from __future__ import annotations
@@ -23,56 +23,56 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from datapipe.stage.documents import DocumentBatch
 
-REACHES = ()  # look-ups by name are of options
+REACHES = ()  # the look-ups by name in this file read options only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """Run-time facts a stage may use: never part of its options.
+    """Run-time facts that a stage may use. They are never options.
 
     Attributes:
-        name: the stage's name in the run, after `as:`; seeds and reasons are named by it.
-        seed: the seed of the mixture; derive others with `rng.seed_for(context.seed, context.name, …)`.
-        source_place: for a global stage with a `source_order`, the place in it of the source whose documents it emits, from 0.
+        name: the stage's name in the run: its `as:` name, or the name in the catalogue. Seeds and reasons derive from it.
+        seed: the seed of the mixture. Derive the stage's own with `rng.seed_for(context.seed, context.name, …)`.
+        source_position: index in `Global.source_order()` of the source whose documents the stage emits; None without an order.
     """
 
     name: str
     seed: int
-    source_place: int | None = None
+    source_position: int | None = None
 
 
 class Stage(BaseModel):
-    """A frozen record of options. Subclass one of the four kinds below, never this."""
+    """A frozen record of options. Subclass Filter, Map, Reader or Global, never this class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Installed distributions whose version changes what the stage does; part of its fingerprint."""
+    """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""
 
     reaches: ClassVar[tuple[str, ...]] = ()
-    """Code that the class uses and that reading it does not tell, because a name is computed (`getattr(self, name)`) or stands
-    in a text: "module:definition", or ".name" for a member of that name. It is part of the fingerprint. A class with a computed
-    look-up says () where that finds nothing but data."""
+    """Code that the class uses through a computed name, such as `getattr(self, name)`, which static analysis cannot follow:
+    "module:definition", or ".name" for every member of that name. The code is part of the fingerprint. A class whose computed
+    look-ups reach data only declares ()."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
-    """Options that are no part of the stage's fingerprint: those that only say whether a run goes on, and those whose effect
-    is in the fingerprints of tasks by other ways."""
+    """Options outside the stage's fingerprint: they only decide whether a run continues, or they reach the fingerprints of
+    tasks by another way."""
 
     def open(self, context: StageContext) -> None:
-        """Loads what is heavy, once per worker, into private attributes (`_model: Any = PrivateAttr()`)."""
+        """Loads models and tables into private attributes (`_model: Any = PrivateAttr()`). Called once per worker."""
 
     def input_files(self) -> tuple[str, ...]:
-        """Paths the options name (a model, a word list): their content is part of the fingerprint."""
+        """Paths of files that the options name, such as a model or a word list. Their content is part of the fingerprint."""
         return ()
 
     def segmentations(self) -> tuple[str, ...]:
-        """Segmentations of a batch that the options choose, by their names in `DocumentBatch`: ("english_words",) for a stage
-        that calls `batch.words_by("english")`. Those that the code names, as in `batch.lines`, need not be told. Using another
-        one is an error, since the fingerprint does not cover it."""
+        """Segmentations that the options choose, by their names in `DocumentBatch`: ("english_words",) for a stage that calls
+        `batch.words_by("english")`. A segmentation that the code names itself, as in `batch.lines`, needs no entry. Use of any
+        other segmentation raises, because the fingerprint does not cover its code."""
         return ()
 
     def notes(self) -> tuple[str, ...]:
-        """Lines for people on what the options come to; `datapipe plan` prints those of global stages."""
+        """Lines that explain the effect of the options. `datapipe plan` prints the notes of global stages."""
         return ()
 
 
@@ -81,13 +81,13 @@ class Stage(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One test of a filter. The limit itself passes.
+    """One test of a filter. A value equal to the limit passes.
 
     Attributes:
-        name: the reason of a drop, after the stage's name: "too_few_words".
-        limit: what the measured value is held against.
-        side: "min" where less fails, "max" where more fails, "other" where the stage decides in a way of its own.
-        option: the option that holds the limit, "" where none does. `inspect --sweep STAGE.OPTION` goes by it.
+        name: the second half of a drop's reason, STAGE:NAME, such as "too_few_words".
+        limit: the threshold that the measured value is compared with.
+        side: "min": a smaller value fails. "max": a greater value fails. "other": the stage decides by itself.
+        option: the option that holds the limit, for `inspect --sweep STAGE.OPTION`; "" without one.
     """
 
     name: str
@@ -103,15 +103,15 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilterResult:
-    """What a filter decided, one entry per document.
+    """The decisions of a filter, one entry per document.
 
     Attributes:
         keep: (num_docs,) bool.
-        rule: (num_docs,) int16, the index in `Filter.rules()` of the first rule a dropped document failed; -1 where kept.
-        value: (num_docs,) float64, what that rule measured; where kept, the filter's score or NaN.
-        limit: (num_docs,) float64, what it was held against, where that differs by document; None: the rule's own limit.
-        measured: per rule of `Filter.rules()` what it measured, (num_docs,) float64 each, for `mode: tag`.
-        columns: new columns for the documents that are kept, (num_docs,) each: `text` where the filter also edits, tallies.
+        rule: (num_docs,) int16, the index in `Filter.rules()` of the first rule that the document fails; -1 if kept.
+        value: (num_docs,) float64, the value that this rule measured; if kept, the filter's score or NaN.
+        limit: (num_docs,) float64, thresholds that differ by document; None: `Rule.limit` holds for all.
+        measured: per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`.
+        columns: new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of `counts`.
     """
 
     keep: np.ndarray
@@ -122,18 +122,18 @@ class FilterResult:
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @classmethod
-    def judged(
+    def from_rules(
         cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
     ) -> FilterResult:
-        """The result of rules tried in turn: a document is dropped by the first that it fails.
+        """The result of rules that are tried in order: the first rule that a document fails drops it.
 
         Args:
-            rules: as `Filter.rules()` has them, each with a side.
+            rules: `Filter.rules()`, each with side "min" or "max".
             measured: per rule (num_docs,) numbers.
-            columns: as in the result.
+            columns: see `FilterResult.columns`.
         """
-        as_floats = tuple(np.asarray(one, np.float64) for one in measured)
-        failed = [rule.failed(one) for rule, one in zip(rules, as_floats, strict=True)]
+        as_floats = tuple(np.asarray(values, np.float64) for values in measured)
+        failed = [rule.failed(values) for rule, values in zip(rules, as_floats, strict=True)]
         num_docs = len(as_floats[0]) if as_floats else 0
         return cls.first_failing(num_docs, list(zip(as_floats, failed)), columns)
 
@@ -144,43 +144,44 @@ class FilterResult:
         tried: Sequence[tuple[np.ndarray, np.ndarray]],
         columns: Mapping[str, pa.Array] | None = None,
     ) -> FilterResult:
-        """As `judged`, by rules that decide in a way of their own.
+        """As `from_rules`, for stages that decide themselves where a rule fails.
 
         Args:
-            num_docs: of the batch.
-            tried: per rule, in the order of `Filter.rules()`, what it measured (num_docs,) and where that fails, bool.
-            columns: as in the result.
+            num_docs: documents in the batch.
+            tried: per rule of `Filter.rules()`, in order: its measured values and its failures, (num_docs,) numbers and bool.
+            columns: see `FilterResult.columns`.
         """
         rule, value = np.full(num_docs, -1, np.int16), np.full(num_docs, np.nan)
         for index, (measured, failed) in reversed(list(enumerate(tried))):
             rule[failed] = index
             value[failed] = measured[failed]
-        measured = tuple(np.asarray(one, np.float64) for one, _ in tried)
+        measured = tuple(np.asarray(values, np.float64) for values, _ in tried)
         return cls(keep=rule < 0, rule=rule, value=value, measured=measured, columns=columns or {})
 
 
 class Filter(Stage):
-    """Judges each document by itself; it may also edit the text of those it keeps."""
+    """Decides about each document by itself: keep it, drop it, or keep it with an edited text."""
 
     mode: Literal["drop", "tag"] = Field(
         default="drop",
-        description="drop: remove the documents that fail. tag: keep them all, edit nothing, and write the columns NAME.rule "
-        "(the first rule failed), NAME.value and, for every rule, NAME.RULE: what it measured. See `datapipe inspect --sweep`.",
+        description="drop: remove documents that fail a rule. tag: keep all documents unchanged and add columns: STAGE.rule "
+        "(the first rule that fails), STAGE.value (its measured value), and STAGE.RULE (the measured value of each rule). "
+        "`datapipe inspect --sweep` reads them.",
     )
 
     counts: ClassVar[tuple[str, ...]] = ()
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def rules(self) -> Sequence[Rule]:
-        """The rules in the order they are tried."""
+        """The rules, in the order in which they are tried."""
         raise NotImplementedError
 
     def at_least(self, name: str, option: str) -> Rule:
-        """The rule `name`: less than the option says fails."""
+        """The rule `name`: a value below the option's fails."""
         return Rule(name=name, limit=getattr(self, option), side="min", option=option)
 
     def at_most(self, name: str, option: str) -> Rule:
-        """The rule `name`: more than the option says fails."""
+        """The rule `name`: a value above the option's fails."""
         return Rule(name=name, limit=getattr(self, option), side="max", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
@@ -191,7 +192,7 @@ class Filter(Stage):
 
 
 class Map(Stage):
-    """Computes columns. Returning `text` replaces the text."""
+    """Computes columns for each document. A returned column `text` replaces the text."""
 
     counts: ClassVar[tuple[str, ...]] = ()
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
@@ -205,15 +206,15 @@ class Map(Stage):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """One input file as planning sees it: facts only, gathered before anything is planned.
+    """An input file as planning sees it: facts that are gathered before the plan is made.
 
     Attributes:
-        url: where to open it, as `storage.open_input` takes it.
-        path: relative to the glob's fixed prefix, with forward slashes: the name that document keys are made of.
+        url: the URL that `storage.open_input` opens.
+        path: relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
         num_bytes: size as stored.
-        stamp: what tells that the content changed: mtime in ns, ETag, or a digest of the content.
+        stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd" or None, by the file's ending.
-        pieces: what `Reader.probe` found that the file can be cut at: (num_rows, num_bytes) per Parquet row group.
+        row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
     """
 
     url: str
@@ -221,13 +222,13 @@ class InputFile:
     num_bytes: int
     stamp: str
     compression: str | None = None
-    pieces: tuple[tuple[int, int], ...] = ()
+    row_groups: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """A part of an input file that one task reads: bytes [start, stop) of plain JSONL, row groups [start, stop) of
-    Parquet, or all of it (stop None)."""
+    """The part of an input file that a task reads: bytes [start, stop) of plain JSONL, row groups [start, stop) of Parquet,
+    or the whole file (stop None)."""
 
     file: InputFile
     start: int = 0
@@ -239,9 +240,9 @@ class FieldNames:
     """Which fields of the input become which columns.
 
     Attributes:
-        text: the field that holds the text (dots reach into objects: `content.text`).
-        id: the field that holds the id; where it is missing or null the id is path:place.
-        keep: other fields to carry along under their own names.
+        text: the field with the text. Dots reach into objects: `content.text`.
+        id: the field with the id. A document without it gets PATH:POSITION.
+        keep: fields that become columns of the same name.
     """
 
     text: str = "text"
@@ -251,33 +252,33 @@ class FieldNames:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejected:
-    """One thing in the input that is not a document: a bad line, or the unread rest of a broken file.
+    """Input that is no document: a bad line, or the unread rest of a broken file.
 
     Attributes:
-        place: byte offset in the decompressed file, or row number.
+        position: byte offset in the decompressed file, or row number.
         error: what was found and what was expected, in one sentence.
-        excerpt: the first bytes of it, at most 4 KiB.
+        excerpt: its first bytes, at most 4 KiB.
     """
 
-    place: int
+    position: int
     error: str
     excerpt: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadBatch:
-    """What a reader yields: documents as columns, and what it had to reject, in file order.
+    """Documents as columns, and rejected input, both in the order of the file.
 
     Attributes:
-        places: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, or row number.
+        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, or row number.
         texts: (num_docs,) large_string without nulls.
-        ids: (num_docs,) large_string; null where the input has none.
+        ids: (num_docs,) large_string; null for a document without an id.
         extra: kept columns by name, (num_docs,) each.
-        rejected: what is quarantined.
-        input_bytes: bytes of the (decompressed) input that this batch accounts for.
+        rejected: input to quarantine.
+        input_bytes: bytes of decompressed input that this batch accounts for.
     """
 
-    places: np.ndarray
+    positions: np.ndarray
     texts: pa.Array
     ids: pa.Array
     extra: Mapping[str, pa.Array] = field(default_factory=dict)
@@ -286,28 +287,28 @@ class ReadBatch:
 
 
 class OpenInput(Protocol):
-    """Opens a URL for reading: `storage.open_input`, handed in so that a reader knows no file system."""
+    """Opens a URL for reading. The engine passes `storage.open_input`, so that a reader knows no file system."""
 
     def __call__(self, url: str) -> pa.NativeFile: ...
 
 
 class Reader(Stage):
-    """Turns input files into documents. Never raises for bad content: it yields `Rejected`."""
+    """Turns input files into documents. For bad content it yields `Rejected` and does not raise."""
 
     extensions: ClassVar[tuple[str, ...]] = ()
-    """File endings that `format: auto` gives to this reader, compression aside: (".jsonl", ".ndjson")."""
+    """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
 
     def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """`InputFile.pieces` for a format that must be opened to know where it can be cut. Raises UserError or OSError."""
+        """`InputFile.row_groups` of a format whose cut points are known only after it is opened. Raises UserError, OSError."""
         return ()
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """The splits of a file: a function of the file alone. By default a file is read whole."""
+        """The splits of a file, a function of the file alone. The default is one split, the whole file."""
         return [Split(file=file)]
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         raise NotImplementedError
 
-    def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """The text at `place` again, for `inspect` and `trace`; None where no document is there."""
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""
         raise NotImplementedError

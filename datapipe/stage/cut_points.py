@@ -1,12 +1,14 @@
-"""Seams: places in a text where something was cut out, so that what stands on either side of them was never written together.
+"""Cut points: byte offsets in a text where a stage removed a span. Text that spans a cut point never existed in the source.
 
-    "One. Two. Three."  cut "Two. " ─▶  "One. Three."   seams [5]
-                        cut "One. " ─▶  "Three."        seams []    (a seam at an end says nothing)
+    "One. Two. Three."  cut "Two. " ─▶  "One. Three."   cut_points [5]
+                        cut "One. " ─▶  "Three."        cut_points []    (no cut point at the ends of a text)
 
-Documents that a stage has cut carry them in a column of lists: byte offsets inside the text, ascending. Verdicts that cut write
-it and move what is there (`seams_after`); where a stage changes the text of a document, it has none any more
-(`DocumentBatch.with_columns`). To stages that compare pieces of text a seam is the end of a document (`DocumentBatch.parts`),
-so that they find nothing that came about by cutting. Nothing else looks at seams: texts are joined at them for the tokenizer.
+A document that a stage has cut carries its cut points in a column of lists: byte offsets inside the text, ascending. When the
+engine applies cuts, it adds cut points and moves the existing ones (`cut_points_after`). When a stage changes the text of a
+document, the document loses its cut points (`DocumentBatch.with_columns`).
+
+Stages that compare spans of text treat a cut point as the end of a document (`DocumentBatch.parts`), so they find no span that
+a cut created. Nothing else reads cut points: the tokenizer sees the text as a whole.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 CUT_POINTS = "cut_points"
-SEAMS_TYPE = pa.list_(pa.int64())
+CUT_POINTS_TYPE = pa.list_(pa.int64())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Texts cut at their seams, as if each part were a document.
+    """Texts split at their cut points: each part stands for a document.
 
     Attributes:
-        offsets: (num_parts + 1,) int64, the bytes of the parts, as `columns.text_buffers` has those of texts.
-        documents: (num_parts,) int64, ascending.
+        offsets: (num_parts + 1,) int64, the byte offsets of the parts, in the form of `columns.text_buffers`.
+        documents: (num_parts,) int64, ascending: the document of each part.
     """
 
     offsets: np.ndarray
@@ -34,7 +36,7 @@ class Parts:
 
 
 def no_cut_points(num_docs: int) -> pa.Array:
-    """The column where nothing was cut."""
+    """The column for documents without cut points."""
     return _lists(np.zeros(num_docs, np.int64), np.zeros(0, np.int64))
 
 
@@ -43,51 +45,51 @@ def parts_of(offsets: np.ndarray, cut_points: pa.Array | None) -> Parts:
 
     Args:
         offsets: (num_docs + 1,) int64.
-        seams: (num_docs,) of `SEAMS_TYPE`, without nulls; None where nothing was ever cut.
+        cut_points: (num_docs,) of `CUT_POINTS_TYPE`, without nulls; None if no stage has cut.
     """
     documents = np.arange(len(offsets) - 1)
     if cut_points is None:
         return Parts(offsets=offsets, documents=documents)
-    counts, places = _places(offsets, cut_points)
-    return Parts(offsets=np.sort(np.concatenate([offsets, places])), documents=np.repeat(documents, counts + 1))
+    counts, byte_offsets = _byte_offsets(offsets, cut_points)
+    return Parts(offsets=np.sort(np.concatenate([offsets, byte_offsets])), documents=np.repeat(documents, counts + 1))
 
 
 def cut_points_after(
     offsets: np.ndarray, cut_points: pa.Array | None, starts: np.ndarray, stops: np.ndarray, out_offsets: np.ndarray
 ) -> pa.Array:
-    """The seams of texts out of which spans are cut: those that they had, moved, and one for each span.
+    """The cut points of texts after spans are removed: the existing ones, moved, and a new one for each span.
 
     Args:
-        offsets: (num_docs + 1,) int64, of the texts before.
-        seams: (num_docs,) of `SEAMS_TYPE`, theirs; None where they have none.
-        starts, stops: (num_cuts,) int64, the bytes that go; ascending, without overlap, none empty.
-        out_offsets: (num_docs + 1,) int64, of the texts after.
+        offsets: (num_docs + 1,) int64, of the texts before the cuts.
+        cut_points: (num_docs,) of `CUT_POINTS_TYPE`, of the texts before the cuts; None if there are none.
+        starts, stops: (num_cuts,) int64, the removed bytes; ascending, without overlap, none empty.
+        out_offsets: (num_docs + 1,) int64, of the texts after the cuts.
     """
-    places = np.zeros(0, np.int64) if cut_points is None else _places(offsets, cut_points)[1]
-    places = np.concatenate([starts, places])
+    byte_offsets = np.zeros(0, np.int64) if cut_points is None else _byte_offsets(offsets, cut_points)[1]
+    byte_offsets = np.concatenate([starts, byte_offsets])
     removed = np.concatenate([[0], np.cumsum(stops - starts)])
-    before = np.searchsorted(starts, places)  # spans that begin before a place; the last of them may reach over it
+    before = np.searchsorted(starts, byte_offsets)  # spans that begin before an offset; the last of them may reach over it
     last = np.maximum(before - 1, 0)
-    over = np.where(before > 0, np.maximum(stops[last] - places, 0), 0) if len(starts) else 0
-    moved = np.unique(places - removed[before] + over + (out_offsets[0] - offsets[0]))
+    over = np.where(before > 0, np.maximum(stops[last] - byte_offsets, 0), 0) if len(starts) else 0
+    moved = np.unique(byte_offsets - removed[before] + over + (out_offsets[0] - offsets[0]))
     documents = np.searchsorted(out_offsets, moved, "right") - 1
-    inside = out_offsets[documents] < moved  # at the begin of a text, which is the end of another, it says nothing
+    inside = out_offsets[documents] < moved  # no cut point at the begin of a text, which is the end of another
     moved, documents = moved[inside], documents[inside]
     return _lists(np.bincount(documents, minlength=len(offsets) - 1), moved - out_offsets[documents])
 
 
 def cut_points_where(kept: np.ndarray, cut_points: pa.Array) -> pa.Array:
-    """The seams of documents where `kept` (num_docs,) bool is true; the others have none."""
+    """The cut points of documents where `kept` (num_docs,) bool is true; the others lose theirs."""
     counts = np.diff(cut_points.offsets.to_numpy())
     return _lists(np.where(kept, counts, 0), cut_points.flatten().to_numpy()[np.repeat(kept, counts)])
 
 
-def _places(offsets: np.ndarray, cut_points: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """How many seams each text has, (num_docs,) int64, and the byte of each, (num_seams,) int64."""
+def _byte_offsets(offsets: np.ndarray, cut_points: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The number of cut points of each text, (num_docs,) int64, and their offsets in all bytes, (num_cut_points,) int64."""
     counts = np.diff(cut_points.offsets.to_numpy())
     return counts, cut_points.flatten().to_numpy() + np.repeat(offsets[:-1], counts)
 
 
 def _lists(counts: np.ndarray, values: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int64()), type=SEAMS_TYPE)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int64()), type=CUT_POINTS_TYPE)

@@ -1,10 +1,10 @@
-"""From the stored bytes of an input file to blocks of whole lines, telling a broken archive from a broken disk.
+"""The stored bytes of an input file as blocks of whole lines.
 
-    file ─▶ raw reads ─▶ gzip or zstd (members and frames in a row are one stream) ─▶ pieces ─▶ blocks that end at a newline
+    file ─▶ raw reads ─▶ gzip or zstd (consecutive members or frames are one stream) ─▶ chunks ─▶ blocks that end at a newline
 
-What storage does to us (OSError) is raised as it is, for the task to be tried again. What is wrong with the archive itself ends
-it at the same byte every time: all that comes before is yielded, and then `BrokenStreamError`. Memory is a block or the longest
-line; a line beyond the limit is passed over without being held.
+A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
+every time: this module yields all lines before the damage and then raises `BrokenStreamError`. Memory is bounded by a block or
+by the longest line. A line beyond the limit is skipped without being held.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from datapipe.stage.base import OpenInput, Rejected, Split
 BLOCK_BYTES = 4 << 20
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
-_PIECE_BYTES = 256 << 10
+_CHUNK_BYTES = 256 << 10
 _RAW_BYTES = 4 << 20
-"""What is asked of storage at once. Arrow's decompressor asks for 64 KiB, which an object store would answer one by one."""
+"""The size of a read from storage. Arrow's decompressor reads 64 KiB at a time; on an object store each would be a request."""
 
 
 class BrokenStreamError(DatapipeError):
-    """An archive that is truncated or damaged."""
+    """The archive is truncated or damaged."""
 
 
 # ------------------------------------------------------------------------------------------------ decompression
 
 
 def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterator[bytes]:
-    """The decompressed content in pieces; empty for an empty plain file.
+    """The decompressed content in chunks; nothing for an empty plain file.
 
     Raises:
-        OSError: from storage.
-        BrokenStreamError: the archive is truncated or damaged; what came before has been yielded.
+        OSError: the storage failed.
+        BrokenStreamError: the archive is truncated or damaged. All content before the damage has been yielded.
     """
     with open_input(url) as stream:
         if compression is None:
-            while piece := stream.read(BLOCK_BYTES):
-                yield piece
+            while chunk := stream.read(BLOCK_BYTES):
+                yield chunk
             return
         if stream.size() == 0:
-            raise BrokenStreamError(f"an empty file is no {compression} archive")
+            raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
         raw, done = _Raw(stream), 0
         try:
-            for piece in _unpacked(raw, compression, _PIECE_BYTES):
-                yield piece
-                done += len(piece)
+            for chunk in _unpacked(raw, compression, _CHUNK_BYTES):
+                yield chunk
+                done += len(chunk)
         except BrokenStreamError:
-            yield _last_words(stream, compression, done, raw.last_read_at)
+            yield _rest_before_damage(stream, compression, done, raw.last_read_offset)
             raise
 
 
 class _Raw:
-    """The raw file as Arrow's decompressor reads it, remembering what storage raised and where the last read began.
+    """The raw file that Arrow's decompressor reads. It records the error of the storage and the offset of the last read.
 
     Args:
-        step_from: from here on one byte at a time.
+        step_from: the offset from which reads return one byte each.
     """
 
     closed = False
@@ -70,52 +70,52 @@ class _Raw:
         self.stream = stream
         self.step_from = step_from
         self.error: Exception | None = None
-        self.last_read_at = self._at = self._buffer_at = 0
+        self.last_read_offset = self._offset = self._buffer_offset = 0
         self._buffer = b""
 
     def read(self, num_bytes: int = -1) -> bytes:
         if self.step_from is not None:
-            left = self.step_from - self._at
+            left = self.step_from - self._offset
             num_bytes = min(num_bytes, left) if left > 0 else 1
-        start = self._at - self._buffer_at
+        start = self._offset - self._buffer_offset
         if start >= len(self._buffer):
-            self._buffer, self._buffer_at, start = self._fetch(), self._at, 0
-        piece = self._buffer[start : start + num_bytes]
-        self.last_read_at = self._at
-        self._at += len(piece)
-        return piece
+            self._buffer, self._buffer_offset, start = self._fetch(), self._offset, 0
+        chunk = self._buffer[start : start + num_bytes]
+        self.last_read_offset = self._offset
+        self._offset += len(chunk)
+        return chunk
 
     def _fetch(self) -> bytes:
         try:
-            return self.stream.read_at(_RAW_BYTES, self._at) if self._at < self.stream.size() else b""
+            return self.stream.read_at(_RAW_BYTES, self._offset) if self._offset < self.stream.size() else b""
         except Exception as error:
             self.error = error
             raise
 
     def close(self) -> None:
-        """The stream is closed by who opened it."""
+        """Does nothing: the caller who opened the stream closes it."""
 
 
-def _unpacked(raw: _Raw, compression: str, piece_bytes: int) -> Iterator[bytes]:
+def _unpacked(raw: _Raw, compression: str, chunk_bytes: int) -> Iterator[bytes]:
     source: Any = pa.PythonFile(raw, mode="r")
     with pa.CompressedInputStream(source, compression) as unpacked:
         while True:
             try:
-                piece = unpacked.read(piece_bytes)
+                chunk = unpacked.read(chunk_bytes)
             except (OSError, pa.ArrowInvalid) as error:
                 if raw.error is not None:
                     raise raw.error from None
                 raise BrokenStreamError(f"the {compression} archive is truncated or damaged: {error}") from error
-            if not piece:
+            if not chunk:
                 return
-            yield piece
+            yield chunk
 
 
-def _last_words(stream: pa.NativeFile, compression: str, done: int, step_from: int) -> bytes:
-    """What the archive still gives past its first `done` bytes before it breaks.
+def _rest_before_damage(stream: pa.NativeFile, compression: str, done: int, step_from: int) -> bytes:
+    """The content of a damaged archive after its first `done` bytes.
 
-    The read that met the damage lost what it had decompressed by then (up to 1 MiB), so the archive is read once more: fed byte
-    by byte near the damage, and emptied byte by byte past `done`.
+    The read that hits the damage loses up to 1 MiB of content that it has already decompressed. The archive is therefore read
+    once more: its input byte by byte near the damage, its output byte by byte after `done`.
     """
     rest: list[bytes] = []
     raw = _Raw(stream, step_from)
@@ -124,7 +124,7 @@ def _last_words(stream: pa.NativeFile, compression: str, done: int, step_from: i
         source: Any = pa.PythonFile(raw, mode="r")
         with pa.CompressedInputStream(source, compression) as unpacked:
             while passed < done:
-                passed += len(unpacked.read(min(_PIECE_BYTES, done - passed)))
+                passed += len(unpacked.read(min(_CHUNK_BYTES, done - passed)))
             while byte := unpacked.read(1):
                 rest.append(byte)
     except (OSError, pa.ArrowInvalid):
@@ -138,23 +138,23 @@ def _last_words(stream: pa.NativeFile, compression: str, done: int, step_from: i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file, the first of which begins at `place` in its decompressed bytes."""
+    """Whole lines of a file. The first begins at `byte_offset` of the decompressed file."""
 
-    place: int
+    byte_offset: int
     content: bytes
 
 
 def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Iterator[Block | Rejected]:
-    """The lines of a split in file order, in blocks of about `BLOCK_BYTES`, and what is no line: one that is too long to
-    hold, or the rest of a broken archive from its last newline on.
+    """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too
+    long to hold, and for the rest of a broken archive after its last newline.
 
-    A line belongs to the range that its first byte is in. A byte-order mark at the start of a file belongs to no line. A line
-    longer than `max_line_bytes` may still come in a block, where its end was at hand: who reads the block judges it.
+    A line belongs to the split that contains its first byte. A byte-order mark at the start of a file belongs to no line. A
+    block may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length again.
     """
     lines = _Lines()
     try:
-        for at, piece in _pieces(split, open_input):
-            lines.add(at, piece)
+        for offset, chunk in _chunks(split, open_input):
+            lines.add(offset, chunk)
             if lines.tail_bytes > max_line_bytes:
                 yield from lines.take()
                 yield lines.give_up(too_long(max_line_bytes))
@@ -168,102 +168,104 @@ def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Ite
 
 
 def too_long(max_line_bytes: int) -> str:
-    """Why a line is rejected for its length."""
+    """The error of a line that is too long."""
     return f"a line of more than {max_line_bytes} bytes, the most this reader takes (max_line_bytes)"
 
 
 @dataclass(kw_only=True, slots=True)
 class _Lines:
-    """Pieces on their way to become blocks.
+    """Chunks that are collected into blocks.
 
     Attributes:
-        place: where `whole` begins, or would.
-        whole: pieces of complete lines;  tail: pieces of the line after them.
-        skipping: within a line that was given up.
+        byte_offset: offset in the decompressed file at which the next block begins.
+        whole: chunks of complete lines.
+        tail: chunks of the incomplete line after them.
+        whole_bytes, tail_bytes: their sizes.
+        skipping: whether the current line was rejected and its rest is skipped.
     """
 
-    place: int = 0
+    byte_offset: int = 0
     whole: list[bytes] = field(default_factory=list)
     tail: list[bytes] = field(default_factory=list)
     whole_bytes: int = 0
     tail_bytes: int = 0
     skipping: bool = False
 
-    def add(self, at: int, piece: bytes) -> None:
+    def add(self, offset: int, chunk: bytes) -> None:
         begin = 0
         if self.skipping:
-            begin = piece.find(b"\n") + 1
+            begin = chunk.find(b"\n") + 1
             self.skipping = not begin
         if self.skipping or not (self.whole or self.tail):
-            self.place = at + (len(piece) if self.skipping else begin)
+            self.byte_offset = offset + (len(chunk) if self.skipping else begin)
         if self.skipping:
             return
-        end = piece.rfind(b"\n") + 1
+        end = chunk.rfind(b"\n") + 1
         if end > begin:
-            self.whole += [*self.tail, piece[begin:end]]
+            self.whole += [*self.tail, chunk[begin:end]]
             self.whole_bytes += self.tail_bytes + end - begin
             self.tail, self.tail_bytes, begin = [], 0, end
-        if begin < len(piece):
-            self.tail.append(piece[begin:])
-            self.tail_bytes += len(piece) - begin
+        if begin < len(chunk):
+            self.tail.append(chunk[begin:])
+            self.tail_bytes += len(chunk) - begin
 
     def take(self, last: bool = False) -> Iterator[Block]:
-        """The complete lines; at the end of the file the last line needs no newline."""
-        pieces = self.whole + self.tail if last else self.whole
-        if pieces:
-            yield Block(place=self.place, content=b"".join(pieces))
-        self.place += self.whole_bytes
+        """A block of the complete lines. The last line of the file needs no newline."""
+        chunks = self.whole + self.tail if last else self.whole
+        if chunks:
+            yield Block(byte_offset=self.byte_offset, content=b"".join(chunks))
+        self.byte_offset += self.whole_bytes
         self.whole, self.whole_bytes = [], 0
 
     def give_up(self, error: str) -> Rejected:
-        """The line that `tail` is of, as far as it was held."""
-        rejected = Rejected(place=self.place, error=error, excerpt=b"".join(self.tail[:2])[:EXCERPT_BYTES])
-        self.place += self.tail_bytes
+        """Rejects the line that begins with `tail`, and skips its rest."""
+        rejected = Rejected(position=self.byte_offset, error=error, excerpt=b"".join(self.tail[:2])[:EXCERPT_BYTES])
+        self.byte_offset += self.tail_bytes
         self.tail, self.tail_bytes, self.skipping = [], 0, True
         return rejected
 
 
-def _pieces(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines with their offsets."""
+def _chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
+    """The bytes of the split's lines, in chunks with their offsets."""
     if split.file.compression is None:
         yield from _range(split, open_input)
         return
-    at = 0
-    for piece in decoded(open_input, split.file.url, split.file.compression):
-        skip = len(BOM) if at == 0 and piece.startswith(BOM) else 0
-        yield at + skip, piece[skip:]
-        at += len(piece)
+    offset = 0
+    for chunk in decoded(open_input, split.file.url, split.file.compression):
+        skip = len(BOM) if offset == 0 and chunk.startswith(BOM) else 0
+        yield offset + skip, chunk[skip:]
+        offset += len(chunk)
 
 
 def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the lines whose first byte is in [start, stop) of a plain file."""
+    """The bytes of the lines that begin in [start, stop) of a plain file, in chunks with their offsets."""
     with open_input(split.file.url) as stream:
         size = stream.size()
         stop = size if split.stop is None else min(split.stop, size)
-        at = _first_line(stream, split.start, stop)
-        if at >= stop:
-            return  # the range is empty, or lies within one line
-        if at == 0 and stream.read_at(len(BOM), 0) == BOM:
-            at = len(BOM)
-        while at < size:
-            piece = stream.read_at(min(BLOCK_BYTES, size - at), at)
-            newline = piece.find(b"\n", max(0, stop - 1 - at)) if at + len(piece) >= stop else -1
+        offset = _first_line(stream, split.start, stop)
+        if offset >= stop:
+            return  # no line begins in the range
+        if offset == 0 and stream.read_at(len(BOM), 0) == BOM:
+            offset = len(BOM)
+        while offset < size:
+            chunk = stream.read_at(min(BLOCK_BYTES, size - offset), offset)
+            newline = chunk.find(b"\n", max(0, stop - 1 - offset)) if offset + len(chunk) >= stop else -1
             if newline >= 0:
-                yield at, piece[: newline + 1]
+                yield offset, chunk[: newline + 1]
                 return
-            yield at, piece
-            at += len(piece)
+            yield offset, chunk
+            offset += len(chunk)
 
 
 def _first_line(stream: pa.NativeFile, start: int, stop: int) -> int:
-    """Where the first line that begins at or after `start` begins; `stop` where none begins before that."""
+    """The offset of the first line that begins in [start, stop); `stop` if there is none."""
     if start == 0:
         return 0
-    at = start - 1
-    while at < stop - 1:
-        piece = stream.read_at(min(BLOCK_BYTES, stop - 1 - at), at)
-        end = piece.find(b"\n")
+    offset = start - 1
+    while offset < stop - 1:
+        chunk = stream.read_at(min(BLOCK_BYTES, stop - 1 - offset), offset)
+        end = chunk.find(b"\n")
         if end >= 0:
-            return at + end + 1
-        at += len(piece)
+            return offset + end + 1
+        offset += len(chunk)
     return stop

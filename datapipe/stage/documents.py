@@ -1,12 +1,12 @@
-"""A batch of documents: an Arrow record batch with its words and lines found once, on first use.
+"""A batch of documents: an Arrow record batch and the segmentations of its texts, each computed on first use.
 
-    DocumentBatch.record   key, id, text, the columns the source keeps, the columns stages add, the seams of what was cut
-                 .parts    the texts cut at their seams
-                 .words    found on first use, shared by the stages of a task, gone when a stage changes the text
-                 .found_s  what finding them took, so that no stage is charged for what others use too
+    DocumentBatch.record           key, id, text, the columns that the source keeps, the columns of stages, the cut points
+                 .parts            the texts split at their cut points
+                 .words            computed on first use, shared by the stages of a task, dropped when a stage changes the text
+                 .segmentation_s   the time of each segmentation, so that no stage is charged for work that others share
 
-A batch is immutable. A stage returns arrays; the engine makes the next batch of them. Where a filter drops documents, the words
-and lines of the others are copied, on first use again, which is ten times cheaper than finding them anew.
+A batch is immutable. A stage returns arrays and the engine makes the next batch of them. When a filter drops documents, the
+segmentations of the kept ones are copied on next use: copying is ten times cheaper than computing them again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datapipe.kernels.text.words import Lines, Words
 
 TARGET_BATCH_BYTES = 4 << 20
-"""Text bytes at which a reader closes a batch. A larger document is a batch of its own."""
+"""The text bytes at which a reader closes a batch. A larger document is a batch of its own."""
 
 BASE_FIELDS = (
     pa.field("key", columns.KEY_TYPE, nullable=False),
@@ -43,29 +43,36 @@ BASE_FIELDS = (
 WordRule = Literal["whitespace", "english", "unicode"]
 
 WORD_SEGMENTATIONS: Mapping[WordRule, str] = {"whitespace": "words", "english": "english_words", "unicode": "unicode_words"}
-"""Which segmentation `DocumentBatch.words_by` gives. A stage names those of its options in `Stage.segmentations`."""
+"""The segmentation that `DocumentBatch.words_by` returns for each rule. A stage lists those of its options in
+`Stage.segmentations`."""
 
-REACHES = ()  # `words_by` looks up what stages name in `segmentations`
+REACHES = ()  # `words_by` looks up segmentations that stages list themselves
 
 _SEGMENTATIONS = ("words", "lines", "raw_lines", "english_words", "unicode_words")
 _COPIED = ("words", "lines", "english_words", "unicode_words")
-"""Those that are copied when documents are dropped; `raw_lines` is quickly found from `lines`."""
+"""Segmentations that are copied when documents are dropped; `raw_lines` is cheap to compute from `lines`."""
 
 Segmentation = TypeVar("Segmentation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Earlier:
-    """A segmentation of the batch that this one was filtered from: what was found, the offsets of its texts, who stayed."""
+    """A segmentation of the unfiltered batch.
 
-    found: Any
+    Attributes:
+        value: the segmentation.
+        offsets: (num_docs + 1,) int64, the offsets of the unfiltered texts.
+        keep: (num_docs,) bool, the documents that the filter kept.
+    """
+
+    value: Any
     offsets: np.ndarray
     keep: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    """Who uses batches at this moment, and the segmentations that its fingerprint covers."""
+    """The stage that currently uses batches, and the segmentations that its fingerprint covers."""
 
     user: str
     segmentations: frozenset[str]
@@ -76,10 +83,11 @@ _covered: ContextVar[_Covered | None] = ContextVar("covered", default=None)
 
 @contextmanager
 def only_covered(user: str, segmentations: frozenset[str] | None) -> Iterator[None]:
-    """Inside, a segmentation that the fingerprint of `user` does not cover is an error.
+    """A context in which the use of a segmentation that the fingerprint of `user` does not cover raises DatapipeError.
 
     Args:
-        segmentations: those that it covers; None where that is not known, and nothing is checked.
+        user: the name of the stage.
+        segmentations: the covered segmentations; None if they are unknown: nothing is checked.
     """
     token = _covered.set(None if segmentations is None else _Covered(user, segmentations))
     try:
@@ -89,7 +97,7 @@ def only_covered(user: str, segmentations: frozenset[str] | None) -> Iterator[No
 
 
 class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
-    """A part of a batch that is found once, for every stage that asks for it; the seconds go to `found_s`."""
+    """A property of a batch that is computed once for all stages. Its time is added to `DocumentBatch.segmentation_s`."""
 
     def __init__(self, find: Callable[[DocumentBatch], Segmentation]) -> None:
         self._find, self._name, self.__doc__ = find, find.__name__, find.__doc__
@@ -105,46 +113,46 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
         if covered is not None and self._name not in covered.segmentations:
             raise _not_covered(covered.user, self._name)
         if self._name not in batch.__dict__:
-            batch.__dict__[self._name] = self._found(batch)
+            batch.__dict__[self._name] = self._timed(batch)
         return batch.__dict__[self._name]
 
     def __set__(self, batch: DocumentBatch, value: Segmentation) -> None:
         raise AttributeError(f"{self._name}: a batch is immutable")
 
-    def _found(self, batch: DocumentBatch) -> Segmentation:
-        started, others = perf_counter(), sum(batch.found_s.values())
+    def _timed(self, batch: DocumentBatch) -> Segmentation:
+        started, others = perf_counter(), sum(batch.segmentation_s.values())
         earlier = batch.earlier.pop(self._name, None)
-        found = self._find(batch) if earlier is None else _of_the_kept(earlier, batch.buffers[0])
-        nested = sum(batch.found_s.values()) - others
-        batch.found_s[self._name] = perf_counter() - started - nested
-        return found
+        value = self._find(batch) if earlier is None else _of_kept_documents(earlier, batch.buffers[0])
+        nested = sum(batch.segmentation_s.values()) - others
+        batch.segmentation_s[self._name] = perf_counter() - started - nested
+        return value
 
 
 def _not_covered(user: str, name: str) -> DatapipeError:
     return DatapipeError(
-        f"stage {user} uses `{name}` of a batch, which its fingerprint does not cover: no name in its code tells of it, so its "
-        f"results would stay as they are when the code behind `{name}` changes. Name it in the stage:\n"
+        f"stage {user} uses `{name}` of a batch, but its fingerprint does not cover `{name}`: a later change of that code "
+        f"would not run the stage again. Declare it in the stage:\n"
         f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{name}",)'
     )
 
 
-def _of_the_kept(earlier: _Earlier, offsets: np.ndarray) -> Any:
+def _of_kept_documents(earlier: _Earlier, offsets: np.ndarray) -> Any:
     from datapipe.kernels.text.selection import selected
 
-    return selected(earlier.found, earlier.keep, earlier.offsets, offsets)
+    return selected(earlier.value, earlier.keep, earlier.offsets, offsets)
 
 
 class DocumentBatch:
-    """Documents as columns, with the segmentation of their text shared by all who ask for it.
+    """Documents as columns, with segmentations of their texts that all stages share.
 
     Attributes:
-        found_s: seconds by the name of each segmentation that was found and not yet charged to anybody.
-        earlier: by name, segmentations that were found before documents were dropped.
+        found_s: seconds per segmentation that the engine has not yet added to the metrics.
+        earlier: by name, segmentations that were computed before documents were dropped.
     """
 
     def __init__(self, record: pa.RecordBatch) -> None:
         self.record = record
-        self.found_s: dict[str, float] = {}
+        self.segmentation_s: dict[str, float] = {}
         self.earlier: dict[str, _Earlier] = {}
 
     @property
@@ -162,13 +170,17 @@ class DocumentBatch:
         return self.record.column("text")
 
     def column(self, name: str, asked_by: str) -> pa.Array:
-        """A column, (num_docs,) of its own type. Raises UserError, which names who asked, where there is none."""
+        """A column, (num_docs,). Raises UserError if there is none.
+
+        Args:
+            asked_by: the stage and option that name the column, for the message.
+        """
         names = self.record.schema.names
         if name in names:
             return self.record.column(name)
         raise UserError(
-            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} They have {', '.join(names)}. Name the "
-            "field in the source's `keep`, or put the stage that writes it before this one."
+            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. List "
+            "the field in the source's `keep`, or move the stage that writes the column before this one."
         )
 
     @cached_property
@@ -178,38 +190,39 @@ class DocumentBatch:
 
     @property
     def cut_points(self) -> pa.Array | None:
-        """(num_docs,) lists of byte offsets where the texts were cut, None where no stage cut. See `stage/cut_points.py`."""
+        """(num_docs,) lists of byte offsets where spans were removed; None if no stage has cut. See `stage/cut_points.py`."""
         return self.record.column(CUT_POINTS) if CUT_POINTS in self.record.schema.names else None
 
     @property
     def parts(self) -> Parts:
-        """The texts cut at their seams, for stages that compare what was written together."""
+        """The texts split at their cut points, for stages that compare spans of the source."""
         return parts_of(self.buffers[0], self.cut_points)
 
     @segmentation
     def words(self) -> Words:
-        """The words of every document, split at Unicode white space; see `kernels/text/words.py`."""
-        from datapipe.kernels.text.words import find_words  # numba is paid for by those who need it
+        """The words of each document, split at Unicode white space; see `kernels/text/words.py`."""
+        from datapipe.kernels.text.words import find_words  # imported on first use: it loads numba
 
         return find_words(*self.buffers)
 
     @segmentation
     def lines(self) -> Lines:
-        """The lines of every document, split at newlines; see `kernels/text/words.py`."""
+        """The lines of each document, split at newlines; see `kernels/text/words.py`."""
         from datapipe.kernels.text.words import find_lines
 
         return find_lines(*self.buffers)
 
     @segmentation
     def raw_lines(self) -> RawLines:
-        """`lines` with the white space around them, newlines and characters of each text; see `kernels/text/raw_lines.py`."""
+        """The lines with their surrounding white space, and per text its newlines and characters; see
+        `kernels/text/raw_lines.py`."""
         from datapipe.kernels.text.raw_lines import find_raw_lines
 
         return find_raw_lines(*self.buffers, self.lines)
 
     @segmentation
     def english_words(self) -> Words:
-        """The words as spaCy cuts English, punctuation apart; see `kernels/text/english_words.py`."""
+        """The words as spaCy's English tokenizer splits them, punctuation separate; see `kernels/text/english_words.py`."""
         from datapipe.kernels.text.english_words import find_english_words
 
         return find_english_words(self.words, self.buffers[1])
@@ -222,7 +235,7 @@ class DocumentBatch:
         return find_unicode_words(*self.buffers)
 
     def words_by(self, rule: WordRule) -> Words:
-        """The words as one of the rules has them, found once. The stage names their segmentation in `Stage.segmentations`."""
+        """The words by one of the rules. The stage lists the segmentation in `Stage.segmentations`."""
         return getattr(self, WORD_SEGMENTATIONS[rule])
 
     @property
@@ -231,33 +244,37 @@ class DocumentBatch:
         return int(offsets[-1] - offsets[0])
 
     def filter(self, keep: np.ndarray) -> DocumentBatch:
-        """The documents where `keep` (num_docs,) bool is true. All of them: this very batch, with its words."""
+        """The documents where `keep` (num_docs,) bool is true. If all are true, the result is this batch itself."""
         if keep.all():
             return self
         batch = DocumentBatch(self.record.filter(pa.array(keep)))
         for name in _COPIED:
             if name in self.__dict__:
-                batch.earlier[name] = _Earlier(found=self.__dict__[name], offsets=self.buffers[0], keep=keep)
+                batch.earlier[name] = _Earlier(value=self.__dict__[name], offsets=self.buffers[0], keep=keep)
             elif name in self.earlier:
-                both = self.earlier[name].keep.copy()
-                both[both] = keep
-                batch.earlier[name] = _Earlier(found=self.earlier[name].found, offsets=self.earlier[name].offsets, keep=both)
+                earlier = self.earlier[name]
+                kept_by_both = earlier.keep.copy()
+                kept_by_both[kept_by_both] = keep
+                batch.earlier[name] = _Earlier(value=earlier.value, offsets=earlier.offsets, keep=kept_by_both)
         return batch
 
     def slice(self, start: int, stop: int) -> DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. Words and lines live on unless the text changed, seams where a document's own
-        text did not."""
+        """A batch with columns added or replaced.
+
+        A new `text` drops the segmentations of all documents, and the cut points of documents whose text changes.
+        """
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)
             new = {CUT_POINTS: cut_points_where(same, cut_points), **new}
         for name, column in new.items():
             field = pa.field(name, column.type, nullable=name not in OWN_COLUMNS)
-            at = record.schema.get_field_index(name)
-            record = record.add_column(record.num_columns, field, column) if at < 0 else record.set_column(at, field, column)
+            index = record.schema.get_field_index(name)
+            end = record.num_columns
+            record = record.add_column(end, field, column) if index < 0 else record.set_column(index, field, column)
         batch = DocumentBatch(record)
         if "text" not in new:
             batch.__dict__ |= {name: self.__dict__[name] for name in ("buffers", *_SEGMENTATIONS) if name in self.__dict__}

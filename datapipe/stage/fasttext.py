@@ -1,14 +1,14 @@
 """The best labels of many texts by a fastText model.
 
     open_model  ->  CompiledModel    the file as arrays for the kernels `fasttext.py` and `fasttext_labels.py`
-            or  ->  LibraryModel     fasttext-predict, one text a call, for the models that the kernels cannot judge by
+            or  ->  LibraryModel     fasttext-predict, one text per call, for models that the kernels do not support
 
-Both answer `best(starts, stops, data, k)` alike: labels equal, scores equal to 4 digits; of equal scores the library puts any
-label first. `unusual` says why a model is the library's. In a text the word `</s>`, fastText's own mark of an end, is passed
-over, and a newline is white space like any other, so that nothing hides the rest of a text.
+Both have the method `best(starts, stops, data, k)`. Their labels are equal and their scores are equal to 4 digits; among equal
+scores the order of the library is undefined. `fallback_reason` says why a model needs the library. Both skip the word `</s>`,
+fastText's end mark, and treat a newline as white space, so that nothing hides the rest of a text.
 
-A dense matrix stays in its file. A quantised one is made dense where that takes at most `MAX_DENSE_BYTES`, and is else decoded
-row by row while texts are judged.
+A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most `MAX_DENSE_BYTES`; otherwise its rows
+are decoded during prediction.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from datapipe.stage.fasttext_file import (
 
 MAX_DENSE_BYTES = 64 << 20
 
-_MOST_CHARS, _MOST_RUN, _MOST_BUCKETS = 100, 100, 1 << 27  # what `embed` has room for; real models have 6, 5, 2 million
+_MOST_CHARS, _MOST_RUN, _MOST_BUCKETS = 100, 100, 1 << 27  # limits of `embed`; real models have 6, 5 and 2 million
 _END_OF_LINE = b"</s>"
 _WHITE_SPACE = re.compile(rb"[ \n\r\t\v\f\0]+")
 
 
 def open_model(path: Path) -> CompiledModel | LibraryModel:
-    """The model of a file. Raises UserError."""
+    """Opens the model in a file. Raises UserError."""
     file = read_model(path)
-    unusual = _unusual(file)
-    return LibraryModel(path, file.labels, unusual) if unusual else CompiledModel(file)
+    fallback_reason = _fallback_reason(file)
+    return LibraryModel(path, file.labels, fallback_reason) if fallback_reason else CompiledModel(file)
 
 
-def _unusual(file: ModelFile) -> str:
-    """Why the kernels cannot judge by such a model; empty where they can."""
+def _fallback_reason(file: ModelFile) -> str:
+    """Why the kernels do not support a model; "" if they do."""
     options, dictionary = file.options, file.dictionary
     if not (0 <= options.min_chars <= _MOST_CHARS and 0 <= options.max_chars <= _MOST_CHARS):
         return f"n-grams of {options.min_chars} to {options.max_chars} characters"
@@ -62,14 +62,14 @@ def _unusual(file: ModelFile) -> str:
     if options.loss not in (TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL):
         return f"loss {options.loss}"
     if dictionary.pruned is not None and options.num_buckets > _MOST_BUCKETS:
-        return f"{options.num_buckets:,} buckets that are pruned"
+        return f"{options.num_buckets:,} pruned buckets"
     if dictionary.kinds[: dictionary.num_words].any() or not dictionary.kinds[dictionary.num_words :].all():
         return "labels among the words"
     return ""
 
 
 def _made_dense(matrix: Matrix) -> Matrix:
-    """The matrix, dense where it is small. Each value is what fastText adds: norm times centroid, rounded to float32."""
+    """The matrix, dense if it is small. As in fastText each value is norm times centroid, rounded to float32."""
     if len(matrix.dense) or matrix.num_rows * matrix.dense.shape[1] * 4 > MAX_DENSE_BYTES:
         return matrix
     dense = matrix.directions() * matrix.norms[:, None]
@@ -77,10 +77,10 @@ def _made_dense(matrix: Matrix) -> Matrix:
 
 
 class CompiledModel:
-    """A model whose texts are judged by kernels, many a call, without the GIL."""
+    """A model that kernels evaluate, many texts per call, without the GIL."""
 
-    unusual = ""
-    """Why the kernels cannot judge by it: they can."""
+    fallback_reason = ""
+    """Always empty: the kernels support the model."""
 
     def __init__(self, file: ModelFile) -> None:
         self.labels, self._path, self._options = file.labels, file.path, file.options
@@ -92,7 +92,7 @@ class CompiledModel:
     def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best labels of each text, as indices in `labels` (num_docs, k) int32, and their scores (num_docs, k) float64.
 
-        The best stands first; -1 and 0 stand where there is none: all along for a text without words.
+        The best label comes first. Missing labels are -1 with score 0; a text without words has no labels.
         """
         embedding = self._embedding(starts, stops, data)
         labels, scores = np.empty((len(starts), k), np.int32), np.empty((len(starts), k), np.float64)
@@ -147,7 +147,7 @@ def _indexed(data: np.ndarray, dictionary: Dictionary) -> features.Entries:
 
 
 def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, np.ndarray]:
-    """The row of every bucket, and a bit for each that has one; both empty where nothing was pruned."""
+    """The row of every bucket, and a bit for each bucket with a row; both empty without pruning."""
     if dictionary.pruned is None:
         return np.empty(0, np.int32), np.empty(0, np.uint8)
     left = dictionary.pruned[dictionary.pruned[:, 0] < num_buckets]
@@ -157,9 +157,9 @@ def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, 
 
 
 def _huffman(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right child of every node of fastText's tree over labels, -1 for the labels themselves.
+    """Left and right child of every node of fastText's Huffman tree over labels; -1 for the labels.
 
-    The two nodes seen least are joined until one is left. fastText takes labels from the last on, as if they were sorted.
+    The two nodes with the lowest counts are joined until one remains. fastText takes labels from the last on, as if sorted.
     """
     num_labels = len(counts)
     totals = counts + [NO_COUNT] * (num_labels - 1)
@@ -177,18 +177,18 @@ def _huffman(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _sigmoids() -> np.ndarray:
-    """fastText's table of the sigmoid at 513 places from -8 to 8: (513,) float32."""
-    places = (np.arange(513) / 32 - 8).tolist()
-    return np.array([1.0 / (1.0 + float(np.float32(math.exp(-place)))) for place in places], np.float32)
+    """fastText's table of the sigmoid at 513 points from -8 to 8: (513,) float32."""
+    points = (np.arange(513) / 32 - 8).tolist()
+    return np.array([1.0 / (1.0 + float(np.float32(math.exp(-point)))) for point in points], np.float32)
 
 
 class LibraryModel:
-    """A model that the kernels do not know, judged by fasttext-predict under the GIL."""
+    """A model that fasttext-predict evaluates, under the GIL."""
 
-    def __init__(self, path: Path, labels: tuple[str, ...], unusual: str) -> None:
+    def __init__(self, path: Path, labels: tuple[str, ...], fallback_reason: str) -> None:
         import fasttext
 
-        self.labels, self.unusual = labels, unusual
+        self.labels, self.fallback_reason = labels, fallback_reason
         try:
             self._model = fasttext.load_model(str(path)).f
         except ValueError as error:
@@ -198,12 +198,12 @@ class LibraryModel:
         self._numbers = {label: number for number, label in enumerate(labels)}
 
     def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `CompiledModel.best`."""
+        """See `CompiledModel.best`."""
         labels, scores = np.full((len(starts), k), -1, np.int32), np.zeros((len(starts), k), np.float64)
         for document, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
             words = [word for word in _WHITE_SPACE.split(data[start:stop].tobytes()) if word not in (b"", _END_OF_LINE)]
-            found = self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []
-            for place, (score, label) in enumerate(found):
-                labels[document, place] = self._numbers[label.removeprefix(LABEL.decode())]
-                scores[document, place] = min(round(score, kernels.SCORE_DIGITS), 1.0)
+            predictions = self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []
+            for rank, (score, label) in enumerate(predictions):
+                labels[document, rank] = self._numbers[label.removeprefix(LABEL.decode())]
+                scores[document, rank] = min(round(score, kernels.SCORE_DIGITS), 1.0)
         return labels, scores

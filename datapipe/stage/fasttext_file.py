@@ -1,12 +1,12 @@
-"""fastText model files, as fastText 0.9 writes them: what is in one, mapped and checked.
+"""Reads and checks the model files of fastText 0.9.
 
     .ftz, .bin  ->  read_model   options, dictionary, matrices: views of the mapped file
                 ->  read_labels  the labels alone
 
 A file holds, in this order: magic and version; the options of training; the dictionary (words, then labels, each with its
 count) and what pruning left of its buckets; the input matrix; the output matrix. A matrix is dense or product-quantised.
-A dense one stays in the file, so the workers of a machine share its pages. Whatever does not fit together is refused here, so
-that kernels may trust the numbers.
+A dense one stays in the mapped file, so the workers of a machine share its pages. This module refuses inconsistent files, so
+that the kernels can trust the numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from datapipe.errors import UserError
 _MAGIC, _VERSIONS = 793712314, (11, 12)
 _SUPERVISED = 3
 LABEL = b"__label__"
-"""What fastText writes before the name of a label."""
+"""The prefix of labels in the file."""
 
 NO_COUNT = 10**15
-"""What fastText gives a node of its tree that has no count yet: no label was seen so often."""
+"""fastText's count of a tree node without a count yet. All real counts are lower."""
 
 TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL = 1, 2, 3, 4
-"""Losses of training, as the file names them."""
+"""The losses of training, as numbered in the file."""
 
 _CENTROIDS = 256
 _AFTER_WORD = 1 + 8 + 1  # the NUL, the count, the kind
@@ -40,7 +40,7 @@ _AFTER_WORD = 1 + 8 + 1  # the NUL, the count, the kind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What a model was trained with, as far as it matters for judging."""
+    """The options of training that prediction needs."""
 
     dim: int
     run_words: int
@@ -57,9 +57,9 @@ class Dictionary:
     Attributes:
         starts, stops: (num_entries,) int64, in the file.
         kinds: (num_entries,) uint8, 1 for labels.
-        num_words: entries from here on are labels.
-        counts: (num_labels,) int64, how often each label was seen.
-        pruned: (num_left, 2) int32, bucket and row behind the words; None where nothing was pruned.
+        num_words: the number of words; the entries after them are labels.
+        counts: (num_labels,) int64, the occurrences of each label in training.
+        pruned: (num_left, 2) int32, the buckets that pruning left and their rows after the words; None without pruning.
     """
 
     starts: np.ndarray
@@ -72,9 +72,10 @@ class Dictionary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """Rows of float32: `dense` (num_rows, dim), or where that is (0, dim) `codes` of `centroids`, times `norms`.
+    """Rows of float32. A quantised matrix has the rows `centroids[codes]` times `norms`.
 
     Attributes:
+        dense: (num_rows, dim) float32; (0, dim) if the matrix is quantised.
         codes: (num_rows, parts) uint8.
         centroids: (parts, 256, dim of a part) float32.
         norms: (num_rows,) float32.
@@ -99,10 +100,10 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFile:
-    """All that a model file holds.
+    """The content of a model file.
 
     Attributes:
-        data: (num_bytes,) uint8, the mapped file, where the dictionary points to.
+        data: (num_bytes,) uint8, the mapped file. The dictionary holds offsets into it.
         labels: without fastText's prefix, in the order of the file.
         matrix: the rows of words, then of buckets.
         output: the rows of labels, or of the inner nodes of their tree.
@@ -121,7 +122,7 @@ class _File:
     """A model file, mapped, read from its start on."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.at = path, 0
+        self.path, self.offset = path, 0
         try:
             with path.open("rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -137,17 +138,17 @@ class _File:
         return struct.unpack(f"<{layout}", self.array(np.uint8, struct.calcsize(f"<{layout}")).tobytes())
 
     def array(self, dtype: Any, *shape: int) -> np.ndarray:
-        """The next array: a view of the file, aligned or not."""
+        """The next array: a view of the file, possibly unaligned."""
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-        if min(shape) < 0 or self.at + num_bytes > len(self.data):
+        if min(shape) < 0 or self.offset + num_bytes > len(self.data):
             raise self.refusal(f"its {len(self.data):,} bytes end early")
-        found = np.ndarray(shape, dtype, self.map, self.at)
-        self.at += num_bytes
-        return found
+        array = np.ndarray(shape, dtype, self.map, self.offset)
+        self.offset += num_bytes
+        return array
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """The labels of a model without fastText's prefix, in the order of the file; its matrices stay unread. Raises UserError."""
+    """The labels of a model without fastText's prefix, in the order of the file. Reads no matrix. Raises UserError."""
     status = path.stat() if path.is_file() else None
     return _labels(path, (status.st_mtime_ns, status.st_size) if status else ())
 
@@ -165,7 +166,7 @@ def _labels_of(file: _File, dictionary: Dictionary) -> tuple[str, ...]:
 
 
 def read_model(path: Path) -> ModelFile:
-    """All of a model file. Raises UserError."""
+    """Reads a model file. Raises UserError."""
     file = _File(path)
     options, dictionary = _read_options(file), _read_dictionary(file)
     quantised = bool(file.numbers("B")[0])
@@ -181,13 +182,13 @@ def read_model(path: Path) -> ModelFile:
 def _read_options(file: _File) -> Options:
     magic, version = file.numbers("2i")
     if magic != _MAGIC:
-        raise file.refusal("it begins otherwise")
+        raise file.refusal("its first bytes differ")
     if version not in _VERSIONS:
         raise file.refusal(f"version {version} of the format, expected 11 or 12")
     dim, _, _, _, _, run_words, loss, kind, num_buckets, min_chars, max_chars, _, _ = file.numbers("12id")
     if kind != _SUPERVISED:
-        raise file.refusal("it holds vectors of words and tells no labels")
-    if version == 11:  # trained without n-grams of characters, whatever it says
+        raise file.refusal("it holds vectors of words and no labels")
+    if version == 11:  # version 11 never uses n-grams of characters
         max_chars = 0
     return Options(dim=dim, run_words=run_words, loss=loss, num_buckets=num_buckets, min_chars=min_chars, max_chars=max_chars)
 
@@ -196,21 +197,21 @@ def _read_dictionary(file: _File) -> Dictionary:
     num_entries, num_words, num_labels, _, num_left = file.numbers("3i2q")
     if num_words < 0 or num_labels < 1 or num_entries != num_words + num_labels:
         raise file.refusal(f"{num_words} words and {num_labels} labels in {num_entries} entries")
-    stops, at, find = np.empty(min(num_entries, len(file.data)), np.int64), file.at, file.map.find
+    stops, offset, find = np.empty(min(num_entries, len(file.data)), np.int64), file.offset, file.map.find
     for entry in range(num_entries):
-        stop = find(b"\0", at)
+        stop = find(b"\0", offset)
         if stop < 0 or stop + _AFTER_WORD > len(file.data):
             raise file.refusal("it ends within its dictionary")
         stops[entry] = stop
-        at = stop + _AFTER_WORD
-    starts, file.at = np.concatenate([[file.at], stops[:-1] + _AFTER_WORD]), at
-    places = stops[num_words:, None] + np.arange(1, 9)  # (num_labels, 8): the bytes of each count
+        offset = stop + _AFTER_WORD
+    starts, file.offset = np.concatenate([[file.offset], stops[:-1] + _AFTER_WORD]), offset
+    count_offsets = stops[num_words:, None] + np.arange(1, 9)  # (num_labels, 8): the bytes of each count
     return Dictionary(
         starts=starts,
         stops=stops,
         kinds=file.data[stops + _AFTER_WORD - 1],
         num_words=num_words,
-        counts=file.data[places].view("<i8")[:, 0],
+        counts=file.data[count_offsets].view("<i8")[:, 0],
         pruned=None if num_left < 0 else file.array("<i4", num_left, 2),
     )
 
@@ -234,20 +235,20 @@ def _read_matrix(file: _File, quantised: bool) -> Matrix:
 
 
 def _read_centroids(file: _File) -> np.ndarray:
-    """(parts, 256, dim of a part) float32; the last part may be narrower and is filled up with zeros."""
+    """(parts, 256, dim of a part) float32; the last part may be narrower and is padded with zeros."""
     dim, parts, size, last = file.numbers("4i")
     if min(dim, parts, size, last) < 1 or last > size or (parts - 1) * size + last != dim:
         raise file.refusal(f"{parts} parts of {size} dimensions, the last of {last}, for {dim}")
     values = file.array("<f4", dim * _CENTROIDS)
     whole = (parts - 1) * _CENTROIDS * size
-    found = np.zeros((parts, _CENTROIDS, size), np.float32)
-    found[:-1] = values[:whole].reshape(parts - 1, _CENTROIDS, size)
-    found[-1, :, :last] = values[whole:].reshape(_CENTROIDS, last)
-    return found
+    centroids = np.zeros((parts, _CENTROIDS, size), np.float32)
+    centroids[:-1] = values[:whole].reshape(parts - 1, _CENTROIDS, size)
+    centroids[-1, :, :last] = values[whole:].reshape(_CENTROIDS, last)
+    return centroids
 
 
 def _check(file: _File, options: Options, dictionary: Dictionary, matrix: Matrix, output: Matrix) -> None:
-    """Raises UserError where the parts of a file do not fit together."""
+    """Raises UserError if the parts of a file are inconsistent."""
     has_grams = options.max_chars > 0 or options.run_words > 1
     behind = options.num_buckets if has_grams else 0
     if dictionary.pruned is not None:
@@ -259,7 +260,7 @@ def _check(file: _File, options: Options, dictionary: Dictionary, matrix: Matrix
     if options.dim < 1 or (has_grams and options.num_buckets < 1):
         raise file.refusal(f"{options.dim} dimensions and {options.num_buckets} buckets")
     if dictionary.counts.min() < 0 or dictionary.counts.sum(dtype=np.float64) >= NO_COUNT:
-        raise file.refusal("counts of labels that cannot be")
+        raise file.refusal("impossible counts of labels")
     if matrix.num_rows < dictionary.num_words + behind:
         raise file.refusal(f"{matrix.num_rows:,} rows, expected {dictionary.num_words + behind:,}")
     if output.num_rows != len(dictionary.counts) or {matrix.dense.shape[1], output.dense.shape[1]} != {options.dim}:

@@ -1,4 +1,9 @@
-"""The contract of a global stage: documents are judged in the sight of all others, by a row of exchanges."""
+"""The contract of a global stage, which compares every document with all others.
+
+    emit(batch)  ─▶  rows  ─▶  exchange by hash  ─▶  reduce(name, bucket)  ─▶  rows  ─▶  …  ─▶  drops, cuts, sizes
+
+The stage emits rows, the engine shuffles them by key, and `reduce` handles each partition.
+"""
 
 from __future__ import annotations
 
@@ -22,139 +27,141 @@ def _listed(value: Any) -> Any:
 
 
 class Global(Stage):
-    """Judges each document in the sight of all others, by a row of exchanges.
+    """Compares every document with all others.
 
-        emit(batch)          rows (hash uint64, …, key, …) of the tables `emits()`: what of a document is exchanged
-        exchanges()          in turn: which tables meet, and what comes of it. Each is planned when the one before is committed
-        meet(name, bucket)   all rows of a range of hashes  ->  rows of other tables, which are exchanged by hashes of theirs
-        verdicts             the tables `drops`, `cuts` and `sizes`, brought back to the documents by the engine
+        emit(batch)             rows (hash uint64, …, key, …) of the tables in `emits()`: what the comparison needs
+        exchanges()             the exchanges, in order. The engine plans each one after the one before it is committed
+        reduce(name, bucket)    all rows of a range of hashes  ->  rows of other tables, which are exchanged by their own hashes
+        drops, cuts, sizes      the final tables. The engine exchanges them by document and applies them
 
-    What `meet` returns, taken over all buckets, must not depend on where the ranges of hashes begin: rows of different hashes
-    know nothing of each other. **Giant groups**: where the rows of one hash are more than a task may hold, `meet` is called
-    for pieces of them: of the table that has most rows of the hash some consecutive ones, of the other tables all rows of
-    the hash. A piece that begins inside a group (`Exchange.group`) begins with the first row of that group once more. So a
-    star around the first row of each group needs no thought, and a join of a long table with a short one neither; what is
-    made of a row that comes twice is to be such that it does no harm (`drops` may repeat themselves, counts may not).
+    The union of what `reduce` returns must not depend on the borders of the hash ranges: `reduce` treats the rows of each hash
+    independently.
 
-    `scope: source` keeps the sources apart: the engine then mixes the source's name into every emitted hash, those of tables
-    named in `by_key` excepted.
+    **Hot keys.** The rows of one hash may exceed the memory of a task. The engine then calls `reduce` once per chunk:
+    consecutive rows of the largest table, together with all rows of that hash in the other tables. A chunk that begins inside
+    a group (`Exchange.group`) begins with a copy of the group's first row. Stars around the first row of a group, and joins
+    of a long table with a short one, need no further care. A row may be reduced twice: `drops` may repeat, counts may not.
+
+    `scope: source` keeps sources apart: the engine mixes the source's name into every emitted hash, except in the tables
+    of `by_key`.
     """
 
     scope: Literal["run", "source"] = Field(
         default="run",
-        description="run: compare documents across all sources that name this stage. source: within each source only.",
+        description="run: compare documents across all sources that use this stage. source: within each source only.",
     )
 
     size_column: str | None = Field(
         default=None,
         min_length=1,
-        description="Column to add to the documents that stay: how many their cluster held, themselves included; 1 for one "
-        "that was alone. A source's `strata` may go by it: documents that had many duplicates may come up more often.",
+        description="Name of a new column in kept documents: the size of the document's cluster, including itself; 1 for a "
+        "document without duplicates. A source's `strata` may use it to repeat documents that had many duplicates.",
     )
 
     cluster_column: str | None = Field(
         default=None,
         min_length=1,
-        description="Column to add to the documents that stay: the name of their cluster, which is the key of the document "
-        "that stands for it, so their own, as 32 hex digits. Drops name it as their survivor.",
+        description="Name of a new column in kept documents: the id of the document's cluster, which is the key of its "
+        "survivor as 32 hex digits. The records of dropped documents name the same key as their survivor.",
     )
 
     max_dropped: Share | None = Field(
         default=None,
-        description="Share of the documents of a source, such as 50%, that the stage may drop; `on_excess` says what happens "
-        "when it drops more. Unlimited by default.",
+        description="Largest share of a source's documents that the stage may drop, such as 50%. `on_excess` says what happens "
+        "above it. Default: no limit.",
     )
 
     on_excess: Literal["fail", "warn"] = Field(
         default="fail",
-        description="fail: a source that loses more than `max_dropped` stops the run, once all of it was judged. warn: the run "
-        "says so and goes on.",
+        description="Used with max_dropped. fail: the run stops after the stage has processed a source that exceeds it. warn: "
+        "the run prints a warning and continues.",
     )
 
     against: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed), WithJsonSchema(_STRING_OR_STRINGS)
     ] = Field(
         default=(),
-        description="Outputs of earlier runs (with their work/ folder), or indexes that `datapipe index` made of them: paths "
-        "or URLs. Documents are held against theirs too, dropped ones included, without their text being read again. What an "
-        "earlier run decided stays: of an old document and a new one like it, the new one goes.",
+        description="Outputs of earlier runs (with their work/ folder), or indexes that `datapipe index` made of them; paths "
+        "or URLs. New documents are also compared with all documents of those runs, including dropped ones, without reading "
+        "their text again. Published documents are never removed: when a new document duplicates an old one, the new one is "
+        "dropped.",
     )
 
     @field_validator("size_column", "cluster_column")
     @classmethod
     def _not_own(cls, name: str | None) -> str | None:
         if name in OWN_COLUMNS:
-            raise ValueError("expected a name of its own: every document has a column of that name already")
+            raise ValueError("expected another name: every document already has a column of this name")
         return name
 
     checks: ClassVar[frozenset[str]] = frozenset({"max_dropped", "on_excess", "against"})
 
     rows_version: ClassVar[int] = 1
-    """To be raised when `emit` says something else of the same text: rows of another version are not compared."""
+    """Raise it when `emit` changes its rows for the same text: rows of different versions are not compared."""
 
     apply_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the stage's own that `emit` does not look at: other values of them give other verdicts on the same rows, so no
-    document is read again for them."""
+    """Options of the stage that `emit` does not read. A change of them changes the decisions but not the rows, so no document
+    is read again."""
 
     rule: ClassVar[str] = "duplicate"
-    """The reason of a drop, after the stage's name."""
+    """The second half of a drop's reason, STAGE:RULE."""
 
     by_key: ClassVar[tuple[str, ...]] = ()
-    """Emitted tables whose hash is `exchanges.key_hash` of the key: rows that are looked up by document."""
+    """Emitted tables whose hash is `tables.key_hash` of the key: rows that are looked up by document."""
 
     def removed_share_limit(self) -> float:
-        """Of a document of which a greater share of the bytes is cut, all is dropped, as `STAGE:too_much_removed`."""
+        """A document that loses more than this share of its bytes is dropped, with the reason STAGE:too_much_removed."""
         return 1.0
 
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
-        """What `inspect --clusters` tells likeness by: n-grams of so many words, or of characters of words."""
+        """The n-grams by which `inspect --clusters` measures similarity: their length, in words or in characters of words."""
         return 5, "word"
 
     def source_order(self) -> tuple[str, ...] | None:
-        """The order of sources that decides who survives: () for the mixture's own, None where none does."""
+        """The order of sources that decides which document survives: () for the mixture's order, None without an order."""
         return None
 
     def unseen_by_emit(self) -> set[str]:
-        """Options that `emit` does not look at."""
+        """Options that `emit` does not read."""
         return {"size_column", "cluster_column", *self.apply_options, *self.checks}
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """What the rows of two runs must have in common to meet, as JSON: all that `emit` looks at but `keep`, which ranks the
-        documents of each run by itself.
+        """The identity of the emitted rows, as JSON: rows of two runs are comparable if it is equal. It holds all options that
+        `emit` reads except `keep`, which ranks the documents of each run separately.
 
         Args:
-            seed: of the mixture, for stages whose rows depend on it.
+            seed: the mixture's seed, for stages whose rows depend on it.
         """
-        own = {name for name in type(self).model_fields if name not in Global.model_fields}
-        options = self.model_dump(mode="json", include={"scope", *own} - {"keep", *self.apply_options})
+        stage_options = {name for name in type(self).model_fields if name not in Global.model_fields}
+        options = self.model_dump(mode="json", include={"scope", *stage_options} - {"keep", *self.apply_options})
         return {"stage": f"{type(self).__module__}:{type(self).__qualname__}", "version": self.rows_version, **options}
 
     def emits(self) -> Mapping[str, pa.Schema]:
-        """The tables that a document gives rows to."""
+        """The schemas of the emitted tables, by name."""
         raise NotImplementedError
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
-        """The rows of a batch, for every table of `emits()`."""
+        """The rows of a batch for every table of `emits()`."""
         raise NotImplementedError
 
     def exchanges(self) -> Sequence[Exchange]:
-        """A function of the options alone; it is asked for when the run is planned, before `open`."""
+        """The exchanges, in order: a function of the options alone. Planning calls it before `open`."""
         raise NotImplementedError
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """What comes of a meeting: rows in any order, for tables of the exchange's outputs; those left out get none.
+        """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out.
 
         Args:
-            exchange: its name.
-            bucket: all rows of a range of hashes, each table sorted (`Exchange`); or a piece of a giant group.
+            exchange: the name of the exchange.
+            bucket: all rows of a range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key.
         """
         raise NotImplementedError
 
     def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
-        """What comes of a meeting of everything, for an exchange that has `at_once_bytes`.
+        """Reduces all rows in one call, for an exchange with `at_once_bytes`.
 
         Args:
-            exchange: its name.
-            tables: all rows there are, each table sorted.
+            exchange: the name of the exchange.
+            tables: all rows of the inputs, each table sorted.
         """
         raise NotImplementedError

@@ -1,9 +1,10 @@
-"""Exchanges: rows of documents meet by hash, in a row of meetings that a global stage declares (`global_stage.Global`).
+"""Tables and exchanges of a global stage (`global_stage.Global`).
 
-    emitted tables  ->  meeting  ->  tables  ->  meeting  ->  …  ->  drops, cuts, sizes  ->  back to the documents
+    emitted tables  ->  exchange  ->  tables  ->  exchange  ->  …  ->  drops, cuts, sizes  ->  applied to the documents
 
-A table is rows of one schema. What meets in one task is a range of hashes, chosen by the engine from committed sizes, so the
-memory of a task is bounded whatever the corpus, and nothing that comes of it depends on where the ranges begin.
+A table is a set of rows of one schema. An exchange brings rows of equal hash into one task. A task reduces a range of hashes,
+which the engine chooses from committed sizes: its memory is bounded for any corpus, and its output does not depend on the
+borders of the ranges.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from datapipe.columns import KEY_TYPE
 from datapipe.errors import UserError
 
 RANK = "rank"
-"""The unsigned column, right before `key`, of tables that decide which document is the first: the one of lowest (rank, key).
-Its top bit is set by stages, for documents of this run; the engine clears it in the rows of earlier ones (`as_settled`). So
-whatever else decides, what was published stays, and whoever drops or cuts passes over it (`is_new`)."""
+"""The unsigned column right before `key` in tables that decide which document survives: the one of lowest (rank, key).
+
+Stages set its top bit in rows of this run. The engine clears the bit in reference rows, which are rows of earlier runs
+(`as_reference`). Reference rows therefore always rank first and published documents are never removed. Stages drop and cut
+new documents only (`is_new`)."""
 
 DROP_SCHEMA = pa.schema(
     [
@@ -32,9 +35,9 @@ DROP_SCHEMA = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-"""The final table `drops`: drop the document `key`, since `survivor` stands for it; `value` is the measured likeness (1.0:
-equal; NaN: none was). Of several rows of a document the first by (key, survivor) counts. `hash` is the first half of `key`
-(`columns.key_halves`), as in all final tables."""
+"""The final table `drops`: drop the document `key` as a duplicate of `survivor`. `value` is the measured similarity (1.0:
+identical; NaN: not measured). If a document has several rows, the first by (key, survivor) counts. In all final tables `hash`
+is the first half of `key` (`columns.key_halves`)."""
 
 CUT_SCHEMA = pa.schema(
     [
@@ -45,9 +48,9 @@ CUT_SCHEMA = pa.schema(
         pa.field("rule", pa.string(), nullable=False),
     ]
 )
-"""The final table `cuts`: take the bytes [start, stop) out of the text of `key`, for `rule`. Spans of a document may touch
-and overlap: a byte is cut once, and counted for the rule of the span that begins first (of those the longest, then the
-rule's name). They begin and end at borders of characters. The document keeps a cut point there (`stage/cut_points.py`)."""
+"""The final table `cuts`: remove the bytes [start, stop) from the text of `key`, for the reason `rule`. Spans of a document may
+touch and overlap. Each byte is counted once, for the span that begins first; ties go to the longest span, then to the rule's
+name. Spans begin and end between characters. Each removed span leaves a cut point (`stage/cut_points.py`)."""
 
 SIZE_SCHEMA = pa.schema(
     [
@@ -56,26 +59,26 @@ SIZE_SCHEMA = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
     ]
 )
-"""The final table `sizes`: so many documents were dropped in favour of `key`. Rows of one key add up, so that a cluster may
-be counted in parts."""
+"""The final table `sizes`: the number of documents that were dropped as duplicates of `key`. Rows of one key add up, so a
+cluster may be counted in parts."""
 
 FINAL_SCHEMAS: Mapping[str, pa.Schema] = {"drops": DROP_SCHEMA, "cuts": CUT_SCHEMA, "sizes": SIZE_SCHEMA}
-"""The tables that become verdicts, by name. The engine exchanges them by key, and a map task reads those of its documents."""
+"""The tables that hold decisions, by name. The engine exchanges them by key, and a map task applies those of its documents."""
 
 OPEN = "open"
-"""The table by which an exchange of several rounds says that it needs another one: it ends when nobody wrote to it."""
+"""The table that requests another round of an exchange: the exchange ends after a round that writes no row to it."""
 
 OPEN_SCHEMA = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchange:
-    """One meeting of rows by hash.
+    """An exchange of rows by hash, and the call of `reduce` on each partition.
 
-    Every table has `hash` uint64 as its first column, by which its rows find the bucket where they meet, and a key column if
-    it is about documents. Rows are sorted by all their columns of integers and keys, from left to right; so `hash` first, and
-    what follows it is for the stage to choose: (hash, rank, key) brings the document of lowest rank first. Columns of other
-    types ride along, and must follow from the sorted ones, since rows that differ in them alone come in any order.
+    The first column of every table is `hash` uint64: it decides the partition of a row. Tables about documents have a key
+    column. Rows are sorted by all columns of integers and keys, from left to right. The stage chooses the columns after `hash`:
+    (hash, rank, key) puts the document of lowest rank first. Columns of other types must be functions of the sorted ones,
+    because the order of rows that differ in them alone is undefined.
 
     Attributes:
         name: what it does, in lower case and hyphens: "match", "compare", "cluster". Its step in the run is STAGE/NAME.
@@ -89,8 +92,8 @@ class Exchange:
             largest table; `hash` alone by default.
         neighbours: whether a piece of a giant group begins with the last row of the piece before it too, after the first of
             the group.
-        at_once_bytes: 0: never. Else: where the inputs take no more than that (None: `execution.bucket_bytes`) they meet in
-            one task and one call, `meet_at_once`, and there is no second round.
+        at_once_bytes: inputs up to this size are reduced in one task by one call of `reduce_at_once`, without rounds.
+            0: never. None: up to `execution.bucket_bytes`.
     """
 
     name: str
@@ -108,44 +111,51 @@ class Exchange:
 
 
 def drops_for_others(exchanges: Iterable[Exchange]) -> bool:
-    """Whether documents are dropped in favour of others, so that there are clusters to look at; else spans are cut."""
-    return any("drops" in one.outputs for one in exchanges)
+    """Whether the exchanges drop duplicates, so that there are clusters to inspect. Other stages cut spans."""
+    return any("drops" in exchange.outputs for exchange in exchanges)
 
 
 Bucket = Mapping[str, pa.RecordBatch]
-"""Rows by table. Every input of the exchange is there, though it may have no row."""
+"""Rows by table. It holds every input of the exchange; a table may have no rows."""
 
 
 def new_bit(kind: Any) -> Any:
-    """What marks a document of this run in ranks of an unsigned NumPy type: its top bit, of that type."""
+    """The top bit of an unsigned NumPy type, as a value of that type: it marks documents of this run in ranks."""
     kind = np.dtype(kind)
     return kind.type(1 << (8 * kind.itemsize - 1))
 
 
-def source_rank(place: int | None) -> np.uint16:
-    """The rank of a document of this run by the place of its source alone, or by nothing. Raises UserError above 15 bits."""
+def source_rank(source_position: int | None) -> np.uint16:
+    """The rank of documents of this run by the position of their source. Raises UserError above 15 bits.
+
+    Args:
+        source_position: see `StageContext`; None gives all documents one rank.
+    """
     bit = new_bit(np.uint16)
-    if place is not None and place >= bit:
-        raise UserError(f"keep: source_order goes by at most {bit:,} sources; this is number {place + 1:,}")
-    return bit | np.uint16(place or 0)
+    if source_position is not None and source_position >= bit:
+        raise UserError(
+            f"keep: source_order: found source number {source_position + 1:,}, expected at most {bit:,} sources. "
+            "List fewer sources, or leave source_order out."
+        )
+    return bit | np.uint16(source_position or 0)
 
 
 def is_new(rows: pa.RecordBatch) -> np.ndarray:
-    """Which rows are about documents of this run, (num_rows,) bool."""
+    """Which rows belong to documents of this run, (num_rows,) bool. The others are reference rows."""
     ranks = columns.numbers(rows.column(RANK))
     return ranks >= new_bit(ranks.dtype)
 
 
 def as_reference(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows of a table as those of an earlier run: all ranks changed alike, so what was sorted stays sorted."""
-    at = rows.schema.get_field_index(RANK)
-    if at < 0:
+    """The rows of a table as reference rows. The top bit of every rank is cleared, so sorted rows stay sorted."""
+    index = rows.schema.get_field_index(RANK)
+    if index < 0:
         return rows
-    ranks = columns.numbers(rows.column(at))
-    return rows.set_column(at, rows.schema.field(at), pa.array(ranks & ~new_bit(ranks.dtype)))
+    ranks = columns.numbers(rows.column(index))
+    return rows.set_column(index, rows.schema.field(index), pa.array(ranks & ~new_bit(ranks.dtype)))
 
 
 def key_hash(keys: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """The hash by which rows about a document meet, (num_rows,) uint64: even over documents, where the first half of a key is
-    the same for a whole file."""
+    """The hash that brings the rows of a document together, (num_rows,) uint64. It spreads documents evenly; the first half of
+    a key would not, because all documents of a file share it."""
     return rng.keyed_hash(columns.key_halves(keys), 0)

@@ -101,7 +101,7 @@ class _Mapper:
                     if left is not None:
                         part, left = _limited(part, left)
                     record = _with_keys(part, split, self.task.source)
-                    work.bytes, work.documents = part.input_bytes, len(part.places)
+                    work.bytes, work.documents = part.input_bytes, len(part.positions)
                 self._reject(split, part.rejected)
                 if record.num_rows:
                     yield record
@@ -112,7 +112,7 @@ class _Mapper:
             return
         self.document_counts.read += len(rejected)
         self.document_counts.quarantined += len(rejected)
-        places = np.array([record.place for record in rejected], np.uint64)
+        places = np.array([record.position for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(
                 [
@@ -150,10 +150,10 @@ class _Mapper:
         """Times a stage on a batch. Segmentations that it found, which later stages use too, are work of their own."""
         with self.metrics.timed(name, batch.text_bytes, batch.num_docs) as work:
             yield
-            for segmentation, seconds in batch.found_s.items():
+            for segmentation, seconds in batch.segmentation_s.items():
                 self.metrics.spent(segmentation, seconds, batch.text_bytes, batch.num_docs)
                 work.seconds -= seconds
-            batch.found_s.clear()
+            batch.segmentation_s.clear()
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
@@ -274,17 +274,17 @@ def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]
 def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     """The first `left` records of a batch, and how many are left. Rejected records count too: a limited run with a
     wrong field name would otherwise read everything."""
-    rejected = np.array([record.place for record in part.rejected], np.uint64)
-    places = np.sort(np.concatenate([part.places, rejected]))
+    rejected = np.array([record.position for record in part.rejected], np.uint64)
+    places = np.sort(np.concatenate([part.positions, rejected]))
     if len(places) <= left:
         return part, left - len(places)
-    num_docs = int(np.searchsorted(part.places, places[left]))
+    num_docs = int(np.searchsorted(part.positions, places[left]))
     cut = ReadBatch(
-        places=part.places[:num_docs],
+        positions=part.positions[:num_docs],
         texts=part.texts.slice(0, num_docs),
         ids=part.ids.slice(0, num_docs),
         extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
-        rejected=tuple(record for record in part.rejected if record.place < int(places[left])),
+        rejected=tuple(record for record in part.rejected if record.position < int(places[left])),
         input_bytes=part.input_bytes,
     )
     return cut, 0
@@ -292,10 +292,10 @@ def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
 
 def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
     """A reader's batch as documents; the id is path:place where the input has none."""
-    keys = make_keys(file_hash(source, split.file.path), part.places)
+    keys = make_keys(file_hash(source, split.file.path), part.positions)
     ids = part.ids
     if ids.null_count:
-        places = pa.array(part.places).cast(pa.large_string())
+        places = pa.array(part.positions).cast(pa.large_string())
         path, colon = pa.scalar(split.file.path, pa.large_string()), pa.scalar(":", pa.large_string())
         ids = pc.coalesce(ids, pc.binary_join_element_wise(path, places, colon))
     extra = [pa.field(name, column.type) for name, column in part.extra.items()]

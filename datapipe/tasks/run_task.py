@@ -75,18 +75,18 @@ def _with_open_stages(task: Task) -> Task:
     """The task with the stages that this process has opened in the place of its own."""
     if isinstance(task, MapTask):
         stages = tuple(_open(bound, task.seed) for bound in task.stages)
-        emit = None if task.emit is None else _open(task.emit, task.seed, task.source_place)
+        emit = None if task.emit is None else _open(task.emit, task.seed, task.source_position)
         return replace(task, stages=stages, emit=emit)
     if isinstance(task, ReduceTask):
         return replace(task, stage=_open(task.stage, task.seed))
     return task
 
 
-def _open(bound: BoundStage, seed: int, source_place: int | None = None) -> BoundStage:
-    identity = (bound.name, bound.digest, seed, source_place)
+def _open(bound: BoundStage, seed: int, source_position: int | None = None) -> BoundStage:
+    identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
         opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
-        opened.open(StageContext(name=bound.name, seed=seed, source_place=source_place))
+        opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
         _opened[identity] = opened
     stage = _opened[identity]
     if type(stage) is not type(bound.stage):

@@ -1,4 +1,4 @@
-"""Text to token ids, tokenizers trained on a sample, and the packing of documents into rows of equal length."""
+"""Encodes text to token ids, trains tokenizers on a sample, and packs documents into rows of equal length."""
 
 from datapipe.tokens.encoder import Encoder
 

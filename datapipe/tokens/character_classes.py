@@ -1,11 +1,11 @@
-"""What each character is to the regular expressions of `tokenizers`, asked of its own engine.
+"""The Unicode class of each character, as the regular expression engine of `tokenizers` defines it.
 
-    every code point  ── one Split at borders of classes ──▶ runs ── one character of each, class by class ──▶ classes
+    every code point  ── Split at borders of classes ──▶ runs ── first character of each run, class by class ──▶ classes
     classes ── family ──▶ the table that its kernel reads (`datapipe/kernels/tokens/pretokens.py`)
 
-The Unicode database of Python is of another version than those that `tokenizers` was built with, hence the question. It takes
-0.4 s for each version of `tokenizers` on a machine; the answer is kept beside the compiled kernels. Only the planes that hold
-assigned characters are asked about: of the rest no class holds any (a slow test asks).
+Python's Unicode database has another version than the engine's, so this module queries the engine. The query takes 0.4 s for
+each version of `tokenizers` on a machine; the result is cached beside the compiled kernels. The query covers only planes with
+assigned characters; no class contains others (a slow test checks this).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NUM_CODES = 0x110000
 _ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 
 CLASSES = (r"\p{Lu}", r"\p{Lt}", r"\p{Ll}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\p{P}", r"\p{S}", r"\s")
-"""No character is in two of them, and \\p{L} is the first five."""
+"""No character is in two classes. The first five make up \\p{L}."""
 
 _DIGIT = len(CLASSES)
-"""The bit of what the `Digits` pre-tokenizer cuts out, by a database of its own."""
+"""The bit of the characters that the `Digits` pre-tokenizer separates. It uses a Unicode database of its own."""
 
 _LU, _LT, _LL, _LM, _LO, _MARKS, _NUMBERS, _P, _S, _WHITE = (1 << bit for bit in range(len(CLASSES)))
 _LETTERS = _LU | _LT | _LL | _LM | _LO
@@ -38,31 +38,31 @@ _HAN_RANGES = ((0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF))
 
 @lru_cache(maxsize=1)
 def engine_classes() -> np.ndarray:
-    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. From the cache where it is there."""
-    kept = cache_home() / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
-    if not kept.exists():
-        _write_whole(kept, ask_engine(_ASKED))
-    table = np.load(kept)
+    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. Cached on disk."""
+    cached = cache_home() / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
+    if not cached.exists():
+        _write_whole(cached, ask_engine(_ASKED))
+    table = np.load(cached)
     table.flags.writeable = False
     return table
 
 
 def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
-    """The classes of the code points in `asked`, without surrogates, and 0 for the rest."""
+    """The classes of the code points in `asked`, which contains no surrogates; 0 for all others."""
     codes = np.concatenate([np.arange(part.start, part.stop) for part in asked])
     text = codes.astype("<u4").tobytes().decode("utf-32-le")
     table = np.zeros(NUM_CODES, np.uint16)
-    borders = pre_tokenizers.Split(Regex("|".join(f"{one}+" for one in CLASSES)), "isolated")
+    borders = pre_tokenizers.Split(Regex("|".join(f"{name}+" for name in CLASSES)), "isolated")
     starts = _starts(borders, text)
     heads = "".join(text[start] for start in starts)
     lengths = np.diff([*starts, len(text)])
-    for bit, one in enumerate(CLASSES):
-        pieces = pre_tokenizers.Split(Regex(one), "removed", invert=True).pre_tokenize_str(heads)
-        held = np.zeros(len(heads), bool)
-        held[[start for _, (start, _) in pieces]] = True
-        table[codes[np.repeat(held, lengths)]] |= 1 << bit
+    for bit, name in enumerate(CLASSES):
+        matches = pre_tokenizers.Split(Regex(name), "removed", invert=True).pre_tokenize_str(heads)
+        is_member = np.zeros(len(heads), bool)
+        is_member[[start for _, (start, _) in matches]] = True
+        table[codes[np.repeat(is_member, lengths)]] |= 1 << bit
     digits = pre_tokenizers.Digits(individual_digits=False).pre_tokenize_str(text)
-    for _, (start, stop) in digits[1::2]:  # what are digits and what not takes turns; the first character is none
+    for _, (start, stop) in digits[1::2]:  # digits and other runs alternate; the first is no digit
         table[codes[start:stop]] |= _DIGITS
     return table
 
@@ -72,7 +72,7 @@ def _starts(step: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
 
 
 def _write_whole(path: Path, table: np.ndarray) -> None:
-    """Other workers see the whole file or none."""
+    """Writes atomically: other workers see the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     with open(unfinished, "wb") as stream:
@@ -82,7 +82,7 @@ def _write_whole(path: Path, table: np.ndarray) -> None:
 
 @lru_cache(maxsize=8)
 def gpt2_table(digits_apart: bool = False) -> np.ndarray:
-    """For `cut_gpt2`. `digits_apart`: a `Digits` pre-tokenizer comes first."""
+    """The table of `cut_gpt2`. `digits_apart`: a `Digits` pre-tokenizer comes first."""
     kinds = [(_LETTERS, LETTER), (_NUMBERS, NUMBER), (_WHITE, SPACE)]
     table = _table(kinds, SIGN)
     if digits_apart:
@@ -92,7 +92,12 @@ def gpt2_table(digits_apart: bool = False) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def cl100k_table(marks_are_letters: bool = False, numbers_apart: bool = False) -> np.ndarray:
-    """For `cut_cl100k`. `marks_are_letters`: `[\\p{L}\\p{M}]` for `\\p{L}`; `numbers_apart`: a split at numbers comes first."""
+    """The table of `cut_cl100k`.
+
+    Args:
+        marks_are_letters: the expression has `[\\p{L}\\p{M}]` instead of `\\p{L}`.
+        numbers_apart: a split at numbers comes first.
+    """
     letters = _LETTERS | _MARKS if marks_are_letters else _LETTERS
     number = APART if numbers_apart else NUMBER
     return _frozen(_with_newlines(_table([(letters, LETTER), (_NUMBERS, number), (_WHITE, SPACE)], SIGN)))
@@ -100,15 +105,16 @@ def cl100k_table(marks_are_letters: bool = False, numbers_apart: bool = False) -
 
 @lru_cache(maxsize=1)
 def o200k_table() -> np.ndarray:
-    """For `cut_o200k`."""
-    both = LETTER | LOWER
-    kinds = [(_LU | _LT, LETTER), (_LL, LOWER), (_LM | _LO, both), (_MARKS, both | SIGN), (_NUMBERS, NUMBER), (_WHITE, SPACE)]
+    """The table of `cut_o200k`."""
+    any_case = LETTER | LOWER
+    letters = [(_LU | _LT, LETTER), (_LL, LOWER), (_LM | _LO, any_case), (_MARKS, any_case | SIGN)]
+    kinds = [*letters, (_NUMBERS, NUMBER), (_WHITE, SPACE)]
     return _frozen(_with_newlines(_table(kinds, SIGN)))
 
 
 @lru_cache(maxsize=1)
 def deepseek_table() -> np.ndarray:
-    """For `cut_deepseek`."""
+    """The table of `cut_deepseek`."""
     table = _table([(_LETTERS | _MARKS, LETTER), (_NUMBERS, APART), (_P | _S, SIGN), (_WHITE, SPACE)], 0)
     for first, last in _HAN_RANGES:
         table[first : last + 1] |= HAN
@@ -116,7 +122,7 @@ def deepseek_table() -> np.ndarray:
 
 
 def _table(kinds: list[tuple[int, int]], other: int) -> np.ndarray:
-    """(0x110000,) uint8: for characters of some classes their bits, `other` for those of none."""
+    """(0x110000,) uint8: the bits of the kinds that a character belongs to, or `other`."""
     bits_of = np.full(2 << _DIGIT, other, np.uint8)
     for combination in range(len(bits_of)):
         for classes, bits in kinds:

@@ -1,10 +1,10 @@
-"""Encoding by compiled kernels, for tokenizers that `recognition` knows: the ids of `tokenizers`, thirty times as fast.
+"""Encodes text with compiled kernels, for tokenizers that `recognition` knows. The ids equal those of `tokenizers`.
 
-    texts ── cut at added tokens ── cut into pieces (`kernels/tokens/pretokens.py`) ── merged (`kernels/tokens/bpe.py`) ──▶ ids
+    texts ── cut at added tokens ── pre-tokens (`kernels/tokens/pretokens.py`) ── merges (`kernels/tokens/bpe.py`) ──▶ ids
       └──── not in the tokenizer's normal form: left to the caller
 
-Memory: 12 bytes for each byte of a call's text, and caches of 7 MB that live as long as the encoder. Not for two threads at
-    once.
+The kernels are thirty times as fast as `tokenizers`. Memory is 12 bytes per byte of text in a call, and 7 MB of caches per
+encoder. An encoder is not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ from datapipe.kernels.tokens import bpe
 from datapipe.kernels.tokens.added_tokens import PASSED_OVER, TEXT, cut_at_tokens, token_trie
 from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
 from datapipe.kernels.types import input_record
-from datapipe.tokens.recognition import Added, Recognised, recognise
+from datapipe.tokens.recognition import AddedToken, Recognised, recognise
 
 _NUM_LINES, _NUM_LONG_LINES = 1 << 17, 1 << 14
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level tokenizers write bytes (GPT-2, `encoder.py`): printable ones for themselves."""
+    """The characters that stand for bytes in byte-level tokenizers, as in GPT-2; printable bytes stand for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def compiled_encoder(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> tuple[CompiledEncoder | None, str]:
-    """The encoder of a parsed tokenizer.json that `tokenizers` has loaded; or None and why kernels cannot stand in.
+    """The encoder of a parsed tokenizer.json, or None and the reason why the kernels cannot encode with it.
 
     Args:
-        vocabulary: the ids that `tokenizers` has given, added tokens among them.
+        settings: a file that `tokenizers` has loaded.
+        vocabulary: the ids that `tokenizers` has assigned, including added tokens.
     """
     recognised, reason = recognise(settings)
     if recognised is None:
         return None, reason or ""
     model = settings["model"]
     if len({token.content for token in recognised.added}) < len(recognised.added):
-        return None, "added_tokens: a token that is there twice"
+        return None, "added_tokens: a token occurs twice"
     looked_for = [token for token in recognised.added if not token.special and token.content]
     for token in looked_for:
         number = vocabulary[token.content]
-        if number != token.id:  # it numbers added tokens itself: by the model, or on from the last one
+        if number != token.id:  # `tokenizers` assigns ids itself: the model's, or the next free one
             return None, f"added_tokens: {token.content!r} has id {token.id} in the file, and {number} in `tokenizers`"
         if token.single_word or token.lstrip or token.rstrip:
-            return None, f"added_tokens: {token.content!r} takes what is around it into account"
+            return None, f"added_tokens: {token.content!r} depends on the text around it"
         if recognised.normalizer and token.normalized and not token.content.isascii():
             return None, f"added_tokens: {token.content!r} may have another normal form"
     return CompiledEncoder(model, recognised), ""
 
 
 class CompiledEncoder:
-    """Kernels with the tables of one tokenizer."""
+    """The kernels with the tables of a tokenizer."""
 
     def __init__(self, model: Mapping[str, Any], recognised: Recognised) -> None:
         self._recognised = recognised
@@ -83,7 +84,7 @@ class CompiledEncoder:
         self._ends = np.zeros(0, np.int64)  # kept from call to call: its pages are touched once
 
     def unstable(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """Which texts may change when they are normalized, and are not for `encode`: (num_texts,) bool."""
+        """Which texts normalization may change: (num_texts,) bool. `encode` does not accept them."""
         marks = np.zeros(len(offsets) - 1, np.uint8)
         if self._stable is not None:
             nothing = normalize.actions(fix_newlines=False, strip_control=False)
@@ -91,7 +92,7 @@ class CompiledEncoder:
         return marks & normalize.UNSTABLE != 0
 
     def encode(self, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids (num_ids,) int32 of all texts end to end, and where each begins, (num_texts + 1,) int64.
+        """The ids of all texts, (num_ids,) int32, and the offset of each text in them, (num_texts + 1,) int64.
 
         Args:
             offsets: (num_texts + 1,) int64.
@@ -108,7 +109,8 @@ class CompiledEncoder:
         return out[:num_ids], part_offsets[text_offsets]
 
     def _parts(self, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The texts cut at added tokens: offsets (num_parts + 1,), the id that each part is or TEXT, where each text begins."""
+        """The texts cut at added tokens: the offsets of the parts (num_parts + 1,), per part the id of its added token or TEXT,
+        and the first part of each text (num_texts + 1,)."""
         fixed, text_offsets = np.full(len(offsets) - 1, TEXT, np.int32), np.arange(len(offsets), dtype=np.int64)
         for children, ids in self._tries:
             room = int(offsets[-1] - offsets[0]) + len(offsets)
@@ -123,14 +125,14 @@ class CompiledEncoder:
             self._workspace = bpe.Workspace(*self._workspace[:2], *_scratch(1 << longest_piece.bit_length()))
 
 
-def _tokens_of(added: tuple[Added, ...], normalized: bool) -> dict[bytes, int]:
-    """What is looked for before or after normalization; special tokens are text here."""
+def _tokens_of(added: tuple[AddedToken, ...], normalized: bool) -> dict[bytes, int]:
+    """The added tokens to find before or after normalization. Special tokens are encoded as text."""
     chosen = [token for token in added if token.normalized == normalized and token.content]
     return {token.content.encode(): PASSED_OVER if token.special else token.id for token in chosen}
 
 
 def _token_table(vocabulary: Mapping[str, int], letters: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Slots, offsets and bytes of the tokens that are written in byte letters; ids without one have no bytes."""
+    """Slots, offsets and bytes of the tokens that consist of byte characters. Other ids have no bytes."""
     tokens = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, number in vocabulary.items():
         if all(letter in letters for letter in token):

@@ -1,10 +1,9 @@
-"""What a tokenizer makes of texts: bytes per token, tokens per word, by source and language; which ids it never uses.
+"""The fertility of a tokenizer: bytes per token and tokens per word, by source and language, and the ids that never occur.
 
     batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ `described`, `unused_tokens`
 
-Words are runs without white space, so tokens per word say little where a script writes no spaces (Chinese, Thai). All numbers
-are sums of integers over documents and the union of bits, so neither cuts nor workers show. Novels are counted at 63 MB/s on
-one core of a busy machine (2026-11), most of it finding words; memory is one byte an id.
+Words are runs without white space, so tokens per word mean little in scripts without spaces (Chinese, Thai). All numbers are
+sums of integers over documents, or unions of bits: they do not depend on how the work is cut. Memory is one byte per id.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from datapipe.metrics import Fertility, TokenCounts
 from datapipe.stage.documents import DocumentBatch
 
 LANGUAGE = "language"
-"""The column that documents carry their language in."""
+"""The column with the language of a document."""
 
 _EXAMPLES = 10
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Meter:
-    """Counts what was encoded.
+    """Counts encoded documents.
 
     Attributes:
         fertility: the counts so far.
@@ -43,7 +42,8 @@ class Meter:
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """
         Args:
-            ids, offsets: of the batch's texts, as `Encoder.encode` gives them.
+            batch: the documents.
+            ids, offsets: the result of `Encoder.encode` for their texts.
         """
         self.used[ids] = True
         # counts: (num_docs, 4) int64
@@ -66,11 +66,11 @@ class Meter:
 
 
 def _languages(batch: DocumentBatch) -> tuple[NDArray[np.int64], list[str]] | None:
-    """Each document's language as a number (num_docs,), and their names; None where documents carry no text of that name."""
-    at = batch.record.schema.get_field_index(LANGUAGE)
-    if at < 0:
+    """The language of each document as an index (num_docs,), and the names; None without a text column of that name."""
+    index = batch.record.schema.get_field_index(LANGUAGE)
+    if index < 0:
         return None
-    column = batch.record.column(at)
+    column = batch.record.column(index)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return None
     encoded = pc.dictionary_encode(pc.fill_null(column, ""))
@@ -78,7 +78,7 @@ def _languages(batch: DocumentBatch) -> tuple[NDArray[np.int64], list[str]] | No
 
 
 def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
-    """The ids that any part used: (vocab_size,) bool."""
+    """The union of the used ids of all parts: (vocab_size,) bool."""
     used = np.zeros((vocab_size + 7) // 8, np.uint8)
     for part in parts:
         used |= np.frombuffer(part, np.uint8)
@@ -87,8 +87,8 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
 
 def described(fertility: Fertility) -> dict[str, Any]:
     """Counts with their ratios, for report.json."""
-    found = fertility.languages
-    by_name = None if found is None else {name: _ratios(counts) for name, counts in sorted(found.items())}
+    languages = fertility.languages
+    by_name = None if languages is None else {name: _ratios(counts) for name, counts in sorted(languages.items())}
     return {**_ratios(fertility.total), "languages": by_name}
 
 
@@ -101,7 +101,7 @@ def _ratios(counts: TokenCounts) -> dict[str, Any]:
 
 
 def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> dict[str, Any]:
-    """How many tokens never occurred, and ten of them from all over the vocabulary. Special tokens never occur in text."""
+    """The number of tokens that never occur, and ten examples spread over the vocabulary. Special tokens are left out."""
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}

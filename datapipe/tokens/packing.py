@@ -1,20 +1,36 @@
-"""Packing documents into rows of exactly S tokens: which piece goes where, then the copy.
+"""Packs documents into rows of exactly S tokens: first the layout, then the copy.
 
     lengths (num_docs,) ── pack ──▶ PackedRows ── assemble, rows in any order ──▶ a record batch of `schemas.sequences`
 
-    best_fit   documents above S are cut into rows of S and a remainder; nothing else is ever cut (arXiv 2404.10830)
-    concat     documents end to end, cut every S tokens
-    buckets    documents above S are cut into rows of S, what is left by its binary expansion, largest power first; a row holds
-               pieces of one length, of different documents (dataset decomposition, arXiv 2405.13226)
+A piece is a run of tokens of one document within one row. The layout is a function of the lengths alone.
 
-With lengths 14, 7, 5, 2, 3 and S = 8, best fit makes 4 rows: 8 of the 14; the 7; the other 6 and the 2; 5 and 3. Buckets make
-5: 8 of the 14; 4 of the 14 and of the 7; 4 of the 5; four times 2, of 14, 7, 2 and 3; 1 of the 7, the 5 and the 3. A piece of
-best fit or concat that stops short of the row's end is the end of its document. All are a function of the lengths alone.
+| method   | layout                                                                                                          |
+|----------|-----------------------------------------------------------------------------------------------------------------|
+| best_fit | cuts documents above S into rows of S and a remainder, and nothing else (arXiv 2404.10830)                      |
+| concat   | joins documents end to end and cuts every S tokens                                                              |
+| buckets  | cuts documents above S into rows of S, and the remainder by its binary expansion, largest power first; a row    |
+|          | holds pieces of one length from different documents (dataset decomposition, arXiv 2405.13226)                   |
 
-Measured on one core of a shared 2-core AMD EPYC, with the copy of the tokens: 550 to 730 million tokens a second by any method.
-Lengths of 2,246 real web pages in GPT-2's tokens (median 1,122, mean 2,083): best fit pads 0.079 % at S = 2,048, where whole
-rows cannot do below 0.035 %. Pools of 10,000 documents drawn from them with replacement: 0.069 % on average, 0.085 % at most
-of 20 pools, both at 2,048 and, within 0.003 %, at 8,192. Buckets with `min_piece` 256 drop 5.9 % of the tokens.
+For lengths 14, 7, 5, 2, 3 and S = 8:
+
+| row | best_fit        | buckets                          |
+|-----|-----------------|----------------------------------|
+| 1   | 8 of 14         | 8 of 14                          |
+| 2   | 7               | 4 of 14, 4 of 7                  |
+| 3   | 6 of 14, 2      | 4 of 5                           |
+| 4   | 5, 3            | 2 each of 14, 7, 2, 3            |
+| 5   |                 | 1 each of 7, 5, 3                |
+
+In best_fit and concat, a piece that ends before the row does is the end of its document.
+
+Padding of best_fit for the 2,246 lengths of real web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11):
+
+| documents                                    | S           | padding                            |
+|----------------------------------------------|-------------|------------------------------------|
+| 2,246                                        | 2,048       | 0.079 % (whole rows need 0.035 %)  |
+| 20 pools of 10,000, drawn with replacement   | 2,048, 8,192 | 0.069 % mean, 0.085 % largest     |
+
+With `min_piece` 256, buckets drop 5.9 % of the same tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +52,7 @@ Method = Literal["best_fit", "concat", "buckets"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces; in a row, pieces stand in the order of their documents.
+    """Rows as lists of pieces. The pieces of a row are in the order of their documents.
 
     Attributes:
         piece_document: (num_pieces,) int64, index of the document.
@@ -64,7 +80,8 @@ def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: i
 
     Args:
         sequence_length: a power of two for buckets.
-        min_piece: buckets leave shorter pieces out; the other methods leave nothing out.
+        method: see the module.
+        min_piece: buckets drops shorter pieces. The other methods drop nothing.
     """
     assert sequence_length >= 1, sequence_length
     assert len(lengths) == 0 or int(lengths.min()) >= 1, "a document without its end-of-text token"
@@ -75,7 +92,7 @@ def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: i
 
 
 def count(packed: PackedRows, lengths: np.ndarray, sequence_length: int) -> Packing:
-    """What became of documents of `lengths` (num_docs,) int64."""
+    """The counts of rows, tokens and pieces that documents of `lengths` (num_docs,) int64 were packed into."""
     tokens = int(packed.piece_length.sum(dtype=np.int64))
     documents = int(np.count_nonzero(packed.piece_start == 0))
     is_split = np.zeros(len(lengths), bool)  # (num_docs,)
@@ -113,7 +130,7 @@ def _best_fit(lengths: np.ndarray, sequence_length: int) -> PackedRows:
 
 
 def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> PackedRows:
-    """Rows of the longest pieces first, pieces of one length in the order of their documents."""
+    """Rows in descending length of their pieces. Pieces of one length are in the order of their documents."""
     assert sequence_length & (sequence_length - 1) == 0, sequence_length
     assert 1 <= min_piece <= sequence_length, (sequence_length, min_piece)
     powers = [1 << bit for bit in range(sequence_length.bit_length() - 1) if 1 << bit >= min_piece]
@@ -125,7 +142,7 @@ def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> Packe
     order = np.empty(num_pieces, np.int64)
     kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
     length = length[order]
-    # borders: (num_buckets + 1,) where the pieces of each length begin
+    # borders: (num_buckets + 1,) the first piece of each length
     borders = [*np.flatnonzero(np.diff(length, prepend=0)).tolist(), num_pieces]
     firsts = [np.arange(begin, end, sequence_length // int(length[begin])) for begin, end in pairwise(borders)]
     return PackedRows(
@@ -163,11 +180,13 @@ def assemble(
     """The rows `row_order` of `packed`, with their tokens, as a record batch of `schemas.sequences`.
 
     Args:
-        row_order: (num_rows,) int64, or some of the rows: their order in the batch.
-        tokens: (num_tokens,) uint16 or uint32, all documents.
+        packed: the layout.
+        row_order: int64, the rows of the batch in order: all rows or some of them.
+        tokens: (num_tokens,) uint16 or uint32, the tokens of all documents.
         doc_offsets: (num_docs + 1,) int64 into `tokens`.
         keys: (num_docs, 16) uint8.
-        pad_id: what fills a row up: the end-of-text id.
+        pad_id: the id that pads a row, which is the end-of-text id.
+        sequence_length: S.
     """
     counts = np.diff(packed.row_offsets)[row_order]
     row_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,6 +1,6 @@
-r"""The published patterns that cut a text into words, within which a byte-level BPE merges.
+r"""Published patterns that split a text into words. A byte-level BPE merges within a word only.
 
-In a tokenizer.json each is a `Split` for every expression of its list, then a `ByteLevel` without a pattern of its own:
+In a tokenizer.json a pattern is one `Split` per expression of its list, followed by a `ByteLevel` without a pattern:
 
                   gpt2             cl100k, llama3    qwen2              o200k
     It's          It 's            It 's             It 's              It's
@@ -8,12 +8,12 @@ In a tokenizer.json each is a `Split` for every expression of its list, then a `
     theHTMLPage   theHTMLPage      theHTMLPage       theHTMLPage        the HTMLPage
 
 Sources (2026-11):
-  gpt2     openai/gpt-2, src/encoder.py; openai/tiktoken, tiktoken_ext/openai_public.py calls it the original of r50k
+  gpt2     openai/gpt-2, src/encoder.py; openai/tiktoken, tiktoken_ext/openai_public.py names it as the original of r50k
   cl100k   openai/tiktoken, `cl100k_base`, as first released; later releases write it with possessive quantifiers
   o200k    openai/tiktoken, `o200k_base`
-  llama3   meta-llama/llama3, llama/tokenizer.py (`pat_str`): that of cl100k, letter for letter
-  qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: that of cl100k with one digit a word. Qwen's own
-           tokenizers also normalize texts to NFC; the pattern alone does not.
+  llama3   meta-llama/llama3, llama/tokenizer.py (`pat_str`): identical to cl100k
+  qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: cl100k with one digit per word. Qwen's
+           tokenizers also normalize text to NFC; the pattern alone does not.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PATTERNS: dict[str, list[str]] = {
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
 }
-"""The regular expressions of each pattern, in the order in which they split."""
+"""The regular expressions of each pattern, in the order of their splits."""
 
 
 def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """The pre-tokenizer of a pattern. Raises UserError for one that is not in the table."""
+    """The pre-tokenizer of a pattern. Raises UserError for an unknown name."""
     if pattern not in PATTERNS:
         raise UserError(
-            f"pattern: unknown pattern {pattern!r}; expected one of {', '.join(PATTERNS)}.{suggest(pattern, PATTERNS)}"
+            f"pattern: unknown pattern {pattern!r}.{suggest(pattern, PATTERNS)} Expected one of: {', '.join(PATTERNS)}."
         )
     splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in PATTERNS[pattern]]
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -1,8 +1,8 @@
-"""The regular expressions of published byte-level tokenizers, and what their kernels must be told to cut as they do.
+"""The regular expressions of published byte-level tokenizers, with the kernel and flags that split text in the same way.
 
-An expression is known by its exact text. Equal ones that are spelled differently stand here once for each spelling, and the
-tests hold every one against the engine of `tokenizers`. That engine is Oniguruma, and it reads some spellings otherwise than
-tiktoken does: `\\p{N}{1,3}+` is possessive there and a repetition here, which takes any number of digits.
+An expression is recognised by its exact text, so every spelling of an expression has an entry. The tests compare each entry
+with the engine of `tokenizers`, which is Oniguruma. Some spellings mean something else in tiktoken: `\\p{N}{1,3}+` is
+possessive there, and a repetition that takes any number of digits in Oniguruma.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Family = Literal["gpt2", "cl100k", "o200k", "deepseek"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
-    """What tells the members of a family apart; see the kernels.
+    """The differences between the members of a family; see the kernels.
 
     Attributes:
-        longest_number: digits in a piece; 0 for no limit. GPT-2 counts only those that are taken out first.
-        numbers_apart: digits are taken out before the expression is tried.
-        marks_are_letters: cl100k: `[\\p{L}\\p{M}]` stands for `\\p{L}`.
-        whole_tail: cl100k: white space that ends a text is one piece.
-        contractions: o200k: a word takes the contraction that follows it.
+        longest_number: most digits in a pre-token; 0 for no limit. gpt2: counts only with `numbers_apart`.
+        numbers_apart: digits are split off before the expression is applied.
+        marks_are_letters: cl100k: the expression has `[\\p{L}\\p{M}]` instead of `\\p{L}`.
+        whole_tail: cl100k: white space at the end of a text is one pre-token.
+        contractions: o200k: a word includes the contraction that follows it.
     """
 
     longest_number: int = 0
@@ -39,18 +39,18 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
-    """How texts are cut into the pieces within which merges happen."""
+    """Splits texts into pre-tokens. Merges stay within a pre-token."""
 
     family: Family
     flags: Flags
 
     def cut(self, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -> int:
-        """Writes where each piece ends and returns how many there are.
+        """Writes the end of each pre-token and returns their number.
 
         Args:
             offsets: (num_docs + 1,) int64.
             data: (num_bytes,) uint8, UTF-8.
-            ends: int64, room for as many as there are bytes; ascending places in `data`.
+            ends: (num_bytes,) int64 output: ascending offsets in `data`.
         """
         flags = self.flags
         if self.family == "gpt2":
@@ -100,7 +100,7 @@ def _o200k(contraction: str, numbers: str) -> str:
 
 
 DIGITS = "<digits one by one>"
-"""Stands for a `Digits` pre-tokenizer with `individual_digits` among the expressions."""
+"""The entry for a `Digits` pre-tokenizer with `individual_digits` in a sequence of expressions."""
 
 
 def _gpt2(longest_number: int = 0, numbers_apart: bool = False) -> Pattern:
@@ -132,8 +132,8 @@ PATTERNS: dict[tuple[str, ...], Pattern] = {
     (_o200k("", r"\p{N}"),): _like_o200k(1, contractions=False),  # Mistral NeMo and after (tekken), Nemotron 3
     (THREES, HAN_RUNS, DEEPSEEK): Pattern(family="deepseek", flags=Flags(longest_number=3)),  # DeepSeek V3, R1 and after
 }
-"""By the expressions that split a text one after the other."""
+"""The pattern of each sequence of expressions, which split a text one after the other."""
 
 PARTIAL = frozenset({DIGITS, THREES, HAN_RUNS, DEEPSEEK})
-"""Those that leave some characters between their matches. The others match everything, and "Isolated" and the inverse of
-"Removed" come to the same."""
+"""Expressions whose matches do not cover the whole text. For all others "Isolated" and the inverse of "Removed" split
+equally."""

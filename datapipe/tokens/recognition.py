@@ -1,11 +1,11 @@
-"""Whether a tokenizer.json is one that compiled kernels encode exactly as `tokenizers` does, and how.
+"""Recognises the tokenizer.json files that the compiled kernels encode exactly as `tokenizers` does.
 
     pre_tokenizer ── expressions in order ── `published_patterns` ──▶ family, flags   ┐
-    normalizer, added_tokens, model options ── each known exactly ──▶ the record      ├─▶ Recognised, or the reason why not
+    normalizer, added_tokens, model options ── known values only ───▶ the record      ├─▶ Recognised, or a reason
                                                                                       ┘
-Whatever is not known exactly is refused with a reason, and the file is left to `tokenizers`: an expression of another text, a
-key that this module has never seen, an option that would change a token. What cannot change one (`trim_offsets`, the
-post-processor, the decoder) is not looked at; neither are truncation, padding and dropout, which the encoder switches off.
+This module refuses anything unknown with a reason, and the encoder falls back to `tokenizers`: an unknown expression, an
+unknown key, an option that would change a token. It ignores settings that cannot change a token (`trim_offsets`, the
+post-processor, the decoder), and truncation, padding and dropout, which the encoder switches off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datapipe.tokens.published_patterns import DIGITS, GPT2, PARTIAL, PATTERNS, 
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _TOKEN_FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 _NEVER_IN_UTF8 = {chr(byte) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
-"""Bytes that no text holds, which byte-level tokenizers spell as themselves; GPT-NeoX has no tokens for them."""
+"""Characters of the bytes that never occur in UTF-8. GPT-NeoX has no tokens for them."""
 
 _MODEL_KEYS = {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
 _MODEL_KEYS |= {"byte_fallback", "ignore_merges", "vocab", "merges"}
@@ -34,8 +34,8 @@ _STEP_KEYS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Added:
-    """A token that is looked for in the text before it is cut; as in the file."""
+class AddedToken:
+    """An entry of `added_tokens`: a token that is found in the text before it is split."""
 
     id: int
     content: str
@@ -48,19 +48,19 @@ class Added:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recognised:
-    """A tokenizer that kernels can stand in for.
+    """The settings of a tokenizer that the kernels can encode with.
 
     Attributes:
-        family, flags: how texts are cut into pieces.
-        normalizer: the normal form that texts are brought to first, or None.
-        added: in the order of the file.
-        ignore_merges: whether a piece that is a token is taken whole, whatever the merges say.
+        family, flags: the split into pre-tokens.
+        normalizer: the normal form of the text, or None.
+        added: the added tokens, in the order of the file.
+        ignore_merges: whether a pre-token that is in the vocabulary becomes that token without merges.
     """
 
     family: Family
     flags: Flags
     normalizer: str | None
-    added: tuple[Added, ...]
+    added: tuple[AddedToken, ...]
     ignore_merges: bool
 
     def cut(self, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -> int:
@@ -69,14 +69,14 @@ class Recognised:
 
 
 class _UnknownError(Exception):
-    """Carries the reason."""
+    """The settings hold something unknown; the message is the reason."""
 
 
 def recognise(settings: Mapping[str, Any]) -> tuple[Recognised, None] | tuple[None, str]:
-    """What the parsed tokenizer.json is, or None and why it is not known.
+    """The settings of a parsed tokenizer.json, or None and the reason why it is not recognised.
 
     Args:
-        settings: a file that `tokenizers` has loaded without complaint.
+        settings: a file that `tokenizers` has loaded without an error.
     """
     try:
         pattern = _pattern(settings.get("pre_tokenizer"))
@@ -84,7 +84,7 @@ def recognise(settings: Mapping[str, Any]) -> tuple[Recognised, None] | tuple[No
             family=pattern.family,
             flags=pattern.flags,
             normalizer=_normalizer(settings.get("normalizer")),
-            added=tuple(_added(token) for token in settings.get("added_tokens") or ()),
+            added=tuple(_added_token(token) for token in settings.get("added_tokens") or ()),
             ignore_merges=_ignores_merges(settings["model"]),
         )
     except _UnknownError as unknown:
@@ -93,7 +93,7 @@ def recognise(settings: Mapping[str, Any]) -> tuple[Recognised, None] | tuple[No
 
 
 def _flat(setting: Mapping[str, Any] | None, members: str) -> list[Mapping[str, Any]]:
-    """The steps of a sequence, or of sequences within it, in order."""
+    """The steps of a sequence and of nested sequences, in order."""
     if setting is None:
         return []
     if setting["type"] != "Sequence":
@@ -119,7 +119,7 @@ def _pattern(setting: Mapping[str, Any] | None) -> Pattern:
 
 
 def _expression(step: Mapping[str, Any]) -> str:
-    """The text of an expression, with line ends spelled as escapes, or DIGITS."""
+    """The text of an expression with escaped line ends, or DIGITS."""
     if step["type"] == "Digits":
         if not step.get("individual_digits"):
             raise _UnknownError("pre_tokenizer: Digits without individual_digits")
@@ -143,10 +143,10 @@ def _normalizer(setting: Mapping[str, Any] | None) -> str | None:
     return steps[0]["type"]
 
 
-def _added(token: Mapping[str, Any]) -> Added:
+def _added_token(token: Mapping[str, Any]) -> AddedToken:
     _only_known("added token", token, {"id", "content", *_TOKEN_FLAGS})
     flags = {flag: bool(token.get(flag, False)) for flag in _TOKEN_FLAGS}
-    return Added(id=token["id"], content=token["content"], **flags)
+    return AddedToken(id=token["id"], content=token["content"], **flags)
 
 
 def _ignores_merges(model: Mapping[str, Any]) -> bool:
@@ -158,11 +158,11 @@ def _ignores_merges(model: Mapping[str, Any]) -> bool:
             raise _UnknownError(f"model: {option} {model[option]!r}")
     missing = set(pre_tokenizers.ByteLevel.alphabet()) - _NEVER_IN_UTF8 - model["vocab"].keys()
     if missing:
-        raise _UnknownError(f"model: {len(missing)} of the bytes that texts hold are no tokens")
+        raise _UnknownError(f"model: {len(missing)} bytes have no token")
     return bool(model.get("ignore_merges", False))
 
 
-def _only_known(what: str, setting: Mapping[str, Any], keys: Sequence[str] | set[str]) -> None:
+def _only_known(section: str, setting: Mapping[str, Any], keys: Sequence[str] | set[str]) -> None:
     unknown = sorted(set(setting) - set(keys))
     if unknown:
-        raise _UnknownError(f"{what}: {', '.join(unknown)} is not known")
+        raise _UnknownError(f"{section}: unknown {', '.join(unknown)}")

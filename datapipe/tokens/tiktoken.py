@@ -1,14 +1,14 @@
-"""tiktoken's rank files as a tokenizer.json: the same ids, in the one form that the rest of the project reads.
+"""Converts tiktoken rank files to tokenizer.json, with the same ids.
 
-    IHRoZQ== 279        token in base64, its rank, which is its id too; a line each
+    IHRoZQ== 279        a line: a token in base64, and its rank, which is also its id
     ranks + pattern + special tokens  ─▶  vocabulary, merges  ─▶  tokenizer.json
 
-tiktoken joins, again and again, the two neighbours whose union has the lowest rank. A tokenizer.json lists pairs in the order
-in which they are joined. So every way to cut a token into two others is a pair of the list, in the order of the ranks of the
-unions, as Hugging Face's converter has it; a word that is a token as a whole is that token (`ignore_merges`), as in tiktoken.
+tiktoken repeatedly merges the two neighbours whose union has the lowest rank. A tokenizer.json lists the merges in order. The
+conversion lists every split of a token into two other tokens, ordered by the rank of the token, as Hugging Face's converter
+does. As in tiktoken, a word that is in the vocabulary becomes that token without merges (`ignore_merges`).
 
-The rank file says neither how text is cut into words nor what the special tokens are. For OpenAI's own files, known by their
-SHA-256 as tiktoken pins it, both are in a table here; for others they have to be given.
+A rank file holds neither the pattern that splits text into words nor the special tokens. `KNOWN` has both for OpenAI's files,
+which are identified by the SHA-256 that tiktoken pins. The mixture gives them for other files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """What a rank file leaves open: how text is cut, and the special tokens with their ids."""
+    """The settings that a rank file lacks: the pattern, and the special tokens with their ids."""
 
     pattern: str
     special_tokens: Mapping[str, int]
@@ -62,7 +62,7 @@ KNOWN: dict[str, Encoding] = {
 
 
 def is_rank_file(content: bytes) -> bool:
-    """Whether a file is one of ranks, by its first line."""
+    """Whether a file is a rank file, by its first line."""
     return _FIRST_LINE.match(content) is not None
 
 
@@ -70,31 +70,35 @@ def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[
     """The tokenizer.json of a rank file.
 
     Args:
-        content: of the file.
-        pattern: a name of `patterns.PATTERNS`; may be left out for a file that is known.
-        special_tokens: with their ids; may be left out for a file that is known.
+        content: the content of the file.
+        pattern: a name of `patterns.PATTERNS`; optional for files in `KNOWN`.
+        special_tokens: the special tokens and their ids; optional for files in `KNOWN`.
 
     Raises:
-        UserError: a damaged file; one that is not known, without its pattern or special tokens; tokens that collide.
+        UserError: the file is damaged, two tokens collide, or an unknown file comes without pattern or special tokens.
     """
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)
     if pattern is None or special is None:
-        missing = " and ".join(f"`{name}`" for name, one in (("pattern", pattern), ("special_tokens", special)) if one is None)
+        missing = " and ".join(
+            f"`{name}`" for name, value in (("pattern", pattern), ("special_tokens", special)) if value is None
+        )
         raise UserError(
-            f"a tiktoken rank file that is not one of OpenAI's. Give {missing} beside its path, such as "
+            f"found a tiktoken rank file that is not one of OpenAI's. Give {missing} beside its path, such as "
             f"`pattern: cl100k` and `special_tokens: {{'<|endoftext|>': 100257}}`"
         )
     ranks = _ranks(content)
     words = splitter(pattern)
     for token, number in special.items():
-        if len(words.pre_tokenize_str(token)) < 2:  # a whole word that is in the vocabulary would be found in the text
-            raise UserError(f"special_tokens: {token!r} is a word that text may hold; expected one in brackets, as '<|end|>'")
+        if len(words.pre_tokenize_str(token)) < 2:  # text could contain a token that is a whole word
+            raise UserError(f"special_tokens: found {token!r}, a word that text may hold, expected brackets as in '<|end|>'")
         if not 0 <= number < LARGEST_VOCABULARY:
             raise UserError(f"special_tokens: {token!r} has id {number}, expected 0 to {LARGEST_VOCABULARY - 1}")
         if number in ranks.values() or list(special.values()).count(number) > 1:
-            raise UserError(f"special_tokens: {token!r} has id {number}, which another token has. Expected one of its own")
+            raise UserError(
+                f"special_tokens: {token!r} has id {number}, which is the id of another token. Expected a unique id"
+            )
     names = {token: "".join(map(_BYTE_CHARACTERS.__getitem__, token)) for token in ranks}
     vocabulary = {names[token]: rank for token, rank in ranks.items()} | dict(special)
     merges = [(names[left], names[right]) for left, right in _merges(ranks)]
@@ -114,21 +118,23 @@ def _ranks(content: bytes) -> dict[bytes, int]:
             word, digits = line.split()
             token, rank = base64.b64decode(word, validate=True), int(digits)
         except (ValueError, binascii.Error):
-            raise UserError(f"line {number}: {line[:40]!r} is no token in base64 with its rank. Is the file whole?") from None
+            raise UserError(
+                f"line {number}: found {line[:40]!r}, expected a token in base64 and its rank. Is the file complete?"
+            ) from None
         if not 0 <= rank < LARGEST_VOCABULARY or token in ranks:
-            found = f"has rank {ranks[token]} too" if token in ranks else f"expected ranks of 0 to {LARGEST_VOCABULARY - 1}"
-            raise UserError(f"line {number}: {line[:40]!r}: {found}. Expected a file as tiktoken reads it")
+            problem = f"has rank {ranks[token]} too" if token in ranks else f"expected ranks of 0 to {LARGEST_VOCABULARY - 1}"
+            raise UserError(f"line {number}: {line[:40]!r}: {problem}. Expected a rank file of tiktoken")
         ranks[token] = rank
     if len(set(ranks.values())) != len(ranks):
-        raise UserError("two tokens have one rank. Expected a file as tiktoken reads it")
+        raise UserError("two tokens have the same rank. Expected a rank file of tiktoken")
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
-        raise UserError(f"{len(missing)} of the 256 bytes have no rank, {missing[0]:#04x} among them. Is the file whole?")
+        raise UserError(f"{len(missing)} of the 256 bytes have no rank, such as {missing[0]:#04x}. Is the file complete?")
     return ranks
 
 
 def _merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """Every pair of tokens whose union is a token, by the ranks of union, left and right."""
+    """Every pair of tokens whose union is a token, ordered by the ranks of the union, the left and the right token."""
     pairs = [
         (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
         for token, rank in ranks.items()
@@ -139,7 +145,7 @@ def _merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary: itself where it can be seen, else one from U+0100."""
+    """The character that stands for each byte in a byte-level vocabulary: itself if printable, else one from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return [chr(byte) if byte in seen else chr(0x100 + hidden.index(byte)) for byte in range(256)]

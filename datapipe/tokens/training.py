@@ -1,10 +1,10 @@
-"""Training a byte-level BPE tokenizer: text in, tokenizer.json out, the same bytes every time.
+"""Trains a byte-level BPE tokenizer. Equal text gives an equal tokenizer.json, byte for byte.
 
-    sampled texts ── pieces of at most about 256 kB ── word counts ── merges ──▶ tokenizer.json
+    sampled texts ── chunks of at most about 256 kB ── word counts ── merges ──▶ tokenizer.json
 
-The end-of-text token is id 0 and the 256 bytes are ids 1 to 256, so every text can be encoded, whatever was sampled. Merges
-follow exact counts, ties by the ids of the pair: neither threads nor the order of the documents show in the result. Memory
-is the distinct words of the sample; `tokenizers` buffers 256 pieces, hence their size.
+The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every text, whatever the sample.
+Merges follow exact counts, with ties broken by the ids of the pair: the result depends on neither threads nor the order of
+documents. Memory is that of the distinct words of the sample. `tokenizers` buffers 256 chunks, which bounds their size.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.patterns import splitter
 
 SMALLEST_VOCABULARY = 257
-"""256 bytes and the end-of-text token."""
+"""The 256 bytes and the end-of-text token."""
 
-_PIECE_BYTES = 256 << 10
+_CHUNK_BYTES = 256 << 10
 
 _LONGEST_WORD = 1000
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}|\s{{{_LONGEST_WORD + 1},}}")
-"""Runs without a border between white space and the rest; every word of every pattern lies within one, a space apart.
+"""Runs of white space, or of anything else. Apart from a leading space, every word of every pattern lies within one run.
 
-A word of 200 kB takes 25 s to train on, one of 2 MB would take 40 minutes, and neither teaches the tokenizer anything."""
+Training time is quadratic in the length of a word: 25 s for a word of 200 kB, 40 minutes for 2 MB. Such words teach nothing."""
 
 
 def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
@@ -40,9 +40,9 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
 
     Args:
         texts: arrays of (num_docs,) large_string without nulls, a few MiB each.
-        vocab_size: tokens wanted, 257 or more; there are fewer when the text has too few pairs that occur twice.
+        vocab_size: number of tokens, at least 257. The result has fewer if too few pairs occur twice in the text.
         eos: the special token that ends a document.
-        pattern: how texts are split into words: a name of `patterns.PATTERNS`.
+        pattern: splits texts into words; a name of `patterns.PATTERNS`.
     """
     check_training(vocab_size, eos, pattern)
     tokenizer = Tokenizer(models.BPE())
@@ -56,43 +56,43 @@ def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|en
         show_progress=False,
     )
     with _threads():
-        tokenizer.train_from_iterator(_pieces(texts), trainer)
+        tokenizer.train_from_iterator(_chunks(texts), trainer)
     return Encoder(tokenizer.to_str().encode(), eos=eos).to_json()
 
 
 def check_training(vocab_size: int, eos: str, pattern: str) -> None:
-    """Raises UserError for options that no tokenizer can be trained with."""
+    """Checks the options of training. Raises UserError."""
     if vocab_size < SMALLEST_VOCABULARY:
-        raise UserError(f"vocab_size: {vocab_size} is too small; expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
+        raise UserError(f"vocab_size: found {vocab_size}, expected at least {SMALLEST_VOCABULARY} (256 bytes and `eos`)")
     if len(splitter(pattern).pre_tokenize_str(eos)) < 2:
         raise UserError(
-            f"eos: {eos!r} is a word that training may find in the text; expected one in brackets, as '<|endoftext|>'"
+            f"eos: found {eos!r}, a word that may occur in text, expected a token in brackets such as '<|endoftext|>'"
         )
 
 
-def _pieces(texts: Iterable[pa.Array]) -> Iterator[list[str]]:
+def _chunks(texts: Iterable[pa.Array]) -> Iterator[list[str]]:
     for batch in texts:
-        pieces, _ = cut_long_texts(columns.as_large_string(batch), _PIECE_BYTES)
-        for part in slices_of(pieces, _PIECE_BYTES):
+        chunks, _ = cut_long_texts(columns.as_large_string(batch), _CHUNK_BYTES)
+        for part in slices_of(chunks, _CHUNK_BYTES):
             yield [cut for text in part.to_pylist() for cut in _without_long_words(text)]
 
 
 def _without_long_words(text: str) -> list[str]:
-    """The text, cut inside runs that no pattern need cut: the trainer's time is quadratic in the length of a word."""
+    """The text, cut inside runs that are longer than any word should be (see `_LONG_RUN`)."""
     if _LONG_RUN.search(text) is None:
         return [text]
-    parts, at = [], 0
+    parts, start = [], 0
     for run in _LONG_RUN.finditer(text):
-        places = range(run.start() + _LONGEST_WORD, run.end(), _LONGEST_WORD)
-        for place in places:
-            parts.append(text[at:place])
-            at = place
-    return [*parts, text[at:]]
+        cuts = range(run.start() + _LONGEST_WORD, run.end(), _LONGEST_WORD)
+        for cut in cuts:
+            parts.append(text[start:cut])
+            start = cut
+    return [*parts, text[start:]]
 
 
 @contextmanager
 def _threads() -> Iterator[None]:
-    """Training is one task of a run and has the machine to itself; RAYON_NUM_THREADS bounds it."""
+    """Lets `tokenizers` use all cores, because no other task runs during training. RAYON_NUM_THREADS limits them."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:

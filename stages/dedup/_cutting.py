@@ -54,7 +54,7 @@ class Cutting(Global):
     @property
     def _rank(self) -> np.uint16:
         """The rank of the documents that are emitted."""
-        return source_rank(self._context.source_place)
+        return source_rank(self._context.source_position)
 
 
 def cut_rows(keys: pa.Array, starts: np.ndarray, stops: np.ndarray, rule: str = RULE) -> pa.RecordBatch:

@@ -127,7 +127,7 @@ class C4Quality(ProfiledFilter):
         ]
         if self.max_chars is not None:
             measured.insert(0, columns.numbers(columns.compute.utf8_length(batch.texts)))
-        result = FilterResult.judged(self.rules(), measured)
+        result = FilterResult.from_rules(self.rules(), measured)
         keep = result.keep
         new = {name: pa.array(np.where(keep, lines.sums[:, reason], 0)) for name, reason in _LINE_COUNTS.items()}
         if (keep & (lines.sums[:, c4.JOINED_BYTES] != np.diff(offsets))).any():

@@ -141,4 +141,4 @@ class CodeQuality(ProfiledFilter):
             measured["xml"] = code.has_marker(*batch.buffers, stops, (_XML_DECLARATION,))
         if not rules:
             return FilterResult.first_failing(batch.num_docs, [])
-        return FilterResult.judged(rules, [measured[rule.name] for rule in rules])
+        return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules])

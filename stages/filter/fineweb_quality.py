@@ -113,4 +113,4 @@ class FinewebQuality(ProfiledFilter):
             copied / np.maximum(num_chars - newlines, 1),
             newlines / np.maximum(np.diff(words.doc_offsets), 1),
         ]
-        return FilterResult.judged(self.rules(), measured)
+        return FilterResult.from_rules(self.rules(), measured)

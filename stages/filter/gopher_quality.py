@@ -130,7 +130,7 @@ class GopherQuality(ProfiledFilter):
         if self.profile == "dclm":
             means = ratings[quality.NUM_CHARS] / num_words
         measured = [lengths, lengths, means, means, *self._symbols(batch, num_words), *self._lines(batch)]
-        return FilterResult.judged(
+        return FilterResult.from_rules(
             self.rules(), [*measured, ratings[quality.NUM_LETTERS] / num_words, self._stop_words(batch, rated)]
         )
 

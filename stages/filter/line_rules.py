@@ -106,7 +106,7 @@ class LineRules(ProfiledFilter):
         lines = line_rules.classify(batch.lines, data, self._limits(), self.symbol_lines)
         before, after = lines.sums[:, line_rules.WORDS_BEFORE], lines.sums[:, line_rules.WORDS_AFTER]
         removed = np.where(before > 0, (before - after) / np.maximum(before, 1), 1.0)
-        result = FilterResult.judged(self.rules(), [removed])
+        result = FilterResult.from_rules(self.rules(), [removed])
         of_kept = np.where(result.keep[:, np.newaxis], lines.sums, 0)
         new = {name: pa.array(of_kept[:, list(reasons)].sum(axis=1)) for name, reasons in _LINE_COUNTS.items()}
         if of_kept[:, line_rules.KEPT + 1 : line_rules.NUM_REASONS].any():

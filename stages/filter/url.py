@@ -146,7 +146,7 @@ class Url(Filter):
         measured["not_allowed"] = (measured["not_allowed"] == 0) & ~missing
         rules = self.rules()
         without = {"without_url": pa.array(missing.astype(np.int32))}
-        return FilterResult.judged(rules, [measured[rule.name] for rule in rules], without)
+        return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules], without)
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
         """The URLs, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""

@@ -86,13 +86,13 @@ class LineParser:
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
         return ReadBatch(
-            places=(starts[rows] + block.place).astype(np.uint64),
+            positions=(starts[rows] + block.byte_offset).astype(np.uint64),
             texts=texts,
             ids=_values(self.id_path, data, starts[rows], stops[rows]),
             extra={name: _values(path, data, starts[rows], stops[rows]) for name, path in self.keep_paths.items()},
             rejected=tuple(
                 Rejected(
-                    place=block.place + int(starts[row]),
+                    position=block.byte_offset + int(starts[row]),
                     error=rejects[row],
                     excerpt=block.content[starts[row] : min(stops[row], starts[row] + EXCERPT_BYTES)],
                 )

@@ -25,7 +25,7 @@ def columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
 
 def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
     """A batch of rows as documents; rows without text are rejected."""
-    places = np.arange(row, row + batch.num_rows, dtype=np.uint64)
+    positions = np.arange(row, row + batch.num_rows, dtype=np.uint64)
     texts, problem = _texts(batch, fields.text)
     ids = _strings(_column(batch, fields.id), batch.num_rows)
     extra = {name: _kept(_column(batch, name), batch.num_rows) for name in fields.keep}
@@ -33,10 +33,10 @@ def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
     if texts.null_count:
         valid = texts.is_valid()
         mask = valid.to_numpy(zero_copy_only=False)
-        rejected = tuple(Rejected(place=int(place), error=problem) for place in places[~mask])
-        places, texts, ids = places[mask], texts.filter(valid), ids.filter(valid)
+        rejected = tuple(Rejected(position=int(position), error=problem) for position in positions[~mask])
+        positions, texts, ids = positions[mask], texts.filter(valid), ids.filter(valid)
         extra = {name: column.filter(valid) for name, column in extra.items()}
-    return ReadBatch(places=places, texts=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
+    return ReadBatch(positions=positions, texts=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

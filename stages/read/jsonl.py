@@ -53,39 +53,43 @@ class Jsonl(Reader):
         parser = LineParser(fields, self.max_line_bytes)
         for block in line_blocks(split, open_input, self.max_line_bytes):
             if isinstance(block, Rejected):
-                yield ReadBatch(places=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
+                yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
             else:
                 yield from _sliced(parser.documents(block))
 
-    def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """The text of one line. Only the line is read from a plain file; of an archive everything before it too."""
         plain = file.compression is None
-        split = Split(file=file, start=place, stop=place + 1) if plain and place > len("\ufeff".encode()) else Split(file=file)
+        split = (
+            Split(file=file, start=position, stop=position + 1)
+            if plain and position > len("\ufeff".encode())
+            else Split(file=file)
+        )
         for block in line_blocks(split, open_input, self.max_line_bytes):
-            if isinstance(block, Block) and block.place <= place < block.place + len(block.content):
-                return self._text_at(block, place, fields)
+            if isinstance(block, Block) and block.byte_offset <= position < block.byte_offset + len(block.content):
+                return self._text_at(block, position, fields)
         return None
 
-    def _text_at(self, block: Block, place: int, fields: FieldNames) -> str | None:
-        start = place - block.place
+    def _text_at(self, block: Block, position: int, fields: FieldNames) -> str | None:
+        start = position - block.byte_offset
         if start and block.content[start - 1 : start] != b"\n":
             return None
         end = block.content.find(b"\n", start)
-        line = Block(place=place, content=block.content[start : end if end >= 0 else None])
+        line = Block(byte_offset=position, content=block.content[start : end if end >= 0 else None])
         texts = LineParser(replace(fields, keep=()), self.max_line_bytes).documents(line).texts
         return texts[0].as_py() if len(texts) else None
 
 
 def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
-    """The batch in slices of at most `_BATCH_DOCS`; a rejected line is in the first slice whose documents reach its place."""
-    num_docs, rejected = len(batch.places), 0
+    """The batch in slices of at most `_BATCH_DOCS`; a rejected line is in the first slice that reaches its position."""
+    num_docs, rejected = len(batch.positions), 0
     for start in range(0, max(1, num_docs), _BATCH_DOCS):
         stop = start + _BATCH_DOCS
         seen, rejected = rejected, len(batch.rejected)
         if stop < num_docs:
-            rejected = bisect_left(batch.rejected, int(batch.places[stop]), key=attrgetter("place"))
+            rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
         yield ReadBatch(
-            places=batch.places[start:stop],
+            positions=batch.positions[start:stop],
             texts=batch.texts.slice(start, _BATCH_DOCS),
             ids=batch.ids.slice(start, _BATCH_DOCS),
             extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},

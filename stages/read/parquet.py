@@ -57,17 +57,17 @@ class Parquet(Reader):
         """Runs of row groups of about `target_bytes` of uncompressed columns."""
         splits: list[Split] = []
         start = size = 0
-        for number, (_, num_bytes) in enumerate(file.pieces):
+        for number, (_, num_bytes) in enumerate(file.row_groups):
             size += num_bytes
             if size >= target_bytes:
                 splits.append(Split(file=file, start=start, stop=number + 1))
                 start, size = number + 1, 0
-        if start < len(file.pieces) or not splits:
-            splits.append(Split(file=file, start=start, stop=len(file.pieces) if file.pieces else None))
+        if start < len(file.row_groups) or not splits:
+            splits.append(Split(file=file, start=start, stop=len(file.row_groups) if file.row_groups else None))
         return splits
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        pieces = split.file.pieces
+        pieces = split.file.row_groups
         row = sum(num_rows for num_rows, _ in pieces[: split.start])
         with open_input(split.file.url) as stream:
             watched = _Watched(stream)
@@ -77,7 +77,7 @@ class Parquet(Reader):
                 row_groups = _row_groups(file)
             except _BROKEN as error:
                 watched.raise_storage_error(error)
-                yield _only_rejected(Rejected(place=row, error=f"the Parquet file is damaged: {_on_one_line(error)}"))
+                yield _only_rejected(Rejected(position=row, error=f"the Parquet file is damaged: {_on_one_line(error)}"))
                 return
             if row_groups != pieces:
                 raise DatapipeError(
@@ -88,12 +88,12 @@ class Parquet(Reader):
                 yield from group.read(file, names, fields, watched)
                 row += group.num_rows
 
-    def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         row = 0
-        for number, (num_rows, _) in enumerate(file.pieces):
-            if row <= place < row + num_rows:
+        for number, (num_rows, _) in enumerate(file.row_groups):
+            if row <= position < row + num_rows:
                 for batch in self.read(Split(file=file, start=number, stop=number + 1), fields, open_input):
-                    rows = np.flatnonzero(batch.places == place)
+                    rows = np.flatnonzero(batch.positions == position)
                     if len(rows):
                         return batch.texts[int(rows[0])].as_py()
             row += num_rows
@@ -172,7 +172,7 @@ class _RowGroup:
         except _BROKEN as error:
             watched.raise_storage_error(error)
             damage = f"row group {self.number} of the Parquet file is damaged from row {row} on"
-            yield _only_rejected(Rejected(place=row, error=f"{damage}: {_on_one_line(error)}"))
+            yield _only_rejected(Rejected(position=row, error=f"{damage}: {_on_one_line(error)}"))
 
     def _batch_rows(self) -> int:
         """The rows of about `TARGET_BATCH_BYTES`, by the mean size of a row."""
@@ -181,7 +181,7 @@ class _RowGroup:
 
 def _only_rejected(rejected: Rejected) -> ReadBatch:
     nothing = pa.array([], pa.large_string())
-    return ReadBatch(places=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
+    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
 
 
 def _on_one_line(error: Exception) -> str:

@@ -28,20 +28,20 @@ class Text(Reader):
         content = self._content(split.file, open_input)
         if isinstance(content, Rejected):
             nothing = pa.array([], pa.large_string())
-            yield ReadBatch(places=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(content,))
+            yield ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(content,))
             return
         texts = pa.array([content], pa.large_string())
         yield ReadBatch(
-            places=np.zeros(1, np.uint64),
+            positions=np.zeros(1, np.uint64),
             texts=texts,
             ids=pa.nulls(1, pa.large_string()),
             extra={name: pa.nulls(1, pa.large_string()) for name in fields.keep},
             input_bytes=int(text_lengths(texts)[0]),
         )
 
-    def read_one(self, file: InputFile, place: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         content = self._content(file, open_input)
-        return None if isinstance(content, Rejected) or place != 0 else content
+        return None if isinstance(content, Rejected) or position != 0 else content
 
     def _content(self, file: InputFile, open_input: OpenInput) -> str | Rejected:
         blocks: list[bytes] = []
@@ -52,11 +52,11 @@ class Text(Reader):
                 size += len(block)
                 if size > self.max_file_bytes:
                     error = f"the file has more than {self.max_file_bytes} bytes, the limit max_file_bytes"
-                    return Rejected(place=0, error=error, excerpt=blocks[0][:EXCERPT_BYTES])
+                    return Rejected(position=0, error=error, excerpt=blocks[0][:EXCERPT_BYTES])
             content = b"".join(blocks).removeprefix(BOM)
             return content.decode()
         except BrokenStreamError as error:
-            return Rejected(place=0, error=str(error), excerpt=b"".join(blocks)[:EXCERPT_BYTES])
+            return Rejected(position=0, error=str(error), excerpt=b"".join(blocks)[:EXCERPT_BYTES])
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a file of UTF-8 text"
-            return Rejected(place=0, error=message, excerpt=error.object[:EXCERPT_BYTES])
+            return Rejected(position=0, error=message, excerpt=error.object[:EXCERPT_BYTES])

@@ -61,7 +61,7 @@ def main() -> None:
     for name, content in contents.items():
         encoder, tokenizer = Encoder(content), Tokenizer.from_buffer(content)
         tokenizer.encode_special_tokens = True
-        assert not encoder.unusual, encoder.unusual
+        assert not encoder.fallback_reason, encoder.fallback_reason
         generator, started, bad = np.random.default_rng(given.seed), time.monotonic(), 0
         for done in range(0, given.count, _BATCH):
             different = differing(encoder, tokenizer, hard_texts(generator, min(_BATCH, given.count - done)))

@@ -129,19 +129,19 @@ def test_own_name_that_is_no_stage_is_refused(own: Path):
         "own_stages:DropShrt": "own_stages:DropShrt: own_stages has no class DropShrt. Did you mean 'DropShort'? "
         "Expected one of: DropShort, Lower, Derived.",
         "own_stages:NoStage": "own_stages:NoStage: found a class derived from object, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
+        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
         "own_stages:function": "own_stages:function: found a function, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
+        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
         "own_stages:Filter": "own_stages:Filter: found a class derived from Stage, "
-        "expected a class derived from datapipe.stage.Filter or Map, or datapipe.stage.global_stage.Global.",
-        "own_nothing:X": "own_nothing:X: there is no module own_nothing. "
-        f"Expected one that is installed or in the working directory, {own}.",
-        "own_stages.deep:X": "own_stages.deep:X: there is no module own_stages.deep. "
-        f"Expected one that is installed or in the working directory, {own}.",
+        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
+        "own_nothing:X": "own_nothing:X: found no module own_nothing. "
+        f"Expected one that is installed or in the working directory {own}.",
+        "own_stages.deep:X": "own_stages.deep:X: found no module own_stages.deep. "
+        f"Expected one that is installed or in the working directory {own}.",
         "own_broken:X": "own_broken:X: importing own_broken failed: ZeroDivisionError: division by zero.",
         "own_syntax:X": "own_syntax:X: importing own_syntax failed: SyntaxError: invalid syntax (own_syntax.py, line 1).",
         "own_needy:X": "own_needy:X: importing own_needy failed: No module named 'not_installed_at_all'. "
-        "Install what it needs.",
+        "Install the missing module.",
     }
     for name, text in expected.items():
         assert refusal(catalogue.stage_class, name, WHERE) == f"{WHERE}: {text}"
@@ -161,7 +161,7 @@ def test_unknown_stage_names_the_nearest():
 def test_reader_is_no_stage():
     format_name = catalogue.formats()[0]
     assert refusal(catalogue.build_stage, use(f"read.{format_name}")) == (
-        f"{WHERE}: read.{format_name} is a reader, expected a stage. Readers are chosen by a source: `format: {format_name}`."
+        f"{WHERE}: read.{format_name} is a reader, expected a stage. Choose a reader in a source: `format: {format_name}`."
     )
 
 
@@ -220,9 +220,9 @@ def test_unknown_format_names_the_nearest():
 def test_unknown_ending_names_file_endings_and_formats():
     text = refusal(catalogue.reader_for, "data/a.xyz.gz", "m.yaml:4: sources.web.path")
     assert text.startswith(
-        "m.yaml:4: sources.web.path: cannot tell the format of data/a.xyz.gz by its ending. Expected one of: ."
+        "m.yaml:4: sources.web.path: cannot infer the format of data/a.xyz.gz from its ending. Expected one of: ."
     )
-    assert text.endswith(f"or a source with `format:` set to one of: {', '.join(catalogue.formats())}.")
+    assert text.endswith(f"Otherwise set the source's `format:` to one of: {', '.join(catalogue.formats())}.")
 
 
 # ------------------------------------------------------------------------------------------------ descriptions and digests
@@ -306,7 +306,7 @@ def test_code_digest_names_a_library_that_is_not_installed(own: Path):
         "from datapipe.stage import Map\n\n\nclass Needs(Map):\n    libraries = ('not-there-at-all',)\n"
     )
     assert refusal(catalogue.code_digest, catalogue.stage_class("own_needs:Needs")()) == (
-        "own_needs:Needs needs not-there-at-all, which is not installed: pip install not-there-at-all."
+        "own_needs:Needs needs not-there-at-all, which is not installed. Run: pip install not-there-at-all"
     )
 
 

@@ -1,4 +1,4 @@
-"""The worked examples run as they are: every file loads and plans, and each keeps what it should of real and made-up text."""
+"""Every example mixture loads and plans, and keeps the expected documents of real and generated text."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ def prose(rng: random.Random, num_words: int = 120) -> str:
             words.append(rng.choice(_STOP))
         else:
             words.append("".join(rng.choices(_SYLLABLES, k=rng.randint(1, 4))))
-    lines, at = [], 0
-    while at < len(words):
+    lines, start = [], 0
+    while start < len(words):
         length = rng.randint(8, 15)
-        lines.append(" ".join(words[at : at + length]).capitalize() + ".")
-        at += length
+        lines.append(" ".join(words[start : start + length]).capitalize() + ".")
+        start += length
     return "\n".join(lines)
 
 

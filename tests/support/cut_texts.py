@@ -1,4 +1,4 @@
-"""Stages that cut, without the engine: what goes from each document, and what is left between the seams."""
+"""Runs stages that cut without the engine: the bytes cut from each document, and the parts between cut points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.stage import StageContext
-from datapipe.stage.cut_points import CUT_POINTS, SEAMS_TYPE
+from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, as_reference
@@ -21,17 +21,17 @@ Spans = dict[bytes, list[tuple[int, int]]]
 
 
 def seeds(quick: int, total: int) -> list[Any]:
-    """Seeds of random corpora, of which all but the first are slow."""
+    """Seeds of random corpora; all but the first `quick` are slow."""
     return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, total))]
 
 
 def spans_cut(stage: Global, batches: Sequence[DocumentBatch], **options: Any) -> Spans:
-    """Spans that go, by key, united and in order; options as for `meet_all`."""
+    """Cut spans by key, merged and in order; options as for `reduce_all`."""
     return _united(reduce_all(stage, batches, **options)["cuts"])
 
 
 def spans_cut_against(stage: Global, old: Sequence[DocumentBatch], batches: Sequence[DocumentBatch], **options: Any) -> Spans:
-    """Spans that go from documents that come after an earlier run; its rows are old, and of its verdicts there are none."""
+    """Spans cut from the documents of a run after an earlier run, whose rows are reference rows without decisions."""
     tables = {
         name: [as_reference(rows) for batch in old for rows in [stage.emit(batch)[name]] if name not in FINAL_SCHEMAS]
         + [stage.emit(batch)[name] for batch in batches]
@@ -41,10 +41,10 @@ def spans_cut_against(stage: Global, old: Sequence[DocumentBatch], batches: Sequ
 
 
 def spans_cut_by_source(stage: Global, sources: Sequence[Sequence[DocumentBatch]], **options: Any) -> Spans:
-    """Spans that go in one run over sources in the order that decides which copy is the first."""
+    """Spans cut in one run over sources, in the order that decides which copy is the first."""
     tables: dict[str, list[pa.RecordBatch]] = {name: [] for name in stage.emits()}
-    for place, batches in enumerate(sources):
-        stage.open(StageContext(name="stage", seed=1, source_place=place))
+    for position, batches in enumerate(sources):
+        stage.open(StageContext(name="stage", seed=1, source_position=position))
         for batch in batches:
             for name, rows in stage.emit(batch).items():
                 tables[name].append(rows)
@@ -63,43 +63,43 @@ def _united(cuts: pa.RecordBatch) -> Spans:
 
 
 def bytes_cut(spans: Spans, keys: Sequence[bytes]) -> list[set[int]]:
-    """The bytes that go from each document."""
-    return [{at for start, stop in spans.get(key, []) for at in range(start, stop)} for key in keys]
+    """The bytes cut from each document."""
+    return [{byte for start, stop in spans.get(key, []) for byte in range(start, stop)} for key in keys]
 
 
 def with_cut_points(texts: Sequence[str], rng: random.Random) -> tuple[DocumentBatch, list[tuple[int, int, str]]]:
-    """Texts with seams here and there, and their parts: document, first byte, text."""
+    """Texts with random cut points, and their parts: document, first byte, text."""
     cut_points, parts = [], []
     for document, text in enumerate(texts):
-        places = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(0, 3)))) if text else []
-        begins = [len(text[:place].encode()) for place in [0, *places]]
-        parts += [(document, *part) for part in zip(begins, (text[i:j] for i, j in pairwise([0, *places, len(text)])))]
+        positions = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(0, 3)))) if text else []
+        begins = [len(text[:position].encode()) for position in [0, *positions]]
+        parts += [(document, *part) for part in zip(begins, (text[i:j] for i, j in pairwise([0, *positions, len(text)])))]
         cut_points.append(begins[1:])
-    return batch_of(texts, cut_points=pa.array(cut_points, SEAMS_TYPE)), parts
+    return batch_of(texts, cut_points=pa.array(cut_points, CUT_POINTS_TYPE)), parts
 
 
 def of_documents(gone: Sequence[set[int]], parts: Sequence[tuple[int, int, str]]) -> list[set[int]]:
-    """The bytes that go from each document, of those that go from each part."""
+    """The bytes cut from each document, from the bytes cut from each part."""
     found: dict[int, set[int]] = {}
     for spans, (document, begin, _) in zip(gone, parts):
-        found.setdefault(document, set()).update(begin + at for at in spans)
+        found.setdefault(document, set()).update(begin + byte for byte in spans)
     return [found[document] for document in sorted(found)]
 
 
 def cut_from(spans: Spans, batch: DocumentBatch) -> DocumentBatch:
-    """The documents without the spans, with seams where they were; before, they had none."""
+    """The documents without the spans, with cut points in their stead. The input has no cut points."""
     texts = ["".join(parts) for parts in parts_kept(spans, batch)]
     ends = [list(accumulate(len(part.encode()) for part in parts))[:-1] for parts in parts_kept(spans, batch)]
-    return batch.with_columns({"text": pa.array(texts, pa.large_string()), CUT_POINTS: pa.array(ends, SEAMS_TYPE)})
+    return batch.with_columns({"text": pa.array(texts, pa.large_string()), CUT_POINTS: pa.array(ends, CUT_POINTS_TYPE)})
 
 
 def parts_kept(spans: Spans, batch: DocumentBatch) -> list[list[str]]:
-    """What is left of each text, between the seams."""
+    """The parts of each text that are left between cut points."""
     left = []
     for key, text in zip(batch.keys.to_pylist(), batch.texts.to_pylist()):
-        data, at, parts = text.encode(), 0, []
+        data, end, parts = text.encode(), 0, []
         for start, stop in spans.get(key, []):
-            parts.append(data[at:start].decode())
-            at = stop
-        left.append([part for part in [*parts, data[at:].decode()] if part])
+            parts.append(data[end:start].decode())
+            end = stop
+        left.append([part for part in [*parts, data[end:].decode()] if part])
     return left

@@ -1,4 +1,4 @@
-"""A global stage run in memory, as the engine runs it: exchanges in turn, buckets by hash, rounds to their end."""
+"""Runs a global stage in memory as the engine does: exchanges in order, buckets by hash, rounds until the last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def batch_of(texts: Sequence[str], source: int = 1, first: int = 0, **extra: pa.
     return DocumentBatch(pa.record_batch({"key": keys, "id": ids, "text": pa.array(texts, pa.large_string()), **extra}))
 
 
-def place(key: bytes) -> int:
+def row_of(key: bytes) -> int:
+    """The row of a document in its file, which is the second half of its key."""
     return int.from_bytes(key[8:], "big")
 
 
@@ -34,20 +35,20 @@ def opened(stage: Global, name: str = "stage", seed: int = 1) -> Any:
 
 
 def reduce_all(
-    stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True, piece_rows: int = 0
+    stage: Global, batches: Sequence[DocumentBatch], num_buckets: int = 1, at_once: bool = True, chunk_rows: int = 0
 ) -> dict[str, pa.RecordBatch]:
     """The final tables of an opened stage, sorted.
 
     Args:
         num_buckets: ranges of hashes in each exchange.
-        at_once: whether exchanges that may be done in one call are.
-        piece_rows: most rows of one hash that are met at once; 0: all.
+        at_once: whether exchanges with `at_once_bytes` are reduced in one call.
+        piece_rows: most rows of a hash in one call of `reduce`; 0: all.
     """
     tables: dict[str, list[pa.RecordBatch]] = {name: [] for name in stage.emits()}
     for batch in batches:
         for name, rows in stage.emit(batch).items():
             tables[name].append(rows)
-    return exchanged(stage, tables, num_buckets, at_once, piece_rows)
+    return exchanged(stage, tables, num_buckets, at_once, chunk_rows)
 
 
 def exchanged(
@@ -55,9 +56,9 @@ def exchanged(
     tables: Mapping[str, Sequence[pa.RecordBatch]],
     num_buckets: int = 1,
     at_once: bool = True,
-    piece_rows: int = 0,
+    chunk_rows: int = 0,
 ) -> dict[str, pa.RecordBatch]:
-    """The final tables that come of emitted ones."""
+    """The final tables of emitted tables; options as for `reduce_all`."""
     schemas = table_schemas(stage)
     held = {name: list(rows) for name, rows in tables.items()}
     for exchange in stage.exchanges():
@@ -65,8 +66,8 @@ def exchanged(
             inputs = {name: sorted_rows(pa.Table.from_batches(held.get(name, []), schemas[name])) for name in exchange.inputs}
             is_last = at_once and exchange.at_once_bytes != 0
             calls = [inputs] if is_last else _buckets(inputs, num_buckets)
-            if piece_rows and not is_last:
-                calls = [piece for bucket in calls for piece in _pieces(exchange, bucket, piece_rows)]
+            if chunk_rows and not is_last:
+                calls = [chunk for bucket in calls for chunk in _chunks(exchange, bucket, chunk_rows)]
             reduce = stage.reduce_at_once if is_last else stage.reduce
             for name in set(exchange.inputs) & set(exchange.outputs):
                 held[name] = []
@@ -87,7 +88,7 @@ def exchanged(
 
 def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dict[str, pa.RecordBatch]]:
     borders = [(number << 64) // num_buckets for number in range(num_buckets)]
-    found = []
+    buckets = []
     for number, start in enumerate(borders):
         bucket = {}
         for name, rows in inputs.items():
@@ -96,31 +97,31 @@ def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dic
             is_last = number + 1 == num_buckets
             high = len(hashes) if is_last else int(np.searchsorted(hashes, np.uint64(borders[number + 1])))
             bucket[name] = rows.slice(low, high - low)
-        found.append(bucket)
-    return found
+        buckets.append(bucket)
+    return buckets
 
 
-def _pieces(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], piece_rows: int) -> list[dict[str, pa.RecordBatch]]:
-    """A bucket as if every hash of more rows were a giant group; the rows of the others come together."""
+def _chunks(exchange: Exchange, bucket: Mapping[str, pa.RecordBatch], chunk_rows: int) -> list[dict[str, pa.RecordBatch]]:
+    """A bucket in chunks, as if every hash with more rows were a hot key. All other rows are one chunk."""
     hashes = {name: columns.numbers(rows.column("hash")) for name, rows in bucket.items()}
     counted = [np.unique(part, return_counts=True) for part in hashes.values()]
-    hot_key = np.unique(np.concatenate([one[count > piece_rows] for one, count in counted]))
-    found = [{name: rows.filter(pa.array(~np.isin(hashes[name], hot_key))) for name, rows in bucket.items()}]
-    for one in hot_key:
-        ends = {name: np.searchsorted(part, one + np.array([0, 1], np.uint64)) for name, part in hashes.items()}
+    hot_keys = np.unique(np.concatenate([values[count > chunk_rows] for values, count in counted]))
+    chunks = [{name: rows.filter(pa.array(~np.isin(hashes[name], hot_keys))) for name, rows in bucket.items()}]
+    for hot_key in hot_keys:
+        ends = {name: np.searchsorted(part, hot_key + np.array([0, 1], np.uint64)) for name, part in hashes.items()}
         tables = {name: rows.slice(ends[name][0], ends[name][1] - ends[name][0]) for name, rows in bucket.items()}
         longest = max(tables, key=lambda name: tables[name].num_rows)
         rows = tables[longest]
         group = list(zip(*(rows.column(name).to_pylist() for name in exchange.group)))
-        for start in range(0, rows.num_rows, piece_rows):
+        for start in range(0, rows.num_rows, chunk_rows):
             first = group.index(group[start])
             before = [first] * (first < start) + [start - 1] * (exchange.neighbours and first < start - 1)
-            piece = rows.take(pa.array([*before, *range(start, min(start + piece_rows, rows.num_rows))]))
-            found.append({**tables, longest: piece})
-    return found
+            chunk = rows.take(pa.array([*before, *range(start, min(start + chunk_rows, rows.num_rows))]))
+            chunks.append({**tables, longest: chunk})
+    return chunks
 
 
 def dropped(stage: Global, texts: Sequence[str], **options: Any) -> dict[int, int]:
-    """Place of each dropped document -> place of its survivor."""
+    """Row of each dropped document -> row of its survivor."""
     rows = reduce_all(stage, [batch_of(texts)], **options)["drops"].to_pylist()
-    return {place(row["key"]): place(row["survivor"]) for row in rows}
+    return {row_of(row["key"]): row_of(row["survivor"]) for row in rows}

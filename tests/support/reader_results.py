@@ -43,7 +43,7 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
         path.write_bytes(content)
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     found = InputFile(
-        url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression=compression, pieces=()
+        url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression=compression, row_groups=()
     )
     if reader is None:
         return found
@@ -53,7 +53,7 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
         num_bytes=found.num_bytes,
         stamp="",
         compression=compression,
-        pieces=reader.probe(found, open_input),
+        row_groups=reader.probe(found, open_input),
     )
 
 
@@ -64,14 +64,14 @@ def read_splits(
     found = ReadResult()
     for split in splits:
         for batch in reader.read(split, fields or FieldNames(), opened or open_input):
-            assert len(batch.places) == len(batch.texts) == len(batch.ids)
+            assert len(batch.positions) == len(batch.texts) == len(batch.ids)
             assert batch.texts.type == batch.ids.type == pa.large_string()
             batch.texts.validate(full=True)
             batch.ids.validate(full=True)
-            found.documents += zip(batch.places.tolist(), batch.texts.to_pylist(), batch.ids.to_pylist())
-            found.rejected += [(one.place, one.error) for one in batch.rejected]
+            found.documents += zip(batch.positions.tolist(), batch.texts.to_pylist(), batch.ids.to_pylist())
+            found.rejected += [(one.position, one.error) for one in batch.rejected]
             found.excerpts += [one.excerpt for one in batch.rejected]
-            found.batch_sizes.append(len(batch.places))
+            found.batch_sizes.append(len(batch.positions))
             found.input_bytes += batch.input_bytes
             for name, column in batch.extra.items():
                 found.extra.setdefault(name, []).extend(column.to_pylist())

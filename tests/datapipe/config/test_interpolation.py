@@ -8,7 +8,7 @@ from datapipe.config.interpolation import escaped, interpolated
 from datapipe.config.origins import Origins
 from datapipe.errors import UserError
 
-ORIGINS = Origins(file="m.yaml", places={("sources", "web", "path"): "m.yaml:4", ("stages", 1): "m.yaml:9"})
+ORIGINS = Origins(file="m.yaml", locations={("sources", "web", "path"): "m.yaml:4", ("stages", 1): "m.yaml:9"})
 
 
 def test_environment_variables_are_filled_in_everywhere(monkeypatch: pytest.MonkeyPatch):
@@ -62,7 +62,7 @@ def test_escaped_text_is_read_back_as_it_was(text: str):
         ),
         (
             "${CORPUS/x",
-            "m.yaml:4: sources.web.path: found '${' without its '}'. Expected ${NAME}; write $${ for the text itself.",
+            "m.yaml:4: sources.web.path: found '${' without '}'. Expected ${NAME}. Write $${ for the text itself.",
         ),
     ],
 )

@@ -139,7 +139,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "mixture.yaml:27: pack.length: unknown key. Did you mean 'sequence_length'? "
             "Expected one of: sequence_length, method, pool_documents, min_piece.",
         ),
-        ("name: web-and-code", "", "mixture.yaml: name: missing. Expected: what the snapshot and the report are called."),
+        ("name: web-and-code", "", "mixture.yaml: name: missing. Expected: name of the snapshot and of the report."),
         (
             "output: runs/web-and-code",
             "",
@@ -151,7 +151,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         ("seed: 17", "seed: '17'", "mixture.yaml:2: seed: found '17', expected a whole number."),
         ("seed: 17", "seed: 1.5", "mixture.yaml:2: seed: found 1.5, expected a whole number."),
         ("seed: 17", "seed: -1", "mixture.yaml:2: seed: found -1, expected at least 0."),
-        ("seed: 17", "seed: 17\nseed: 18", "mixture.yaml:3: seed: given twice, first in line 2."),
+        ("seed: 17", "seed: 17\nseed: 18", "mixture.yaml:3: seed: found twice, first in line 2. Remove one."),
         (
             "max_quarantined: 0.1%",
             "max_quarantined: 200%",
@@ -190,7 +190,8 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "keep: [url, date]",
             "keep: [text]",
-            "mixture.yaml:9: sources.web.keep: 'text' cannot be kept: every document has a column of that name already.",
+            "mixture.yaml:9: sources.web.keep: 'text' cannot be kept: every document already has a column of this name. "
+            "Leave it out.",
         ),
         (
             "path: data/web/*.jsonl.zst",
@@ -200,8 +201,8 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "path: data/web/*.jsonl.zst",
             "text: body",
-            "mixture.yaml:7: sources.web.path: missing. Expected: glob or list of globs of the input files, "
-            "local or URLs (s3://…).",
+            "mixture.yaml:7: sources.web.path: missing. Expected: glob or list of globs of the input files: "
+            "local paths or URLs (s3://…).",
         ),
         (
             "path: data/web/*.jsonl.zst",
@@ -225,9 +226,9 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "format: arrow",
             "format: megatron",
-            "mixture.yaml:28: shards.format: megatron files cannot be streamed by the loader, since they hold no rows and no "
-            "documents' names. Expected one of: arrow, parquet; then `datapipe export OUTPUT --format megatron --to URL` "
-            "writes them.",
+            "mixture.yaml:28: shards.format: the loader cannot stream megatron files, because they hold neither rows "
+            "nor document keys. Expected one of: arrow, parquet. After the run, `datapipe export OUTPUT --format megatron "
+            "--to URL` writes them.",
         ),
         (
             "format: arrow",
@@ -258,7 +259,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "2048, method: best_fit",
             "3000, method: buckets",
-            "mixture.yaml:27: pack.sequence_length: found 3000, expected a power of two, as buckets need.",
+            "mixture.yaml:27: pack.sequence_length: found 3000, expected a power of two for method: buckets.",
         ),
         (
             "2048, method: best_fit",
@@ -268,7 +269,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "method: best_fit",
             "method: best_fit, min_piece: 256",
-            "mixture.yaml:27: pack.min_piece: goes with method: buckets; best_fit drops nothing.",
+            "mixture.yaml:27: pack.min_piece: needs method: buckets; best_fit drops nothing. Leave it out.",
         ),
         (
             "pack: {sequence_length: 2048, method: best_fit}",
@@ -294,7 +295,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "  train: {vocab_size: 32000}",
             "  train: {}\n  eos: </s>",
-            "mixture.yaml:27: tokenizer.eos: goes with path. Write the token of a trained tokenizer as train.eos.",
+            "mixture.yaml:27: tokenizer.eos: needs path. Write the token of a trained tokenizer as train.eos.",
         ),
         (
             "tokens: 100B",
@@ -304,7 +305,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "  tokens: 100B\n",
             "",
-            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, since phases are parts of them.",
+            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, for phases.",
         ),
         (
             "until: 80%",
@@ -331,19 +332,19 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "code: 0.2}}",
             "code: 0.2}, stairs: 8}",
-            "mixture.yaml:32: mixture.phases[0].stairs: goes with schedule: linear; a step has none.",
+            "mixture.yaml:32: mixture.phases[0].stairs: needs schedule: linear. Leave it out for schedule: step.",
         ),
         (
             "tokens: 100B",
             "weighting: unimax",
-            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, since phases are parts of them; "
-            "missing. Expected: the tokens to train on, which weighting: unimax shares among the sources.",
+            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, for phases; "
+            "missing. Expected: the tokens to train on, for weighting: unimax.",
         ),
         (
             "tokens: 100B",
             "tokens: 100B\n  weighting: unimax",
-            "mixture.yaml:32: mixture.phases: cannot be combined with weighting: unimax, which is for the whole run. "
-            "Leave one out.",
+            "mixture.yaml:32: mixture.phases: cannot be combined with weighting: unimax, which sets the weights of the "
+            "whole run. Leave one out.",
         ),
         (
             "max_epochs: 4",
@@ -353,7 +354,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "max_epochs: 4",
             "strata: {by: score, bounds: [2, 10], repeat: [1, 2]}",
-            "mixture.yaml:11: sources.web.strata.repeat: found 2 numbers, expected 3: one for each stratum that 2 bounds make.",
+            "mixture.yaml:11: sources.web.strata.repeat: found 2 numbers, expected 3: one for each stratum of 2 bounds.",
         ),
         (
             "max_epochs: 4",
@@ -363,13 +364,13 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "max_epochs: 4",
             "strata: {by: text, bounds: []}",
-            "mixture.yaml:11: sources.web.strata.bounds: found an empty list, expected at least 1 of them.",
+            "mixture.yaml:11: sources.web.strata.bounds: found an empty list, expected a length of at least 1.",
         ),
         (
             "- dedup.minhash",
             "- filter.language",
             "mixture.yaml:23: stages[2]: 'filter.language' is also the name of item 1 of this list. "
-            "Give one of them a name of its own with `as: NAME`.",
+            "Give one of them another name with `as: NAME`.",
         ),
         (
             "- dedup.minhash",
@@ -414,7 +415,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             GOOD[GOOD.index("sources") :],
             "sources: {}\n",
-            "mixture.yaml:6: sources: found an empty mapping, expected at least 1 of them.",
+            "mixture.yaml:6: sources: found an empty mapping, expected a length of at least 1.",
         ),
         (GOOD[GOOD.index("sources") :], "sources: [a]\n", "mixture.yaml:6: sources: found a list, expected a mapping."),
         (
@@ -467,7 +468,7 @@ def test_wrong_output_option_is_refused_in_one_line(tmp_path: Path):
     assert str(caught.value) == "--output: output: found '', expected text of at least 1 characters."
 
 
-DRAWING = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: {by: score, bounds: [1]}")
+SCHEDULE = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: {by: score, bounds: [1]}")
 
 
 @pytest.mark.parametrize(
@@ -476,8 +477,7 @@ DRAWING = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: 
         (
             "tokens: 100B",
             "exhausted: refuse",
-            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, "
-            "since exhausted: refuse reckons with them.",
+            "mixture.yaml:29: mixture.tokens: missing. Expected: the tokens to train on, for exhausted: refuse.",
         ),
         (
             "tokens: 100B",
@@ -488,23 +488,23 @@ DRAWING = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: 
         (
             "tokens: 100B",
             "tokens: 100B\n  weighting: unimax",
-            "mixture.yaml:10: sources.web.weight: goes with weighting: given; unimax makes the weights. "
+            "mixture.yaml:10: sources.web.weight: needs weighting: given; unimax computes the weights. "
             "Leave it out, or write 0 to draw nothing.\n"
-            "mixture.yaml:16: sources.code.weight: goes with weighting: given; unimax makes the weights. "
+            "mixture.yaml:16: sources.code.weight: needs weighting: given; unimax computes the weights. "
             "Leave it out, or write 0 to draw nothing.\n"
-            "mixture.yaml:13: sources.code.max_epochs: missing, and mixture.max_epochs too. "
-            "Expected: how often it may be repeated, for weighting: unimax.",
+            "mixture.yaml:13: sources.code.max_epochs: missing, as is mixture.max_epochs. "
+            "Expected: the largest number of repetitions, for weighting: unimax.",
         ),
         (
             "tokens: 100B",
             "temperature: 0.5",
             "mixture.yaml:30: mixture.temperature: found 0.5, expected a number of at least 1: 1 draws in proportion to the "
-            "tokens, more evens the sources out.",
+            "tokens, a higher one more evenly.",
         ),
         (
             "tokens: 100B",
             "temperature: 2",
-            "mixture.yaml:30: mixture.temperature: goes with weighting: temperature, not given.",
+            "mixture.yaml:30: mixture.temperature: needs weighting: temperature, found given. Leave it out.",
         ),
         (
             "tokens: 100B",
@@ -515,10 +515,10 @@ DRAWING = GOOD.partition("  phases:")[0].replace("license: cc-by-4.0", "strata: 
         (
             "method: best_fit}",
             "method: buckets}",
-            "mixture.yaml:12: sources.web.strata: cannot be combined with pack.method: buckets, whose shards are parts of "
-            "their own. Leave one out.",
+            "mixture.yaml:12: sources.web.strata: cannot be combined with pack.method: buckets, which divides the source by "
+            "length. Leave one out.",
         ),
     ],
 )
-def test_wrong_drawing_is_refused_with_its_line(tmp_path: Path, old: str, new: str, expected: str):
-    assert refusal(tmp_path, DRAWING.replace(old, new)) == expected
+def test_wrong_schedule_is_refused_with_its_line(tmp_path: Path, old: str, new: str, expected: str):
+    assert refusal(tmp_path, SCHEDULE.replace(old, new)) == expected

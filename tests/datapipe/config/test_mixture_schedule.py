@@ -73,9 +73,9 @@ def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
 
 def test_linear_phases_that_cannot_be_made_are_refused():
     linear = {"until": 1, "weights": {"a": "999999937/1000000000", "b": 1}, "schedule": "linear"}
-    with pytest.raises(ValidationError, match="cannot be counted exactly"):
+    with pytest.raises(ValidationError, match="cannot be computed exactly"):
         mixture_of({"a": "1/999999937", "b": "0.999999733"}, 100, [linear])
-    with pytest.raises(ValidationError, match="linear has no weights to begin with"):
+    with pytest.raises(ValidationError, match="linear needs weights to start from"):
         mixture_of({"a": 0, "b": 0}, 100, [linear])
 
 

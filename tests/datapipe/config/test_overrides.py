@@ -67,7 +67,7 @@ def test_data_given_is_left_as_it_was():
 
 
 def test_replaced_values_say_they_come_from_the_command_line():
-    _, origins = apply_override(base(), Origins(file="m.yaml", places={("seed",): "m.yaml:1"}), "pack.method=concat")
+    _, origins = apply_override(base(), Origins(file="m.yaml", locations={("seed",): "m.yaml:1"}), "pack.method=concat")
     assert origins.where(("pack", "method")) == "--set: pack.method"
     assert origins.where(("seed",)) == "m.yaml:1: seed"
 

@@ -66,7 +66,7 @@ def test_anchor_name_used_again_names_the_later_value():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", "m.yaml:4: b.c: given twice, first in line 3."),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", "m.yaml:4: b.c: found twice, first in line 3. Remove one."),
         ("a: 1\n b: 2\n", "m.yaml:2: invalid YAML: mapping values are not allowed here, at column 3."),
         (
             "a:\n\tb: 1\n",
@@ -86,10 +86,10 @@ def test_anchor_name_used_again_names_the_later_value():
         ("a: \x01", "m.yaml: invalid YAML: unacceptable character #x0001: special characters are not allowed."),
         ("\na: !!python/object:os.system x", "m.yaml:2: the tag tag:yaml.org,2002:python/object:os.system is not supported."),
         ("a: !mine {b: 1}", "m.yaml:1: the tag !mine is not supported."),
-        ("a: !!int x", "m.yaml:1: 'x' is not what its tag tag:yaml.org,2002:int says."),
+        ("a: !!int x", "m.yaml:1: 'x' is not a valid value of its tag tag:yaml.org,2002:int."),
         ("a: 1\n? [1, 2]\n: 3", "m.yaml:2: a key is a list or a mapping, expected text."),
         ("a: 1\n<<: 3", "m.yaml:2: the merge key << takes a mapping or a list of mappings."),
-        ("a: &x\n  - *x\n", "m.yaml:1: an alias stands inside what it names."),
+        ("a: &x\n  - *x\n", "m.yaml:1: an alias refers to a value that contains it."),
         ("[" * 1200, "m.yaml: invalid YAML: nested too deeply."),
     ],
 )

@@ -123,7 +123,7 @@ def test_discover_file_carries_what_planning_needs(tree: Path) -> None:
     (file,) = _files(f"{tree}/web/2024/*.gz")
     path = tree / "web/2024/c.jsonl.gz"
     assert (file.url, file.path, file.num_bytes) == (str(path), "c.jsonl.gz", len("web/2024/c.jsonl.gz"))
-    assert (file.stamp, file.compression, file.pieces) == (str(path.stat().st_mtime_ns), "gzip", ())
+    assert (file.stamp, file.compression, file.row_groups) == (str(path.stat().st_mtime_ns), "gzip", ())
     assert [one.compression for one in _files(f"{tree}/web/2024/01/*", f"{tree}/web/a.jsonl")] == [None, "zstd"]
 
 
@@ -248,8 +248,8 @@ def test_discover_parquet_knows_its_row_groups_and_a_broken_one_does_not_stop_pl
     pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / "a.parquet", row_group_size=4)
     (tmp_path / "b.parquet").write_bytes(b"broken")
     good, broken = _files(f"{tmp_path}/*.parquet")
-    assert [rows for rows, _ in good.pieces] == [4, 4, 2]
-    assert broken.pieces == ()
+    assert [rows for rows, _ in good.row_groups] == [4, 4, 2]
+    assert broken.row_groups == ()
 
 
 def test_discover_thousands_of_files_are_all_found(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "decisions": Decisions(name="dedup.exact", rule="duplicate", tables={"drops": (_rows(),)}),
             "stages": (replace(LENGTH, digest="longer"),),
             "emit": replace(EXACT, emit_digest="other"),
-            "source_place": 1,
+            "source_position": 1,
         },
     ),
     (

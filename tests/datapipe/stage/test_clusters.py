@@ -119,14 +119,14 @@ def test_components_lowest_rank_wins_over_lowest_key(join: Callable[[pa.RecordBa
     assert join(_wide([(0, 1), (1, 2)], ranks)) == {0: 2, 1: 2}
 
 
-def test_components_round_in_pieces_of_a_giant_group_is_the_same() -> None:
-    """As the engine cuts it: every piece begins with the group's first row."""
+def test_components_round_in_chunks_of_a_hot_key_is_the_same() -> None:
+    """Chunks as the engine cuts them: every chunk begins with the group's first row."""
     wide = _sorted(_wide([(500, other) for other in range(1000) if other != 500], np.zeros(1000, np.uint64)))
     start = int(np.flatnonzero(columns.key_halves(wide.column("key"))[1] == 500)[0])
     group = wide.slice(start, 999)
-    pieces = [group.slice(0, 400), pa.concat_batches([group.slice(0, 1), group.slice(400)])]
+    chunks = [group.slice(0, 400), pa.concat_batches([group.slice(0, 1), group.slice(400)])]
     whole = reduce_components({WIDE: group, NARROW: group.slice(0, 0)})
-    parts = [reduce_components({WIDE: piece, NARROW: piece.slice(0, 0)}) for piece in pieces]
+    parts = [reduce_components({WIDE: chunk, NARROW: chunk.slice(0, 0)}) for chunk in chunks]
     assert _survivors(_sorted(*(part[NARROW] for part in parts))) == _survivors(whole[NARROW])
     assert whole[OPEN].num_rows == 1
     assert [part[OPEN].num_rows for part in parts] == [1, 1]
@@ -145,7 +145,7 @@ def test_first_of_group_is_where_equal_rows_begin() -> None:
 
 def test_star_drops_and_sizes_leave_out_the_middle() -> None:
     keys = columns.make_keys(3, np.arange(5, dtype=np.uint64))
-    new = np.arange(5) < 4  # the last is of an earlier run: no verdict on it
+    new = np.arange(5) < 4  # the last row is a reference row
     drops = star_drops(keys, new, np.array([0, 0, 2, 2, 2]), 0.5)
     rows = [(row["hash"], row["key"][-1], row["survivor"][-1], row["value"]) for row in drops.to_pylist()]
     assert rows == [(3, 1, 0, 0.5), (3, 3, 2, 0.5)]

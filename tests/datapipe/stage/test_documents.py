@@ -21,12 +21,12 @@ def _batch() -> DocumentBatch:
 
 def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
     batch = _batch()
-    assert batch.found_s == {}
+    assert batch.segmentation_s == {}
     words = batch.words
-    assert set(batch.found_s) == {"words"}
-    batch.found_s.clear()
+    assert set(batch.segmentation_s) == {"words"}
+    batch.segmentation_s.clear()
     assert batch.words is words
-    assert batch.found_s == {}
+    assert batch.segmentation_s == {}
 
 
 def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
@@ -34,7 +34,7 @@ def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
     lines = batch.lines
     later = batch.with_columns({"score": pa.array([1.0, 2.0])})
     assert later.lines is lines
-    assert later.found_s == {}
+    assert later.segmentation_s == {}
     assert batch.with_columns({"text": batch.texts}).lines is not lines
 
 
@@ -52,7 +52,7 @@ def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch
     monkeypatch.setattr("datapipe.stage.documents.perf_counter", lambda: next(clock))
     batch = Deep(_batch().record)
     assert batch.outer == 2
-    assert batch.found_s == {"inner": 3.0, "outer": 12.0}
+    assert batch.segmentation_s == {"inner": 3.0, "outer": 12.0}
 
 
 def _columns(found) -> list[list[int]]:

@@ -123,7 +123,7 @@ def test_model_unusual_falls_back_to_the_library_and_says_so(tmp_path: Path) -> 
     compiled = open_model(usual.write(tmp_path / "usual.bin"))
     model = open_model(unusual.write(tmp_path / "unusual.bin"))
     assert isinstance(model, LibraryModel)
-    assert (compiled.unusual, model.unusual) == ("", "n-grams of 2 to 200 characters")
+    assert (compiled.fallback_reason, model.fallback_reason) == ("", "n-grams of 2 to 200 characters")
     for found, expected in zip(_best(model, texts, 2), _best(compiled, texts, 2), strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -149,9 +149,9 @@ def test_labels_are_read_again_when_the_file_changed(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"no model", "it begins otherwise"),
+        (b"no model", "its first bytes differ"),
         (Recipe(version=13).content(), "version 13 of the format, expected 11 or 12"),
-        (Recipe(kind=1).content(), "it holds vectors of words and tells no labels"),
+        (Recipe(kind=1).content(), "it holds vectors of words and no labels"),
         (Recipe(labels=()).content(), "6 words and 0 labels in 6 entries"),
         (Recipe().content()[:100], "it ends within its dictionary"),
         (Recipe(pruned=30).content(), "its dictionary is pruned and its matrix is dense"),

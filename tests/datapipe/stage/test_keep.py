@@ -17,7 +17,7 @@ from datapipe.stage.keep import Keep, source_order, survivor_ranks
 from datapipe.stage.tables import RANK, as_reference, is_new, new_bit
 
 KEEP: TypeAdapter[Any] = TypeAdapter(Keep)
-CONTEXT = StageContext(name="dedup.exact", seed=1, source_place=2)
+CONTEXT = StageContext(name="dedup.exact", seed=1, source_position=2)
 
 
 def _batch(texts: list[str], **more: pa.Array) -> DocumentBatch:
@@ -88,11 +88,11 @@ def test_ranks_random_are_those_of_the_key_and_seed_alone() -> None:
 def test_ranks_source_order_goes_before_all_that_follows() -> None:
     keep = KEEP.validate_python(["source_order", "longest"])
     batches = [_batch(["x" * length]) for length in (1, 1000, 10)]
-    contexts = [StageContext(name="dedup.exact", seed=1, source_place=place) for place in (0, 1, 1023)]
+    contexts = [StageContext(name="dedup.exact", seed=1, source_position=position) for position in (0, 1, 1023)]
     ranks = [int(survivor_ranks(keep, batch, context)[0]) for batch, context in zip(batches, contexts, strict=True)]
     assert ranks == sorted(ranks)
     with pytest.raises(UserError, match="at most 1,024 sources"):
-        survivor_ranks(keep, batches[0], StageContext(name="dedup.exact", seed=1, source_place=1024))
+        survivor_ranks(keep, batches[0], StageContext(name="dedup.exact", seed=1, source_position=1024))
 
 
 def test_ranks_first_alone_are_all_the_same() -> None:
@@ -123,9 +123,9 @@ def test_keep_source_order_is_the_list_or_the_mixtures_own() -> None:
         ("longst", "Did you mean 'longest'"),
         ([], "at least one criterion"),
         (["longest", "longest"], "each once"),
-        (["first", "longest"], "put it last"),
+        (["first", "longest"], "Put 'first' last"),
         (["source_order", {"source_order": ["a"]}], "each once"),
-        (["longest", {"highest": "a"}, {"lowest": "b"}], "room for 2"),
+        (["longest", {"highest": "a"}, {"lowest": "b"}], "expected at most 2"),
         ({"highest": ""}, "expected one of"),
         ({"highest": "a", "lowest": "b"}, "expected one of"),
         ({"longest": "a"}, "expected one of"),
@@ -165,7 +165,7 @@ def test_ranks_of_earlier_runs_come_before_all_others_in_the_order_they_had(keep
 @pytest.mark.parametrize("keep", [{"latest": "when"}, {"highest": "when"}])
 def test_ranks_by_a_column_of_which_nothing_can_be_read_are_refused(keep: Any) -> None:
     texts = ["3 March 2024"] * 16 + [None]
-    with pytest.raises(UserError, match=r"none of 16 values is one, such as '3 March 2024'; expected (ISO 8601|numbers)"):
+    with pytest.raises(UserError, match=r"found 16 values such as '3 March 2024', expected (ISO 8601|numbers)"):
         _order(keep, _batch(["x"] * 17, when=pa.array(texts, pa.string())))
     few = _batch(["x"] * 17, when=pa.array([*texts[:15], None, None], pa.string()))
     assert _order(keep, few) == list(range(17))

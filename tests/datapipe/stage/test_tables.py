@@ -14,7 +14,7 @@ def test_source_rank_is_of_this_run_and_ascends_with_the_place() -> None:
     ranks = [source_rank(place) for place in (None, 0, 1, 32_767)]
     assert [int(rank) for rank in ranks] == [0x8000, 0x8000, 0x8001, 0xFFFF]
     assert {rank.dtype for rank in ranks} == {np.dtype(np.uint16)}
-    with pytest.raises(UserError, match="at most 32,768 sources; this is number 32,769"):
+    with pytest.raises(UserError, match="source number 32,769, expected at most 32,768 sources"):
         source_rank(32_768)
 
 

@@ -73,5 +73,5 @@ class Counts(Map):
 def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_path, source, monkeypatch):
     (tmp_path / "own_counts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(DatapipeError, match="own_counts:Counts uses `english_words` of a batch, which its fing"):
+    with pytest.raises(DatapipeError, match="own_counts:Counts uses `english_words` of a batch, but its fing"):
         _run(tmp_path, source, "  - own_counts:Counts\n", "own")

@@ -215,7 +215,7 @@ def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_ofte
 
 
 def test_size_column_cannot_take_the_place_of_a_column_that_is_there(mixture):
-    with pytest.raises(UserError, match="every document has a column of that name already"):
+    with pytest.raises(UserError, match="every document already has a column of this name"):
         run(mixture, "stages=[dedup.exact: {size_column: text}]")
 
 

@@ -56,7 +56,7 @@ def assert_equal_ids(content: bytes, texts: list[str]) -> Encoder:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_compiled_hard_texts_have_the_ids_of_tokenizers(pattern: str) -> None:
     texts = [*hard_texts(np.random.default_rng(5), 800), *SAMPLE, "", " ", "\n" * 50]
-    assert assert_equal_ids(_trained(pattern), texts).unusual == ""
+    assert assert_equal_ids(_trained(pattern), texts).fallback_reason == ""
 
 
 @pytest.mark.medium
@@ -78,7 +78,7 @@ def test_compiled_added_tokens_and_normal_form_are_as_in_tokenizers() -> None:
         "e\u0301 é  \u1100\u1161",
         "<|endoftext|>",
     ]
-    assert assert_equal_ids(content, [*texts, *SAMPLE]).unusual == ""
+    assert assert_equal_ids(content, [*texts, *SAMPLE]).fallback_reason == ""
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_compiled_cache_that_overflows_changes_no_id() -> None:
 
 def test_compiled_tokenizer_that_is_not_known_is_left_to_the_library_with_the_reason() -> None:
     content = _with(_trained("gpt2"), normalizer={"type": "Lowercase"})
-    assert "Lowercase" in assert_equal_ids(content, SAMPLE).unusual
+    assert "Lowercase" in assert_equal_ids(content, SAMPLE).fallback_reason
     lonely = AddedToken("the", single_word=True, normalized=False)
-    assert "'the'" in assert_equal_ids(_added(_trained("gpt2"), lonely), SAMPLE).unusual
+    assert "'the'" in assert_equal_ids(_added(_trained("gpt2"), lonely), SAMPLE).fallback_reason
 
 
 def test_compiled_ignore_merges_takes_whole_pieces() -> None:
     settings_ = json.loads(_trained("llama3"))
     settings_["model"]["ignore_merges"] = True
     settings_["model"]["vocab"]["Ġpeople"] = len(settings_["model"]["vocab"])
-    assert assert_equal_ids(json.dumps(settings_).encode(), [*SAMPLE, "the people peoples"]).unusual == ""
+    assert assert_equal_ids(json.dumps(settings_).encode(), [*SAMPLE, "the people peoples"]).fallback_reason == ""
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_compiled_added_tokens_that_tokenizers_numbers_otherwise_are_left_to_it(
     content = json.loads(_trained("gpt2"))
     content["added_tokens"] += [flags | token for token in tokens]
     encoder = assert_equal_ids(json.dumps(content).encode(), [*SAMPLE, "people<|endoftext|>the town"])
-    assert reason in encoder.unusual
-    assert bool(reason) == bool(encoder.unusual)
+    assert reason in encoder.fallback_reason
+    assert bool(reason) == bool(encoder.fallback_reason)
 
 
 def test_compiled_version_line_among_merges_is_passed_over() -> None:
     content = json.loads(_trained("gpt2"))
     content["model"]["merges"] = ["#version: 0.2", *(" ".join(pair) for pair in content["model"]["merges"])]
-    assert assert_equal_ids(json.dumps(content).encode(), SAMPLE).unusual == ""
+    assert assert_equal_ids(json.dumps(content).encode(), SAMPLE).fallback_reason == ""
 
 
 @pytest.mark.real
@@ -149,4 +149,4 @@ def test_compiled_real_texts_have_the_ids_of_tokenizers(real_data: Path, name: s
         content = stream.read()
     with zstandard.open(real_data / f"{corpus}.jsonl.zst", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    assert assert_equal_ids(content, [row.get("text") or row["code"] for row in rows][:400]).unusual == ""
+    assert assert_equal_ids(content, [row.get("text") or row["code"] for row in rows][:400]).fallback_reason == ""

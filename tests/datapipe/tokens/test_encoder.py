@@ -189,7 +189,7 @@ def test_encoder_unknown_end_of_text_asks_for_it(tokenizer_json):
     tokenizer = Tokenizer.from_buffer(changed(tokenizer_json, added_tokens=[]))
     tokenizer.add_special_tokens([AddedToken("[END]")])
     content = tokenizer.to_str().encode()
-    with pytest.raises(UserError, match=r"give `eos:`.*\[END\]"):
+    with pytest.raises(UserError, match=r"Give `eos:`.*\[END\]"):
         Encoder(content)
     assert Encoder(content, eos="[END]").eos_id == 340
 
@@ -201,7 +201,7 @@ def test_encoder_eos_not_in_vocabulary_suggests_one(tokenizer_json):
 
 @pytest.mark.parametrize("eos", ["the", "Ġthe", "a"])
 def test_encoder_eos_that_text_spells_is_refused(tokenizer_json, eos):
-    with pytest.raises(UserError, match="eos: there is text"):
+    with pytest.raises(UserError, match="eos: the tokenizer encodes some text"):
         Encoder(tokenizer_json, eos=eos)
 
 
@@ -210,7 +210,7 @@ def test_encode_text_that_becomes_end_of_text_is_refused(tokenizer_json):
     vocabulary = {token: number for token, number in settings["model"]["vocab"].items() if "z" not in token}
     settings["model"] |= {"unk_token": "<|endoftext|>", "vocab": vocabulary, "merges": []}
     encoder = Encoder(json.dumps(settings).encode())
-    with pytest.raises(UserError, match="eos: there is text"):
+    with pytest.raises(UserError, match="eos: the tokenizer encodes some text"):
         encoder.encode(column("a z"))
 
 

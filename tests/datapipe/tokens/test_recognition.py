@@ -132,19 +132,19 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         "without individual_digits",
     ),
     "punctuation": ({"pre_tokenizer": sequence({"type": "Punctuation", "behavior": "Contiguous"}, BYTES)}, "Punctuation"),
-    "new option": ({"pre_tokenizer": {**BYTES, "case": "smart"}}, "case is not known"),
+    "new option": ({"pre_tokenizer": {**BYTES, "case": "smart"}}, "unknown case"),
     "lowercase": ({"normalizer": {"type": "Lowercase"}}, "normalizer: Lowercase"),
     "two normal forms": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}},
         "normalizer: NFC, NFKC",
     ),
-    "new flag of a token": ({"added_tokens": [{**EOS, "greedy": True}]}, "greedy is not known"),
+    "new flag of a token": ({"added_tokens": [{**EOS, "greedy": True}]}, "unknown greedy"),
     "unigram": ({"model": {"type": "Unigram", "vocab": [], "unk_id": 0}}, "model"),
     "word piece": ({"model": {"type": "WordPiece", "vocab": {}}}, "expected BPE"),
     "word ends": ({"model": model(end_of_word_suffix="</w>")}, "end_of_word_suffix '</w>'"),
     "byte fallback": ({"model": model(byte_fallback=True)}, "byte_fallback"),
-    "new option of the model": ({"model": model(temperature=1)}, "temperature is not known"),
-    "a byte that is no token": ({"model": model(vocab=WITHOUT_A_BYTE)}, "1 of the bytes that texts hold"),
+    "new option of the model": ({"model": model(temperature=1)}, "unknown temperature"),
+    "a byte that is no token": ({"model": model(vocab=WITHOUT_A_BYTE)}, "1 bytes have no token"),
 }
 
 

@@ -12,7 +12,7 @@ from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.exact import TEXTS as SCHEMA
 from stages.dedup.exact import Exact
-from tests.support.global_stages import batch_of, exchanged, opened, place, reduce_all
+from tests.support.global_stages import batch_of, exchanged, opened, reduce_all, row_of
 
 
 def _opened(**options: object) -> Exact:
@@ -23,7 +23,7 @@ def _dropped(stage: Exact, texts: list[str], **more: pa.Array) -> dict[int, int]
     """Number of each dropped document -> number of its survivor."""
     drops = reduce_all(stage, [batch_of(texts, **more)])["drops"]
     assert set(drops.column("value").to_pylist()) <= {1.0}
-    return {place(row["key"]): place(row["survivor"]) for row in drops.to_pylist()}
+    return {row_of(row["key"]): row_of(row["survivor"]) for row in drops.to_pylist()}
 
 
 TEXTS = ["a b", "A  b", "a b", "", "x", "", " a\u00a0B\n", "a b ", "x", "\u3000", "STRASSE", "é", "É"]
@@ -125,12 +125,12 @@ def test_exact_half_a_hash_in_common_is_not_equal() -> None:
     rows = stage.emit(batch_of(["a", "b", "a", "b", "c"]))["texts"]
     same_hash = rows.set_column(0, rows.schema.field("hash"), pa.array(np.full(5, 7, np.uint64)))
     drops = exchanged(stage, {"texts": [same_hash]})["drops"].to_pylist()
-    assert {place(row["key"]): place(row["survivor"]) for row in drops} == {2: 0, 3: 1}
+    assert {row_of(row["key"]): row_of(row["survivor"]) for row in drops} == {2: 0, 3: 1}
 
 
 def test_exact_sizes_count_what_was_dropped_where_a_column_is_asked_for() -> None:
     sizes = reduce_all(_opened(size_column="copies"), [batch_of(TEXTS)])["sizes"].to_pylist()
-    assert sorted((place(row["key"]), row["size"]) for row in sizes) == [(0, 1), (3, 1), (4, 1)]
+    assert sorted((row_of(row["key"]), row["size"]) for row in sizes) == [(0, 1), (3, 1), (4, 1)]
     assert reduce_all(_opened(), [batch_of(TEXTS)])["sizes"].num_rows == 0
 
 

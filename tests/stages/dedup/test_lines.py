@@ -78,7 +78,7 @@ def test_lines_random_corpora_equal_brute_force(unit: str, seed: int) -> None:
     stage = _opened(unit=unit, normalize=normalize, keep=keep, min_length=min_length)
     cut = rng.randint(0, len(texts))
     batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
-    found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2]))
+    found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), chunk_rows=rng.choice([0, 1, 2]))
     assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == _by_force(texts, unit, normalize, min_length, keep)
 
 
@@ -155,7 +155,7 @@ def test_lines_first_text_of_a_line_does_not_depend_on_batches_and_buckets() -> 
     whole = spans_cut(_opened(), [batch_of(texts)])
     starts = list(accumulate([1, 7, 0, 20], initial=0))
     parts = [batch_of(texts[start:stop], first=start) for start, stop in zip(starts, [*starts[1:], 40])]
-    assert spans_cut(_opened(), parts[::-1], num_buckets=7, piece_rows=3) == whole
+    assert spans_cut(_opened(), parts[::-1], num_buckets=7, chunk_rows=3) == whole
 
 
 @pytest.mark.parametrize("copies", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])

@@ -19,7 +19,7 @@ from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
 from tests.oracles import minhash as oracle
 from tests.support import minhash_pairs
-from tests.support.global_stages import batch_of, dropped, opened, place, reduce_all
+from tests.support.global_stages import batch_of, dropped, opened, reduce_all, row_of
 
 
 def _opened(seed: int = 1, **options: object) -> Minhash:
@@ -163,7 +163,7 @@ def test_minhash_pairs_are_dropped_as_often_as_bands_and_estimate_say() -> None:
 def test_minhash_rows_are_documents_by_bands_in_order() -> None:
     stage, batch = _opened(bands=3, rows=2), batch_of(["a b c d e", "a b", "", "b c d e f g"])
     rows = stage.emit(batch)["bands"]
-    assert [place(key) for key in rows.column("key").to_pylist()] == [0, 0, 0, 1, 3, 3, 3]
+    assert [row_of(key) for key in rows.column("key").to_pylist()] == [0, 0, 0, 1, 3, 3, 3]
 
 
 def test_minhash_rows_of_a_text_are_pinned() -> None:

@@ -67,7 +67,7 @@ def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_
     expected = oracle.repeated([text.encode() for text in texts], unit == "byte", length, keep)
     for method in METHODS:
         stage = _opened(unit=unit, length=length, keep=keep, method=method)
-        found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), piece_rows=rng.choice([0, 1, 2, 5]))
+        found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), chunk_rows=rng.choice([0, 1, 2, 5]))
         assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == expected, method
 
 

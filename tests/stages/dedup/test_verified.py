@@ -15,7 +15,7 @@ from stages.dedup._banding import counting_probability
 from stages.dedup._verified import BANDS
 from stages.dedup.minhash import Minhash
 from tests.oracles import components as oracle
-from tests.support.global_stages import batch_of, dropped, exchanged, opened, place, reduce_all
+from tests.support.global_stages import batch_of, dropped, exchanged, opened, reduce_all, row_of
 
 
 def _opened(**options: object) -> Minhash:
@@ -42,14 +42,14 @@ def _families(seed: int, num_families: int, num_members: int, shared: int, drift
 
 def _signatures(stage: Minhash, emitted: dict[str, pa.RecordBatch]) -> dict[int, np.ndarray]:
     rows = emitted["signatures"]
-    return {place(row["key"]): np.frombuffer(row["signature"], np.uint32) for row in rows.to_pylist()}
+    return {row_of(row["key"]): np.frombuffer(row["signature"], np.uint32) for row in rows.to_pylist()}
 
 
 def _all_pairs(stage: Minhash, emitted: dict[str, pa.RecordBatch], num_docs: int) -> dict[int, int]:
     """Document -> survivor where every pair of every bucket is compared."""
     signed, buckets = _signatures(stage, emitted), defaultdict(set)
     for row in emitted["bands"].to_pylist():
-        buckets[row["hash"]].add(place(row["key"]))
+        buckets[row["hash"]].add(row_of(row["key"]))
     matches = {pair for members in buckets.values() for pair in combinations(sorted(members), 2)}
     similar = [(a, b) for a, b in matches if round(float(np.mean(signed[a] == signed[b])), 6) >= stage.least_similarity()]
     return oracle.survivors(num_docs, similar, [0] * num_docs)
@@ -85,7 +85,7 @@ def test_verified_document_unlike_the_center_of_its_star_is_found() -> None:
     keys = emitted["signatures"].column("key")
     emitted["bands"] = pa.RecordBatch.from_arrays([pa.array(np.full(4, 9, np.uint64)), keys], schema=BANDS)
     drops = exchanged(stage, {name: [rows] for name, rows in emitted.items()})["drops"].to_pylist()
-    assert {place(row["key"]): place(row["survivor"]) for row in drops} == _all_pairs(stage, emitted, 4)
+    assert {row_of(row["key"]): row_of(row["survivor"]) for row in drops} == _all_pairs(stage, emitted, 4)
     assert len(drops) == 2
 
 
@@ -102,7 +102,7 @@ def test_verified_value_is_the_greatest_similarity_measured() -> None:
     drops = reduce_all(stage, [batch])["drops"].to_pylist()
     assert len(drops) == 2
     for row in drops:
-        one = place(row["key"])
+        one = row_of(row["key"])
         likeness = [float(np.mean(signed[one] == signed[other])) for other in range(3) if other != one]
         assert row["value"] in [round(number, 4) for number in likeness]
         assert row["value"] >= stage.least_similarity()

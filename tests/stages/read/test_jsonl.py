@@ -247,7 +247,7 @@ def test_jsonl_rejects_come_with_the_batch_they_stand_in(tmp_path: Path) -> None
     content = b"".join(b'{"text": 3  }\n' if number in bad else b'{"text": "a"}\n' for number in range(20_000))
     file = input_file(tmp_path / "a.jsonl", content)
     batches = list(Jsonl().read(Split(file=file), FieldNames(), open_input))
-    assert [[one.place // 14 for one in batch.rejected] for batch in batches] == [[0, 5], [9000, 9001], [19_999]]
+    assert [[one.position // 14 for one in batch.rejected] for batch in batches] == [[0, 5], [9000, 9001], [19_999]]
 
 
 # ------------------------------------------------------------------------------------------------ neighbours
@@ -470,7 +470,7 @@ def test_jsonl_read_one_returns_each_document_by_its_byte_offset(tmp_path: Path,
     file = input_file(tmp_path / name, stored)
     places = {place: text for place, text, _ in read_file(Jsonl(), file).documents}
     assert list(places.values()) == ["a", "b", "c"]
-    found = {at: Jsonl().read_one(file, at, FieldNames(), open_input) for at in range(len(content) + 2)}
+    found = {at: Jsonl().read_document(file, at, FieldNames(), open_input) for at in range(len(content) + 2)}
     assert {at: text for at, text in found.items() if text is not None} == places
 
 

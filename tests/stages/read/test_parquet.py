@@ -123,7 +123,7 @@ def test_parquet_dots_reach_into_structs_unless_a_column_has_the_name(tmp_path: 
 def test_parquet_row_groups_are_cut_into_splits_that_read_every_row_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [f"row {number}" for number in range(100)]}), tmp_path / "a.parquet", row_group_size=7)
     file = input_file(tmp_path / "a.parquet", reader=Parquet())
-    assert [rows for rows, _ in file.pieces] == [7] * 14 + [2]
+    assert [rows for rows, _ in file.row_groups] == [7] * 14 + [2]
     whole = read_file(Parquet(), file)
     assert whole.texts == [f"row {number}" for number in range(100)]
     for target in (1, 300, 1000, 1 << 30):
@@ -155,7 +155,7 @@ def test_parquet_inside_an_archive_is_refused_at_planning(tmp_path: Path) -> Non
 def test_parquet_what_is_no_parquet_is_one_reject(tmp_path: Path, content: bytes) -> None:
     file = input_file(tmp_path / "a.parquet", content, reader=Parquet())
     found = read_splits(Parquet(), Parquet().cut(file, 1 << 20))
-    assert (file.pieces, found.documents, found.rejected_places) == ((), [], [0])
+    assert (file.row_groups, found.documents, found.rejected_places) == ((), [], [0])
 
 
 def _damaged(path: Path, texts: list[str], first: int, **writing: Any) -> InputFile:
@@ -257,7 +257,7 @@ def test_parquet_read_one_gives_each_document_by_its_row(tmp_path: Path) -> None
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", None, "c", "d", "e"]}), path, row_group_size=2)
     file = input_file(path, reader=Parquet())
-    assert [Parquet().read_one(file, row, FieldNames(), open_input) for row in range(7)] == [
+    assert [Parquet().read_document(file, row, FieldNames(), open_input) for row in range(7)] == [
         "a",
         None,
         "c",

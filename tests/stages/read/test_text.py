@@ -70,6 +70,6 @@ def test_text_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> Non
 
 def test_text_read_one_returns_the_document_at_offset_0(tmp_path: Path) -> None:
     file = input_file(tmp_path / "a.txt", b"text")
-    assert Text().read_one(file, 0, FieldNames(), open_input) == "text"
-    assert Text().read_one(file, 1, FieldNames(), open_input) is None
-    assert Text().read_one(input_file(tmp_path / "b.txt", b"\xff"), 0, FieldNames(), open_input) is None
+    assert Text().read_document(file, 0, FieldNames(), open_input) == "text"
+    assert Text().read_document(file, 1, FieldNames(), open_input) is None
+    assert Text().read_document(input_file(tmp_path / "b.txt", b"\xff"), 0, FieldNames(), open_input) is None

@@ -124,7 +124,7 @@ class LocalEngine:
         ready = wait(list(by_connection), timeout_s)
         # A worker that forked leaves its socket open in the child when it dies, so its end is looked for as well.
         gone = [worker.connection for worker in self._workers if worker.process.poll() is not None]
-        for connection in [*ready, *(one for one in gone if one not in ready)]:
+        for connection in [*ready, *(worker for worker in gone if worker not in ready)]:
             worker = by_connection[connection]  # type: ignore[index]  # what goes in comes out
             attempt = worker.receive()
             if worker.connection.closed:

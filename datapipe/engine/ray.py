@@ -198,14 +198,14 @@ def _probe_nodes(root: Root, inputs: list[str]) -> None:
             )
 
 
-def _unseen(url: str, name: str, inputs: list[str]) -> list[str]:
-    """Runs on a node: what it cannot see."""
-    missing = [] if Root(url).exists(name) else [url]
-    for one in inputs:
+def _unseen(output: str, name: str, inputs: list[str]) -> list[str]:
+    """Runs on a node: the output and the inputs that it cannot see."""
+    missing = [] if Root(output).exists(name) else [output]
+    for url in inputs:
         try:
-            open_input(one).close()
+            open_input(url).close()
         except OSError:
-            missing.append(one)
+            missing.append(url)
     return missing
 
 
@@ -222,12 +222,12 @@ def user_modules(task: Task) -> dict[str, str]:
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
     else:
         stages = [task.stage.stage] if isinstance(task, ReduceTask | MergeTask | GatherTask) else []
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]
         if top not in _PACKAGES:
-            found.update(_sources(top))
-    return found
+            sources.update(_sources(top))
+    return sources
 
 
 def _sources(top: str) -> dict[str, str]:
@@ -235,7 +235,7 @@ def _sources(top: str) -> dict[str, str]:
     if file.name != "__init__.py":
         return {file.name: base64.b64encode(file.read_bytes()).decode()}
     base = file.parent.parent
-    return {str(one.relative_to(base)): base64.b64encode(one.read_bytes()).decode() for one in _python_files(file.parent)}
+    return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
 
 
 def _python_files(folder: Path) -> Iterable[Path]:

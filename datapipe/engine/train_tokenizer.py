@@ -71,7 +71,7 @@ def train_tokenizer_from_files(
     check_training(vocab_size, eos, pattern)
     reading = _Reading(_sources(inputs), text_field, sample_bytes, say)
     reading.read()
-    texts, held_out = reading.training.texts(), {name: one.texts() for name, one in reading.held_out.items()}
+    texts, held_out = reading.training.texts(), {name: hashes.texts() for name, hashes in reading.held_out.items()}
     if len(texts) == 0:  # so few documents that none was left
         texts, held_out = pa.concat_arrays(list(held_out.values())), {}
     if len(texts) == 0:
@@ -87,7 +87,7 @@ def train_tokenizer_from_files(
         sample_bytes=size,
         train_s=perf_counter() - started,
         rejected=reading.rejected,
-        tokenizer=_measured(content, eos, {name: one for name, one in held_out.items() if len(one)}, say),
+        tokenizer=_measured(content, eos, {name: texts for name, texts in held_out.items() if len(texts)}, say),
     )
 
 
@@ -140,8 +140,8 @@ class LowestHashes:
         return self._held[0][1]
 
     def _prune(self) -> None:
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(one for one, _ in self._held)])
-        texts = pa.concat_arrays([pa.array([], pa.large_string()), *(one for _, one in self._held)])
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in self._held)])
+        texts = pa.concat_arrays([pa.array([], pa.large_string()), *(texts for _, texts in self._held)])
         order = np.argsort(hashes, kind="stable")
         ends = np.cumsum(text_lengths(texts)[order])
         number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(order)))

@@ -1,6 +1,6 @@
 """Fingerprints: what a task is, as 256 bits of code, options and inputs. Equal fingerprint, equal outputs.
 
-The code of a kind of task is the function that runs it and all that this one reaches (`source_code.py`), so a change re-runs
+The code of a kind of task is the function that runs it and all that it reaches (`source_code/`), so a change re-runs
 the kinds that run the changed code and no others. Stages are no part of it: a task has their digests among its `parts`.
 """
 
@@ -60,7 +60,7 @@ def reached_by(kind: str) -> Reached:
 def reached_kernels(kinds: Iterable[str], stages: Iterable[Stage]) -> frozenset[str]:
     """The kernels that tasks of these kinds may call with these stages: "datapipe.kernels.text.words:find_words"."""
     reached = [*map(reached_by, kinds), *map(catalogue.reached_by, stages)]
-    return frozenset(kernel for one in reached for kernel in one.kernels)
+    return frozenset(kernel for code in reached for kernel in code.kernels)
 
 
 def short(full: str) -> str:

@@ -116,7 +116,7 @@ class Decisions:
     removed_share: float = 1.0
 
     def identity(self) -> dict[str, Any]:
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {declared.name: getattr(self, declared.name) for declared in fields(self)}
         return own | {"tables": _table_checksums(self.tables)}
 
 
@@ -154,10 +154,10 @@ T = TypeVar("T", bound=Task)
 def fingerprinted(task: T) -> T:
     """The task with the fingerprint of its fields and of the code that it runs."""
     parts: dict[str, Any] = {}
-    for one in fields(task):
-        part = one.metadata.get(_ENTERS, _as_it_is)
+    for declared in fields(task):
+        part = declared.metadata.get(_ENTERS, _as_it_is)
         if part is not None:
-            parts[one.name] = part(getattr(task, one.name))
+            parts[declared.name] = part(getattr(task, declared.name))
     return replace(task, fingerprint=fingerprint_of(task.kind, **parts))
 
 
@@ -179,7 +179,7 @@ class MapTask(Task):
 
     kind: ClassVar[str] = "map"
 
-    inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [one.identity() for one in inputs]))
+    inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
     fields: FieldNames = field(
         default_factory=FieldNames, metadata=entering(lambda names: [names.text, names.id, list(names.keep)])
     )
@@ -195,7 +195,7 @@ class MapTask(Task):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        return tuple(one.split for one in self.inputs)
+        return tuple(entry.split for entry in self.inputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,7 +270,7 @@ class TrainTask(Task):
 
     kind: ClassVar[str] = "train"
 
-    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(lambda files: [one.checksum for one in files]))
+    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(lambda files: [file.checksum for file in files]))
     vocab_size: int = 0
     pattern: str = ""
     eos: str | None

@@ -1,4 +1,4 @@
-"""Differences between two texts, for people who judge whether one may stand for the other.
+"""Differences between two texts, for people who decide whether one may replace the other.
 
     texts  ─▶  words  ─┬─▶  words of one text alone, n-grams in common: over everything that is compared
                        └─▶  without the common beginning and end  ─▶  aligned  ─▶  passages that differ, with context

@@ -81,7 +81,7 @@ def _group_label(request: Request, step: Step, group: str) -> str:
 
 def _state(step: Step) -> str:
     if step.tasks is None:
-        return "[yellow]waits[/yellow]"
+        return "[yellow]after the steps before[/yellow]"
     fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
     if step.is_committed:
         return f"[green]committed[/green] {len(step.tasks)} tasks, {committed_size(step)}{fingerprints}"

@@ -82,15 +82,14 @@ class Exchange:
 
     Attributes:
         name: what it does, in lower case and hyphens: "match", "compare", "cluster". Its step in the run is STAGE/NAME.
-        inputs: tables that meet: emitted ones, or outputs of exchanges before.
-        outputs: tables that it makes, with their schemas. Rows written to one table by several exchanges are added up.
-        rounds: how often it may be repeated. In each round after the first it reads, of those inputs that are outputs of its
-            own too, what the round before wrote; the other inputs are the same in every round. What it writes to tables
-            that it does not read adds up over the rounds. It ends with the round that writes no row to the table `open`;
-            where `rounds` are not enough the run fails.
-        group: the columns that documents compared with each other have in common, a prefix of the sorted columns of the
-            largest table; `hash` alone by default.
-        neighbours: whether a piece of a giant group begins with the last row of the piece before it too, after the first of
+        inputs: the tables it reads: emitted tables, or outputs of earlier exchanges.
+        outputs: the tables it writes, with their schemas. Rows that several exchanges write to one table are added up.
+        rounds: the largest number of repetitions. From the second round on, an input that is also an output holds the rows of
+            the round before; the other inputs stay the same. Rows of outputs that are no inputs add up over the rounds. The
+            exchange ends after a round that writes no row to the table `open`. The run fails if `rounds` do not suffice.
+        group: the columns that documents must share to be compared, a prefix of the sorted columns of the largest table;
+            `hash` alone by default.
+        neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row of
             the group.
         at_once_bytes: inputs up to this size are reduced in one task by one call of `reduce_at_once`, without rounds.
             0: never. None: up to `execution.bucket_bytes`.

@@ -112,13 +112,13 @@ class _Mapper:
             return
         self.document_counts.read += len(rejected)
         self.document_counts.quarantined += len(rejected)
-        places = np.array([record.position for record in rejected], np.uint64)
+        positions = np.array([record.position for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(
                 [
-                    make_keys(file_hash(self.task.source, split.file.path), places),
+                    make_keys(file_hash(self.task.source, split.file.path), positions),
                     pa.array([split.file.path] * len(rejected)),
-                    pa.array(places),
+                    pa.array(positions),
                     pa.array(["read"] * len(rejected)),
                     pa.array([record.error for record in rejected]),
                     pa.array([record.excerpt for record in rejected], pa.binary()),
@@ -275,16 +275,16 @@ def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     """The first `left` records of a batch, and how many are left. Rejected records count too: a limited run with a
     wrong field name would otherwise read everything."""
     rejected = np.array([record.position for record in part.rejected], np.uint64)
-    places = np.sort(np.concatenate([part.positions, rejected]))
-    if len(places) <= left:
-        return part, left - len(places)
-    num_docs = int(np.searchsorted(part.positions, places[left]))
+    positions = np.sort(np.concatenate([part.positions, rejected]))
+    if len(positions) <= left:
+        return part, left - len(positions)
+    num_docs = int(np.searchsorted(part.positions, positions[left]))
     cut = ReadBatch(
         positions=part.positions[:num_docs],
         texts=part.texts.slice(0, num_docs),
         ids=part.ids.slice(0, num_docs),
         extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
-        rejected=tuple(record for record in part.rejected if record.position < int(places[left])),
+        rejected=tuple(record for record in part.rejected if record.position < int(positions[left])),
         input_bytes=part.input_bytes,
     )
     return cut, 0
@@ -295,9 +295,9 @@ def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
     keys = make_keys(file_hash(source, split.file.path), part.positions)
     ids = part.ids
     if ids.null_count:
-        places = pa.array(part.positions).cast(pa.large_string())
+        positions = pa.array(part.positions).cast(pa.large_string())
         path, colon = pa.scalar(split.file.path, pa.large_string()), pa.scalar(":", pa.large_string())
-        ids = pc.coalesce(ids, pc.binary_join_element_wise(path, places, colon))
+        ids = pc.coalesce(ids, pc.binary_join_element_wise(path, positions, colon))
     extra = [pa.field(name, column.type) for name, column in part.extra.items()]
     return pa.record_batch([keys, ids, part.texts, *part.extra.values()], schema=pa.schema([*BASE_FIELDS, *extra]))
 

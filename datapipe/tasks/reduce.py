@@ -30,7 +30,7 @@ _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """One hash range of one round of an exchange."""
     stage, metrics = cast(Global, task.stage.stage), TaskMetrics()
-    exchange = next(one for one in stage.exchanges() if one.name == task.exchange)
+    exchange = next(exchange for exchange in stage.exchanges() if exchange.name == task.exchange)
     schemas = table_schemas(stage)
     writers = TableWriters(root, folder, {name: schemas[name] for name in exchange.outputs})
     name, moving = f"{task.stage.name}: {exchange.label}", f"{task.stage.name}: exchange"

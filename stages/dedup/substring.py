@@ -6,8 +6,8 @@ methods cut exactly these tokens, whatever the corpus.
 
     text ─┬─ cuts (a chunk repeats a span of its own)
           ├─ passages, by document ─────────────────────────────────────┐
-          └─ selected grams, by hash ─▶ meet ─▶ cuts (equal spans)      │
-                                          └──▶ candidates, by document ─▶ look ─▶ windows, by hash ─▶ verify ─▶ cuts
+          └─ selected grams, by hash ─▶ match ─▶ cuts (equal spans)     │
+                                          └──▶ candidates, by document ─▶ extend ─▶ windows, by hash ─▶ verify ─▶ cuts
 
 `method: exchange`. Every window selects a gram inside it (winnowing, `datapipe/kernels/dedup/substring.py`); equal windows
 select equal grams, and the grams are exchanged by hash. A selected gram stands for its span: the run of windows that selected

@@ -67,8 +67,8 @@ class Parquet(Reader):
         return splits
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        pieces = split.file.row_groups
-        row = sum(num_rows for num_rows, _ in pieces[: split.start])
+        planned = split.file.row_groups
+        row = sum(num_rows for num_rows, _ in planned[: split.start])
         with open_input(split.file.url) as stream:
             watched = _Watched(stream)
             try:
@@ -79,12 +79,12 @@ class Parquet(Reader):
                 watched.raise_storage_error(error)
                 yield _only_rejected(Rejected(position=row, error=f"the Parquet file is damaged: {_on_one_line(error)}"))
                 return
-            if row_groups != pieces:
+            if row_groups != planned:
                 raise DatapipeError(
                     f"{split.file.url}: its row groups differ from those that were planned. Run again to plan anew."
                 )
-            for number in range(split.start, len(pieces) if split.stop is None else split.stop):
-                group = _RowGroup(number=number, first_row=row, num_rows=pieces[number][0], num_bytes=pieces[number][1])
+            for number in range(split.start, len(planned) if split.stop is None else split.stop):
+                group = _RowGroup(number=number, first_row=row, num_rows=planned[number][0], num_bytes=planned[number][1])
                 yield from group.read(file, names, fields, watched)
                 row += group.num_rows
 
@@ -143,10 +143,10 @@ def _row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
     """Rows and bytes of each row group. Raises one of `_BROKEN` for a damaged footer."""
     _ = file.schema_arrow  # taken from the footer on first use
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    pieces = tuple((group.num_rows, group.total_byte_size) for group in groups)
-    if any(num_rows < 0 or num_bytes < 0 for num_rows, num_bytes in pieces):
+    row_groups = tuple((group.num_rows, group.total_byte_size) for group in groups)
+    if any(num_rows < 0 or num_bytes < 0 for num_rows, num_bytes in row_groups):
         raise ValueError("the footer has row groups with a negative number of rows or bytes")
-    return pieces
+    return row_groups
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

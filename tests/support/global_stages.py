@@ -42,7 +42,7 @@ def reduce_all(
     Args:
         num_buckets: ranges of hashes in each exchange.
         at_once: whether exchanges with `at_once_bytes` are reduced in one call.
-        piece_rows: most rows of a hash in one call of `reduce`; 0: all.
+        chunk_rows: most rows of a hash in one call of `reduce`; 0: all.
     """
     tables: dict[str, list[pa.RecordBatch]] = {name: [] for name in stage.emits()}
     for batch in batches:

@@ -66,7 +66,7 @@ def test_run_with_sources_in_another_order_keeps_those_of_the_first_now(tmp_path
 
 
 def test_run_with_an_unknown_source_in_the_order_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"source_order names 'book', which is no source.*Did you mean 'books'"):
+    with pytest.raises(UserError, match=r"source_order names 'book', which is not a source.*Did you mean 'books'"):
         runs.run_mixture(_mixture(tmp_path, "keep: {source_order: [book]}"), make_engine=runs.InProcess)
 
 

@@ -162,6 +162,6 @@ def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(
 
     with monkeypatch.context() as patched:
         patched.setattr("datapipe.engine.run.prepare", prepared)
-        with pytest.raises(UserError, match=r"is gone. Where documents were taken down from it meanwhile, run the same"):
+        with pytest.raises(UserError, match=r"is gone. If documents were taken down from the index meanwhile, run the same"):
             _num_dropped(folder, made, "changing")
     assert _num_dropped(folder, made, "changing") == 4

@@ -56,5 +56,5 @@ def test_index_that_is_written_is_read_as_it_was(tmp_path: Path):
 
 def test_index_of_another_version_is_refused(tmp_path: Path):
     _write_version(Root(str(tmp_path)), 2)
-    with pytest.raises(UserError, match=r"an index of version 2; this datapipe reads version 1"):
+    with pytest.raises(UserError, match=r"an index of version 2. Expected version 1"):
         open_index(str(tmp_path))

@@ -88,7 +88,7 @@ def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit
     texts, rng = _corpus(seed) + _corpus(seed + 100), random.Random(seed)
     cut, keep = rng.randint(1, len(texts)), rng.choice(["source_order", "none"])
     old, new = [batch_of(texts[:cut], source=2)], [batch_of(texts[cut:], source=1)]  # by key the new ones would come first
-    stage, pieces = _opened(unit=unit, keep=keep), {"num_buckets": 3, "piece_rows": rng.choice([0, 1, 2])}
+    stage, pieces = _opened(unit=unit, keep=keep), {"num_buckets": 3, "chunk_rows": rng.choice([0, 1, 2])}
     found = spans_cut_against(stage, old, new, **pieces)
     keys = new[0].keys.to_pylist()
     assert set(found) <= set(keys)

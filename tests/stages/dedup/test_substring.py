@@ -85,7 +85,7 @@ def test_substring_against_an_earlier_run_equals_one_run_that_prefers_its_source
     for method in METHODS:
         stage, buckets = (
             _opened(unit=unit, length=8, keep=keep, method=method),
-            {"num_buckets": 3, "piece_rows": rng.choice([0, 1, 2])},
+            {"num_buckets": 3, "chunk_rows": rng.choice([0, 1, 2])},
         )
         found = spans_cut_against(stage, old, new, **buckets)
         assert set(found) <= set(keys)

@@ -132,7 +132,7 @@ def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
     count = 50_000
     keys = columns.make_keys(1, np.arange(count, dtype=np.uint64))
     bands = pa.RecordBatch.from_arrays([pa.array(np.full(count, 7, np.uint64)), keys], schema=BANDS)
-    assert _opened().reduce("bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
+    assert _opened().reduce("match-bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
 
 
 def test_verified_documents_shorter_than_a_shingle_match_when_equal() -> None:

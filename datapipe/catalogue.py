@@ -141,8 +141,7 @@ def reached_by(stage: Stage) -> Reached:
 
     Of other classes it includes the members that the stage names, and the segmentations that its options choose.
     """
-    classes = [base for base in type(stage).__mro__ if issubclass(base, Stage)]
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in classes)
+    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in type(stage).__mro__)
     module = type(stage).__module__
     if module.partition(".")[0] in (_PACKAGE, "datapipe"):
         return _reached_installed(names, stage.segmentations())
@@ -155,7 +154,8 @@ def _reached_installed(classes: tuple[str, ...], segmentations: tuple[str, ...])
 
 
 def _reached(sources: Sources, classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
-    roots = [definition for name in classes for definition in sources.definition(name)]
+    own = [name for name in classes if sources.module(name.partition(":")[0]) is not None]  # not those of libraries
+    roots = [definition for name in own for definition in sources.definition(name)]
     return reach(sources, [*roots, *(member for root in roots for member in root.members)], segmentations)
 
 

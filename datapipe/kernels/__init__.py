@@ -26,7 +26,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import FLAGS, FORMAT
+from datapipe.kernels.flags import FORMAT, INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.keys import CodeReached, code_reached
 from datapipe.kernels.types import signature_text
 
@@ -51,7 +51,7 @@ class Kernel(Generic[Arguments, Returned]):
     @cached_property
     def code(self) -> CodeReached:
         """The code that the kernel is compiled from."""
-        return code_reached(self.function, signature_text(self.function), FLAGS, FORMAT)
+        return code_reached(self.function, signature_text(self.function), KERNEL_FLAGS, INLINE_FLAGS, FORMAT)
 
     @property
     def entry(self) -> Entry:

@@ -13,7 +13,6 @@ kernel and files of other versions of Python. A running process keeps the kernel
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -32,8 +31,6 @@ _LEFT_OVER_S = 3_600.0
 """Age from which an unfinished file is that of a killed process; writing one takes milliseconds."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC}
-"""Errors of a file system without locks, or of a cache that cannot be written: each process then compiles for itself."""
 
 
 def cache_home() -> Path:
@@ -70,10 +67,11 @@ class Entry:
         """The stored code, or None where the file is absent or damaged."""
         try:
             content = self.path.read_bytes()
+        except OSError:
+            return None
+        with suppress(OSError):  # a cache that is baked into an image cannot be marked as used
             if time.time() - self.path.stat().st_mtime > _MARKED_EVERY_S:
                 os.utime(self.path)
-        except (FileNotFoundError, PermissionError):
-            return None
         data = content[_DIGEST_BYTES:]
         return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
 
@@ -96,9 +94,7 @@ class Entry:
         """
         try:
             descriptor = self._locked(wait)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+        except OSError:  # a file system without locks, or a cache that cannot be written: each process compiles for itself
             yield True
             return
         if descriptor is None:
@@ -107,9 +103,8 @@ class Entry:
         try:
             yield True
         finally:
-            self._lock_path.unlink(
-                missing_ok=True
-            )  # while it is locked: a process that waits for this file sees that it is gone
+            # while it is locked: a process that waits for this file sees that it is gone
+            self._lock_path.unlink(missing_ok=True)
             os.close(descriptor)
 
     @property

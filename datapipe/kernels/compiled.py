@@ -12,14 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import caching, compiler, registry, serialize
+from numba.core import caching, compiler, errors, registry, serialize
 
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
-from datapipe.kernels.flags import FLAGS
-
-_KERNEL_FLAGS = {**FLAGS, "no_cfunc_wrapper": True}
-_INLINE_FLAGS = {**FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "inline": "never"}
+from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
 
 
 class _KernelCache(caching._Cache):
@@ -73,16 +70,19 @@ def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> 
     """The machine code of a kernel: loaded where the entry exists, else compiled and stored. The caller holds the entry's
     lock.
     """
-    dispatcher: Any = numba.njit(**_KERNEL_FLAGS)(function)
+    dispatcher: Any = numba.njit(**KERNEL_FLAGS)(function)
     dispatcher._cache = _KernelCache(entry)
-    dispatcher.compile(signature)
+    try:
+        dispatcher.compile(signature)
+    except errors.NumbaError as error:  # the kernel's fault, and no document's
+        raise DatapipeError(f"kernel {entry.name} cannot be compiled: {error}") from error
     dispatcher.disable_compile()
     return dispatcher
 
 
 def inline_dispatcher(function: Callable[..., Any]) -> Any:
     """The numba function that kernels call in place of `function`."""
-    return numba.njit(**_INLINE_FLAGS)(function)
+    return numba.njit(**INLINE_FLAGS)(function)
 
 
 def refresh() -> None:

@@ -73,13 +73,17 @@ class Ledger:
         return record
 
     def sweep(self) -> int:
-        """Deletes the files of attempts that no record names, as killed runs leave them. Returns how many it deleted."""
+        """Deletes the files of attempts that no record names, as killed runs leave them, and records of other versions.
+
+        Returns:
+            How many files of attempts it deleted.
+        """
         with ThreadPoolExecutor(8) as pool:
             records = list(pool.map(self._read, sorted(self._listed)))
         named = {output.path for record in records if record for outputs in record.outputs.values() for output in outputs}
         listed = (path for path, _ in self.root.list_files(ATTEMPTS))
         rubbish = [path for path in listed if path not in named and _ATTEMPT.match(path)]
-        for path in rubbish:
+        for path in (*rubbish, *(f"{LEDGER}/{fingerprint}.json" for fingerprint in sorted(self._refused))):
             self.root.delete(path)
         return len(rubbish)
 

@@ -33,6 +33,13 @@ PASSIVE = frozenset(
 """Decorators that do not call the decorated function. A member with another decorator may run without being named."""
 
 KERNEL = "datapipe.kernels.kernel"
+
+REGISTERS_NOTHING = PASSIVE | {
+    KERNEL, "datapipe.kernels.inline", "dataclasses.dataclass", "functools.wraps", "functools.total_ordering",
+    "functools.singledispatch", "typing.final", "typing.runtime_checkable", "enum.unique",
+}  # fmt: skip
+"""Decorators that change no other object. Another one may put what it decorates where code finds it without its name."""
+
 REACHES = ("REACHES", "reaches")
 """Names, in a module and in a class, of the declaration of what computed look-ups may reach: a tuple of "module:definition",
 and of ".name" for all members of that name; () where the look-ups reach only data."""
@@ -54,6 +61,11 @@ class Definition:
     name: str
     nodes: list[ast.stmt]
     members: tuple[Definition, ...] = ()
+
+    @property
+    def line(self) -> int:
+        """The line of its first statement, which orders definitions of one name."""
+        return self.nodes[0].lineno if self.nodes else 0
 
     @property
     def identity(self) -> str:
@@ -175,8 +187,10 @@ class Module:
             self._import(statement)
         elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define(statement.name, Definition(self, statement.name, [statement]))
+            self._register(statement)
         elif isinstance(statement, ast.ClassDef):
             self._define(statement.name, Definition(self, statement.name, [statement], self._members(statement)))
+            self._register(statement)
         elif not isinstance(statement, _COMPOUND) and (names := _names_changed(statement)):
             for name in names:
                 self._change(name, statement)
@@ -190,6 +204,11 @@ class Module:
                 self.stars.append(target.module)
             else:
                 self.imports[name] = (*self.imports.get(name, ()), target)
+
+    def _register(self, statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        """Makes a function or class an effect, too, where its decorator may add it to a registry."""
+        if not set(self.full_names(statement.decorator_list)) <= REGISTERS_NOTHING:
+            self._effects.append(statement)
 
     def _define(self, name: str, definition: Definition) -> None:
         self.definitions.setdefault(name, []).append(definition)
@@ -208,8 +227,9 @@ class Module:
 
     def _effect(self, statement: ast.stmt) -> None:
         """A statement that runs on import. Definitions inside it are part of it."""
-        is_for_checkers = isinstance(statement, ast.If) and dotted(statement.test).rpartition(".")[2] == "TYPE_CHECKING"
-        if not is_for_checkers:
+        if isinstance(statement, ast.If) and dotted(statement.test).rpartition(".")[2] == "TYPE_CHECKING":
+            self._effects += [other for other in statement.orelse if not _is_prose(other)]  # the rest is for checkers alone
+        else:
             self._effects.append(statement)
         if not isinstance(statement, _COMPOUND):
             return
@@ -303,4 +323,5 @@ def _is_main(statement: ast.stmt) -> bool:
         and not statement.orelse
         and isinstance(statement.test, ast.Compare)
         and dotted(statement.test.left) == "__name__"
+        and [type(operator) for operator in statement.test.ops] == [ast.Eq]
     )

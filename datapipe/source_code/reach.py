@@ -17,7 +17,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from datapipe.source_code.definitions import KERNEL, REACHES, Definition, Module
 from datapipe.source_code.names_used import Import
 
 _PACKAGES = ("datapipe", "stages")
-MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys", "signatures"))
+MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys"))
 """Modules that compile and store kernels. The results of a kernel do not depend on them, so no digest covers them."""
 
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")
@@ -54,16 +54,22 @@ class Folder:
 
 @dataclass(frozen=True)
 class Reached:
-    """The definitions that some roots reach."""
+    """The definitions that some roots reach.
+
+    Attributes:
+        definitions: what is reached.
+        meanings: what the names in each definition mean, as `Sources.meaning` tells: an import may change where it does not.
+    """
 
     definitions: frozenset[Definition]
+    meanings: Mapping[Definition, str]
 
     @cached_property
     def digest(self) -> str:
-        """64 hex digits."""
+        """64 hex digits. Definitions of one name count in the order in which they run."""
         hasher = hashlib.sha256()
-        for identity, form in sorted((definition.identity, definition.form) for definition in self.definitions):
-            hasher.update(f"{identity}\0".encode() + form)
+        for definition in sorted(self.definitions, key=lambda definition: (definition.identity, definition.line)):
+            hasher.update(f"{definition.identity}\0{self.meanings[definition]}\0".encode() + definition.form)
         return hasher.hexdigest()
 
     @property
@@ -93,6 +99,7 @@ class Sources:
         self._folders, self._under = folders, under
         self._modules: dict[str, Module | None] = {}
         self._targets: dict[Definition, tuple[list[Definition], set[str]]] = {}
+        self._meanings: dict[Definition, str] = {}
 
     def module(self, name: str) -> Module | None:
         """A module by its name; None for a module that is not analysed, and for a folder without `__init__.py`."""
@@ -138,7 +145,7 @@ class Sources:
             imported, imported_rest = self._imported(target, attributes)
             definitions, rest = definitions + imported, rest + imported_rest
         if not definitions and not module.binds(name):
-            for star in module.stars:
+            for star in reversed(module.stars):  # the last import of a name wins
                 other = self.module(star)
                 if other is not None and (resolved := self._named(other, name, attributes))[0]:
                     return resolved
@@ -175,14 +182,24 @@ class Sources:
         """The definitions that a definition names, and the names of attributes that it looks up on values."""
         if definition not in self._targets:
             definitions: dict[Definition, None] = dict.fromkeys(self.effects_of(definition))
-            attributes = set(definition.used.attributes)
+            attributes, meanings = set(definition.used.attributes), []
             for root, chain in definition.used.references:
                 is_global = isinstance(root, str)
                 named, rest = self._named(definition.module, root, chain) if is_global else self._imported(root, chain)
                 definitions.update(dict.fromkeys(named))
                 attributes.update(rest)
+                targets = definition.module.imports.get(root, ()) if is_global else (root,)
+                leads_to = [target.identity for target in named] or [f"{target.module}.{target.name}" for target in targets]
+                if leads_to:  # a builtin means itself
+                    meanings.append(f"{root if is_global else ''}.{'.'.join(chain)}={','.join(leads_to)}")
+            self._meanings[definition] = "\n".join(sorted(meanings))
             self._targets[definition] = list(definitions), attributes
         return self._targets[definition]
+
+    def meaning(self, definition: Definition) -> str:
+        """What the names in a definition mean: the definitions they lead to, or the import of a library."""
+        self.targets(definition)
+        return self._meanings[definition]
 
     def effects_of(self, definition: Definition) -> list[Definition]:
         """The effects that run with a definition: of its module, the packages around it, and the modules that it imports."""
@@ -224,7 +241,7 @@ def reach(sources: Sources, roots: Iterable[Definition], attributes: Iterable[st
     """
     walk = _Walk(sources, {*attributes, *_CALLED_BY_LIBRARIES})
     walk.add(roots)
-    return Reached(frozenset(walk.reached))
+    return Reached(frozenset(walk.reached), {definition: sources.meaning(definition) for definition in walk.reached})
 
 
 @dataclass(slots=True)

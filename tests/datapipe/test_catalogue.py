@@ -387,3 +387,12 @@ def test_starter_is_good_by_the_schema():
     assert list(jsonschema.Draft202012Validator(catalogue.mixture_schema()).iter_errors(given)) == []
     for source in data["sources"].values():
         assert source["format"] in catalogue.formats()
+
+
+def test_code_digest_covers_members_of_a_base_that_is_no_stage(own: Path):
+    mixin = "class Mix:\n    def process(self, batch): return {}\n"
+    source = f"from datapipe.stage import Map\n\n\n{mixin}\n\nclass Mixed(Mix, Map):\n    pass\n"
+    (own / "own_mixed.py").write_text(source)
+    before = _digest("own_mixed:Mixed")
+    (own / "own_mixed.py").write_text(source.replace("return {}", "return {'text': batch.texts}"))
+    assert _digest("own_mixed:Mixed") != before

@@ -217,7 +217,7 @@ class C:
 def test_normal_form_is_the_same_on_every_version_of_python(tmp_path: Path):
     """Python 3.11, 3.12 and 3.13 returned these bytes."""
     found = reached(tmp_path, {"a.py": SAMPLE}, "a:C", "a:C.m", "a:C.n")
-    assert found.digest == "2ea93a43f46e1d69f275de5d27c9ad5bc1438ba605e0dd50dc26300a61b3e080"
+    assert found.digest == "f79906f96592b0ff662b89259748be5f58437f7007d4c1de3040f8f712043ba2"
 
 
 @pytest.mark.parametrize(
@@ -322,3 +322,49 @@ def test_edit_changes_what_uses_it_and_nothing_else(tmp_path: Path, file: str, f
     edited = copy_of(tmp_path, lambda name, text: with_edit(text, function) if name == file else text)
     before, after = all_digests(installed_sources()), all_digests(edited)
     assert {name for name in before if before[name] != after[name]} == expected
+
+
+# ------------------------------------------------------------------------------------------------ what a name means
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a.py": "from math import floor as f\ndef root(): return f(1.5)\n"}, {"a.py": "from math import ceil as f\n"}),
+        ({"a.py": "import math as m\ndef root(): return m.sqrt(2)\n"}, {"a.py": "import cmath as m\n"}),
+        ({"a.py": "from u import lo as x, hi as y\ndef root(): return x, y\n"}, {"a.py": "from u import hi as x, lo as y\n"}),
+        ({"a.py": "from u import *\nfrom v import *\ndef root(): return lo\n"}, {"v.py": "lo = 9\n"}),
+        ({"a.py": "LIMIT = 1\nLIMIT = 2\ndef root(): return LIMIT\n"}, {"a.py": "LIMIT = 2\nLIMIT = 1\n"}),
+        (
+            {"a.py": "from u import rule, RULES\n@rule\ndef clean(): return 1\ndef root(): return RULES\n"},
+            {"a.py": "from u import rule, RULES\n@rule\ndef clean(): return 2\n"},
+        ),
+        (
+            {"a.py": "if __name__ != '__main__': L = [1]\ndef root(): return L\n"},
+            {"a.py": "if __name__ != '__main__': L = [2]\n"},
+        ),
+        (
+            {
+                "a.py": "from typing import TYPE_CHECKING\nL = []\nif TYPE_CHECKING: pass\nelse: L.append(1)\ndef root(): return L\n"
+            },
+            {"a.py": "from typing import TYPE_CHECKING\nL = []\nif TYPE_CHECKING: pass\nelse: L.append(2)\n"},
+        ),
+    ],
+    ids=[
+        "imported name",
+        "imported module",
+        "swapped names",
+        "last star",
+        "order",
+        "registry",
+        "import effect",
+        "else of checks",
+    ],
+)
+def test_edit_of_what_a_name_means_changes_the_digest(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> None:
+    shared = {"u.py": "lo = 1\nhi = 2\nRULES = []\ndef rule(f):\n    RULES.append(f)\n    return f\n", "v.py": "lo = 3\n"}
+    root = "def root()" + before["a.py"].partition("def root()")[2]
+    edited = {name: text + (root if name == "a.py" else "") for name, text in after.items()}
+    first = reached(tmp_path / "before", {**shared, **before}, "a:root", is_strict=False)
+    second = reached(tmp_path / "after", {**shared, **before, **edited}, "a:root", is_strict=False)
+    assert first.digest != second.digest

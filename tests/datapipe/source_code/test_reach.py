@@ -344,10 +344,8 @@ def test_edit_changes_what_uses_it_and_nothing_else(tmp_path: Path, file: str, f
             {"a.py": "if __name__ != '__main__': L = [2]\n"},
         ),
         (
-            {
-                "a.py": "from typing import TYPE_CHECKING\nL = []\nif TYPE_CHECKING: pass\nelse: L.append(1)\ndef root(): return L\n"
-            },
-            {"a.py": "from typing import TYPE_CHECKING\nL = []\nif TYPE_CHECKING: pass\nelse: L.append(2)\n"},
+            {"a.py": "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append(1)\ndef root(): return L\n"},
+            {"a.py": "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append(2)\n"},
         ),
     ],
     ids=[

@@ -24,8 +24,7 @@ def report(output: OutputFolder) -> None:
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{output}/{REPORT}: not a report that this version of datapipe can read. Run the mixture again with this version, "
-            f"which writes a new report"
+            f"{output}/{REPORT}: not a report that this version can read. Run the mixture again: the run writes a new report"
         ) from error
 
 

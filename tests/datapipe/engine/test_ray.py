@@ -107,7 +107,7 @@ def _ray_workers() -> list[int]:
             command = (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if command.startswith(b"ray::") and b"clean" in command:
+        if command.startswith(b"ray::") and (b"/read" in command or b"/apply" in command):
             found.append(int(entry.name))
     return found
 

@@ -48,7 +48,7 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     _, printed = run_lines(build, tmp_path)
     assert "filter.gopher_quality:too_few_words" in printed
     dropped, _ = run_lines(look, tmp_path)
-    assert "against 50" in dropped
+    assert "threshold 50" in dropped
 
     exec(compile(stream, "README.md", "exec"), {})
     assert capsys.readouterr().out == "(8, 512) int64\n"

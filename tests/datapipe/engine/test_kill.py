@@ -117,12 +117,12 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undist
     expected, _ = undisturbed
     output = tmp_path / "out"
     driver = start(["run", str(mixture), "--workers", "2"])
-    wait_until(lambda: len(_records(output)) >= 2 or driver.poll() is not None, "two commits")
+    wait_until(lambda: len(_records(output)) >= 1 or driver.poll() is not None, "a commit")
     workers = children(driver.pid)
     os.killpg(driver.pid, signal.SIGINT)
     _, errors = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert "run the same command again" in errors
+    assert "Resume with the same command" in errors
     assert not any(is_running(one) for one in workers)
     assert run(["run", str(mixture)]).returncode == 0
     assert _snapshot(output) == expected

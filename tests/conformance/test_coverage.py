@@ -27,6 +27,8 @@ PROSE = (
     "their own eyes.\nOn the next day the people of the town came to the square to be told of what they have to do, and "
     "that was that.\n\n* a list\n* of two\n\nWrite to jane.doe@mail.example.net or 8.8.8.8, call +49 30 901820. Read more..."
 )
+
+pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -21,7 +21,7 @@ import pytest
 
 from datapipe.kernels import IS_COMPILED
 
-pytestmark = pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled with NUMBA_DISABLE_JIT")
+pytestmark = [pytest.mark.medium, pytest.mark.skipif(not IS_COMPILED, reason="nothing is compiled with NUMBA_DISABLE_JIT")]
 
 _DATAPIPE = Path(__file__).resolve().parents[3]
 _HELPERS = '''

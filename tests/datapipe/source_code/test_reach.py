@@ -15,6 +15,8 @@ from datapipe.plan.fingerprint import _RUNNERS as RUNNERS
 from datapipe.source_code.reach import Folder, Reached, Sources, installed_sources, reach
 from datapipe.stage import Stage
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

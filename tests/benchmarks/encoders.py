@@ -76,7 +76,7 @@ def measure(texts: pa.Array, content: bytes, num_runs: int = _RUNS) -> Rates:
         started = time.process_time()
         library.encode_batch_fast(listed, add_special_tokens=False)
         library_s = min(library_s, time.process_time() - started)
-    return Rates(ours_s=ours_s, library_s=library_s, num_tokens=len(ids), unusual=str(encoder.unusual or ""))
+    return Rates(ours_s=ours_s, library_s=library_s, num_tokens=len(ids), unusual=str(encoder.fallback_reason or ""))
 
 
 def table(settings: Settings) -> Table:

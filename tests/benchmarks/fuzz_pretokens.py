@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from datapipe.tokens.published_patterns import PATTERNS
-from tests.oracles.pretokens import NAMED, hard_texts, piece_ends, reference
+from tests.oracles.pretokens import NAMED, hard_texts, pretoken_ends, reference
 
 _BATCH = 20_000
 _SHOWN = 10
@@ -28,7 +28,7 @@ def differing(name: str, texts: list[str]) -> list[str]:
     data = np.frombuffer(b"".join(encoded), np.uint8)
     found = np.empty(len(data), np.int64)
     found = found[: pattern.cut(offsets, data, found)]
-    expected = [piece_ends(splitter, text) for text in texts]
+    expected = [pretoken_ends(splitter, text) for text in texts]
     flat = [start + end for start, ends in zip(offsets[:-1].tolist(), expected, strict=True) for end in ends]
     if found.tolist() == flat:
         return []

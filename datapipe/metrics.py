@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from datapipe.errors import DatapipeError
 
@@ -73,8 +73,21 @@ class DocumentCounts:
         return cls(**{**data, "dropped": Counter(data["dropped"]), "counts": Counter(data["counts"])})
 
 
+class _Sums:
+    """Base of records whose fields are sums of numbers."""
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        for name, number in other.to_json().items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload]
+
+
 @dataclass(slots=True)
-class Work:
+class Work(_Sums):
     """Time and input of work under one name: a stage, reading, writing.
 
     Attributes:
@@ -87,14 +100,6 @@ class Work:
     bytes: int = 0
     documents: int = 0
 
-    def add(self, other: Work) -> None:
-        self.seconds += other.seconds
-        self.bytes += other.bytes
-        self.documents += other.documents
-
-    def to_json(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "bytes": self.bytes, "documents": self.documents}
-
 
 MAX_LANGUAGES = 256
 MAX_LANGUAGE_BYTES = 32
@@ -102,7 +107,7 @@ MAX_LANGUAGE_BYTES = 32
 
 
 @dataclass(slots=True)
-class TokenCounts:
+class TokenCounts(_Sums):
     """Texts and their tokens.
 
     Attributes:
@@ -116,13 +121,6 @@ class TokenCounts:
     bytes: int = 0
     words: int = 0
     tokens: int = 0
-
-    def add(self, other: TokenCounts) -> None:
-        for name, number in other.to_json().items():
-            setattr(self, name, getattr(self, name) + number)
-
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -165,7 +163,7 @@ class Fertility:
 
 
 @dataclass(slots=True)
-class Packing:
+class Packing(_Sums):
     """How documents went into rows of one length.
 
     Attributes:
@@ -184,13 +182,6 @@ class Packing:
     pieces: int = 0
     dropped_tokens: int = 0
     dropped_documents: int = 0
-
-    def add(self, other: Packing) -> None:
-        for name, number in other.to_json().items():
-            setattr(self, name, getattr(self, name) + number)
-
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -70,9 +70,9 @@ def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[st
 
 def _slowly_encoded(tokenizer: TokenizerFile) -> list[str]:
     """The warning about a tokenizer that the kernels do not know, with the reason."""
-    if not tokenizer.unusual:
+    if not tokenizer.fallback_reason:
         return []
-    return [f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.unusual}"]
+    return [f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.fallback_reason}"]
 
 
 def _publish_snapshot(

@@ -56,11 +56,11 @@ def compile_at_once(names: Iterable[str]) -> None:
 
     Prints one line to standard error where kernels are compiled, which happens the first time on a machine.
     """
-    names = missing(names)
     import_runtime()
-    if names:
-        sys.stderr.write(f"datapipe: compiling {len(names)} kernels, once for this machine …\n")
-        compile_kernels(names, _FEW, lambda name, number, count: None)
+    with Compilation(names, _FEW, lambda name, number, count: None) as compilation:
+        if compilation.num_kernels:
+            sys.stderr.write(f"datapipe: compiling {compilation.num_kernels} kernels, once for this machine …\n")
+        compilation.wait()
 
 
 class Compilation:
@@ -70,23 +70,24 @@ class Compilation:
         names: as `missing` takes them.
         workers: maximum number of processes.
         progress: called in a thread of this object.
+
+    Attributes:
+        num_kernels: kernels that the cache does not hold, known inside the block.
     """
 
     def __init__(self, names: Iterable[str], workers: int, progress: Progress) -> None:
-        self._names = missing(names)
-        self._num_workers = max(1, min(workers, len(self._names)))
+        self.num_kernels = 0
+        self._names = names
+        self._max_workers = workers
         self._progress = progress
         self._failures: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._reader = threading.Thread(target=self._read, name="datapipe-compile", daemon=True)
 
-    @property
-    def num_kernels(self) -> int:
-        """Number of kernels to compile."""
-        return len(self._names)
-
     def __enter__(self) -> Compilation:
-        if self._names:
+        waiting = missing(self._names)
+        self.num_kernels = len(waiting)
+        if waiting:
             # -P: the working directory may contain another datapipe, for example a checkout
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from datapipe.kernels.compiling import main; main()"],
@@ -94,7 +95,7 @@ class Compilation:
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-            self._say({"path": sys.path, "names": self._names, "workers": self._num_workers})
+            self._say({"path": sys.path, "names": waiting, "workers": min(self._max_workers, len(waiting))})
             self._reader.start()
         return self
 
@@ -141,7 +142,7 @@ class Compilation:
                 self._failures.append(f"{name}: {error}")
             else:
                 number += 1
-                self._progress(name, number, len(self._names))
+                self._progress(name, number, self.num_kernels)
 
 
 # ------------------------------------------------------------------------------------------------ inside the compilers

@@ -55,7 +55,6 @@ UInt64s: TypeAlias = Annotated[NDArray[np.uint64], _INPUT]
 Int32s: TypeAlias = Annotated[NDArray[np.int32], _INPUT]
 Int64s: TypeAlias = Annotated[NDArray[np.int64], _INPUT]
 Float32s: TypeAlias = Annotated[NDArray[np.float32], _INPUT]
-Float64s: TypeAlias = Annotated[NDArray[np.float64], _INPUT]
 
 UInt8Matrix: TypeAlias = Annotated[NDArray[np.uint8], _MATRIX]
 UInt32Matrix: TypeAlias = Annotated[NDArray[np.uint32], _MATRIX]

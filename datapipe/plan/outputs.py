@@ -72,14 +72,14 @@ class TokenizerFile(OutputFile):
     Attributes:
         fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
         eos_id, eos_token: what ends a document.
-        unusual: why the kernels do not know this tokenizer, so that the library `tokenizers` encodes; empty where they do.
+        fallback_reason: why the library `tokenizers` encodes instead of the kernels; empty where they know this tokenizer.
     """
 
     vocab_size: int
     eos_id: int
     eos_token: str
     fingerprint: str
-    unusual: str
+    fallback_reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

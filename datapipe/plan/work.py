@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import xxhash
 
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.fingerprint import fingerprint as fingerprint_of
+from datapipe.plan.fingerprint import fingerprint
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile, files_of_type
 from datapipe.stage.base import FieldNames, Filter, Map, Reader, Split
 from datapipe.stage.global_stage import Global
@@ -158,7 +158,7 @@ def fingerprinted(task: T) -> T:
         part = declared.metadata.get(_ENTERS, _as_it_is)
         if part is not None:
             parts[declared.name] = part(getattr(task, declared.name))
-    return replace(task, fingerprint=fingerprint_of(task.kind, **parts))
+    return replace(task, fingerprint=fingerprint(task.kind, **parts))
 
 
 def _as_it_is(value: Any) -> Any:

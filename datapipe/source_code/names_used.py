@@ -109,6 +109,8 @@ class _Reader:
         self.used = NamesUsed()
         self._package, self._fields = package, fields
         self._special: dict[type[ast.AST], Callable[[Any, Scope], None]] = {
+            ast.Name: self._name,
+            ast.AugAssign: self._augmented,
             ast.Attribute: self._attribute,
             ast.Call: self._call,
             ast.Subscript: self._subscript,
@@ -123,10 +125,7 @@ class _Reader:
         }
 
     def read(self, node: ast.AST, scope: Scope) -> None:
-        kind = type(node)
-        if kind is ast.Name:
-            self._refer(node.id, (), scope)  # type: ignore[attr-defined]
-        elif (special := self._special.get(kind)) is not None:
+        if (special := self._special.get(type(node))) is not None:
             special(node, scope)
         else:
             self._children(node, scope)
@@ -140,6 +139,15 @@ class _Reader:
                         self.read(item, scope)
             elif isinstance(value, ast.AST) and name != skipped:
                 self.read(value, scope)
+
+    def _name(self, node: ast.Name, scope: Scope) -> None:
+        if not isinstance(node.ctx, ast.Store):  # a target that is assigned is not read
+            self._refer(node.id, (), scope)
+
+    def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
+        if isinstance(node.target, ast.Name):
+            self._refer(node.target.id, (), scope)
+        self._children(node, scope)
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> None:
         text = _name_in_vars(node)

@@ -30,7 +30,7 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         eos_id=encoder.eos_id,
         eos_token=encoder.eos_token,
         fingerprint=encoder.fingerprint,
-        unusual=encoder.fallback_reason,
+        fallback_reason=encoder.fallback_reason,
     )
     return {"tokenizer": (output,)}, metrics
 

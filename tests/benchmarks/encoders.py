@@ -53,7 +53,7 @@ class Rates:
     ours_s: float
     library_s: float
     num_tokens: int
-    unusual: str
+    fallback_reason: str
 
     @property
     def ratio(self) -> float:
@@ -76,7 +76,7 @@ def measure(texts: pa.Array, content: bytes, num_runs: int = _RUNS) -> Rates:
         started = time.process_time()
         library.encode_batch_fast(listed, add_special_tokens=False)
         library_s = min(library_s, time.process_time() - started)
-    return Rates(ours_s=ours_s, library_s=library_s, num_tokens=len(ids), unusual=str(encoder.fallback_reason or ""))
+    return Rates(ours_s=ours_s, library_s=library_s, num_tokens=len(ids), fallback_reason=str(encoder.fallback_reason or ""))
 
 
 def table(settings: Settings) -> Table:
@@ -116,7 +116,7 @@ def main() -> None:
         found = measure(texts, _content(path))
         ours = f"{mb / found.ours_s:.1f} MB/s ({found.num_tokens / found.ours_s / 1e6:.1f} M tokens/s)"
         rates = f"{ours}, tokenizers {mb / found.library_s:.2f} MB/s: {found.ratio:.0f} times"
-        print(f"{given.corpus.name}, {path.name}, {mb:.1f} MB: {rates} {found.unusual}", flush=True)
+        print(f"{given.corpus.name}, {path.name}, {mb:.1f} MB: {rates} {found.fallback_reason}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def test_written_readme_replaces_all_but_earlier_measurements() -> None:
     )
     assert write_readme.rewritten(readme, "# New\n\n", [TABLE]) == expected
     assert write_readme.rewritten(expected, "# New\n\n", [TABLE]) == expected
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_benchmark_imports_names_that_exist(path: Path) -> None:
+    importlib.import_module(f"tests.benchmarks.{path.stem}")
 
 
 def test_written_introduction_names_versions() -> None:

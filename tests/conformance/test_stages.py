@@ -114,14 +114,14 @@ def _batch(names: list[str]) -> DocumentBatch:
 
 
 def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
-    """What the stage says of a batch, as one table: verdicts, the batch as it becomes, or what is emitted."""
+    """What the stage says of a batch, as one table: decisions, the batch as it becomes, or what is emitted."""
     if isinstance(stage, Filter):
         result = stage.process(batch)
-        judged = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
+        decided = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
         for name, column in {"text": batch.texts, **result.columns}.items():  # of a document that is dropped nothing counts
             kept = pa.array(result.keep) if name not in stage.counts else pa.array([True] * batch.num_docs)
-            judged = judged.append_column(name, pc.if_else(kept, column, pa.scalar(None, column.type)))
-        return judged
+            decided = decided.append_column(name, pc.if_else(kept, column, pa.scalar(None, column.type)))
+        return decided
     if isinstance(stage, Map):
         return pa.Table.from_batches([batch.with_columns(stage.process(batch)).record])
     assert isinstance(stage, Global)
@@ -186,7 +186,7 @@ def test_stage_empty_batch_has_the_schema_of_any_other(name: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", WORKERS)
-def test_stage_any_document_alone_is_judged(name: str, text: str) -> None:
+def test_stage_any_document_alone_is_processed(name: str, text: str) -> None:
     table = _outcome(_opened(name), _batch([text]))
     table.validate(full=True)
     assert table.num_rows == 1 or name in GLOBALS

@@ -36,7 +36,6 @@ from datapipe.rng import GOLDEN
 SHORT = 40
 """Bytes up to which a scan finds the lowest rank; longer pretokens keep a heap of pairs."""
 
-NO_RANK = 0x7FFFFFFF
 _NONE = np.uint64(0)
 _K1, _K2 = GOLDEN, np.uint64(0xD6E8FEB86659FD93)
 _8, _29, _32, _56 = (np.uint64(number) for number in (8, 29, 32, 56))

@@ -53,10 +53,10 @@ def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
     assert found["sources"]["web"]["documents"] == documents["read"] == rows["read"]["documents_in"]
     assert found["sources"]["web"]["tokens"] == report["sources"]["web"]["tokens"]
     for name in ("normalize.unicode", "filter.gopher_quality", "dedup.exact", "dedup.minhash", "redact.pii"):
-        judged = f"{name}: apply" if name.startswith("dedup") else name
+        step = f"{name}: apply" if name.startswith("dedup") else name
         dropped = sum(count for reason, count in documents["dropped"].items() if reason.startswith(f"{name}:"))
         assert rows[name]["documents_in"] == report["sources"]["web"]["steps"][name]["documents"]
-        assert rows[judged]["documents_in"] - rows[judged]["documents_out"] == dropped, name
+        assert rows[step]["documents_in"] - rows[step]["documents_out"] == dropped, name
     assert documents["dropped"]["dedup.minhash:duplicate"] > 0
     assert rows["redact.pii"]["documents_out"] == documents["kept"] == rows["tokenize"]["documents_in"]
 

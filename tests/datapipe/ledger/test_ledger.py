@@ -101,7 +101,7 @@ FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checks
         TableFile(**FILE, row_bytes=9),
         ExchangeFile(**FILE, row_bytes=9, first=0, last=2**64 - 1, runs=3),
         ExchangeFile(**FILE, row_bytes=0),
-        TokenizerFile(**FILE, vocab_size=300, eos_id=0, eos_token="é", fingerprint="xxh3:1", unusual=""),
+        TokenizerFile(**FILE, vocab_size=300, eos_id=0, eos_token="é", fingerprint="xxh3:1", fallback_reason=""),
         ShardFile(**FILE, documents=2, tokens=64, piece_length=32),
         ShardFile(**FILE, documents=2, tokens=64),
     ],

@@ -68,6 +68,14 @@ def test_local_names_are_no_global_ones(tmp_path: Path):
     assert names(reached(tmp_path, {"b.py": text}, "b:f")) == {"b:f", "b:words"}
 
 
+def test_a_name_that_is_only_assigned_is_no_reference(tmp_path: Path):
+    files = {
+        "a.py": "from b import digest, total\nclass Task:\n    digest: str = ''\n    total = 1\n    total += 1\n",
+        "b.py": "def digest(): return 1\ndef total(): return 2\n",
+    }
+    assert names(reached(tmp_path, files, "a:Task")) == {"a:Task", "b:total"}
+
+
 def test_star_imports_and_modules_as_values_reach_what_they_hold(tmp_path: Path):
     files = {
         "a.py": "from b import *\nimport c\ndef f(): return g()\ndef h(): return show(c)\n",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 _EXECUTION = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
 _NUM_DOCS, _TIMES = 4_000, 10
 _ROOM_BYTES, _WRITTEN_ROOM_BYTES = 24 << 20, 64 << 20
-"""What allocators keep, and where the rows of a task are not bounded by its bucket: of verdicts, those on the documents of one
+"""What allocators keep, and where the rows of a task are not bounded by its bucket: of decisions, those on the documents of one
 file come together, and rows wait until `exchange.RUN_BYTES` of them are there."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.hashing import find_slot, hash_bytes
+from datapipe.kernels.hashing import hash_bytes, slot_of_key
 from datapipe.kernels.text import contractions
 from datapipe.kernels.text.contractions import Wholes
 from datapipe.kernels.text.english_signs import (
@@ -149,8 +149,7 @@ def _slot_of_hash(keys, sieve, key) -> Any:
     bit = np.int64(key >> _SIEVE_SHIFT)
     if not (sieve[bit >> 3] >> np.uint8(bit & 7)) & 1:
         return np.int64(-1)
-    slot = find_slot(keys, len(keys), key)
-    return np.int64(slot) if keys[slot] == key else np.int64(-1)
+    return slot_of_key(keys, len(keys), key)
 
 
 @inline

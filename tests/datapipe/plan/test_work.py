@@ -43,7 +43,7 @@ def _table(checksum: str = "x") -> TableFile:
 
 
 def _tokenizer(checksum: str = "x") -> TokenizerFile:
-    known: dict[str, Any] = {"vocab_size": 300, "eos_id": 0, "eos_token": "<e>", "fingerprint": "f", "unusual": ""}
+    known: dict[str, Any] = {"vocab_size": 300, "eos_id": 0, "eos_token": "<e>", "fingerprint": "f", "fallback_reason": ""}
     return TokenizerFile(path="tokenizer.json", rows=300, bytes=1, checksum=checksum, **known)
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.kernel_table import PARAMETER
 
@@ -16,6 +17,15 @@ NOT_FAST = ("medium", "needs", "slow", "real", "ray")
 
 WHOLE_RUNS = {"finished"}
 """Fixtures that run a whole mixture first. `pytest -m fast` leaves out the tests that use them."""
+
+
+settings.register_profile("fast", max_examples=15)
+"""Examples of a property under `pytest -m fast`, where the test does not say how many."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "fast":
+        settings.load_profile("fast")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks

@@ -101,6 +101,7 @@ def test_loader_restored_at_every_step_in_any_world_continues_exactly(
             rank.close()
 
 
+@pytest.mark.medium
 def test_states_do_not_depend_on_the_rank_that_saved_them(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path, SIZES)
     ranks = [Loader(folder, global_batch_size=7, rank=rank, world_size=4) for rank in range(4)]

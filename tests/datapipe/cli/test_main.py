@@ -282,6 +282,7 @@ def test_cli_loader_bench_prints_the_verdict_and_writes_its_figures(finished, tm
     assert "Did you mean 'input_ids'?" in refused.stderr
 
 
+@pytest.mark.medium
 def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     done = datapipe(["init"], cwd=tmp_path)
     assert done.returncode == 0

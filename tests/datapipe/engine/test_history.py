@@ -40,6 +40,7 @@ def _checksum_line(body: bytes) -> bytes:
     return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(body)}"}}\n'.encode()
 
 
+@pytest.mark.medium
 def test_history_has_the_steps_records_and_files_of_the_last_run(mixture: Path):
     finished = runs.run_mixture(mixture, limit=20, make_engine=runs.InProcess)
     root = Root(finished.mixture.output)
@@ -54,6 +55,7 @@ def test_history_where_no_run_was_is_refused(tmp_path: Path):
         read_history(Root(str(tmp_path)))
 
 
+@pytest.mark.medium
 def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mixture: Path):
     finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
     root = Root(finished.mixture.output)
@@ -63,6 +65,7 @@ def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mix
     assert verify_snapshot(root, read_snapshot(root)) == []
 
 
+@pytest.mark.medium
 def test_run_over_an_output_of_the_version_before_runs_every_task_again_and_says_so(mixture: Path):
     before = runs.run_mixture(mixture, make_engine=runs.InProcess)
     _as_version_1(Root(before.mixture.output))

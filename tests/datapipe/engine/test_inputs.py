@@ -252,6 +252,7 @@ def test_discover_parquet_knows_its_row_groups_and_a_broken_one_does_not_stop_pl
     assert broken.row_groups == ()
 
 
+@pytest.mark.medium
 def test_discover_thousands_of_files_are_all_found(tmp_path: Path) -> None:
     for folder in range(30):
         (tmp_path / str(folder)).mkdir()

@@ -81,6 +81,7 @@ def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_p
     assert not [step for step in allowed.watcher.steps if "/read" in step or "dedup" in step]
 
 
+@pytest.mark.medium
 def test_run_that_drops_exactly_what_it_may_goes_on(tmp_path: Path) -> None:
     """29 of 100 documents, where 0.29 * 100 is below 29."""
     texts = [f"the text number {number}" for number in range(71)]

@@ -32,6 +32,7 @@ def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **
     )
 
 
+@pytest.mark.medium
 def test_train_tokenizer_from_files_of_several_formats_measures_each_folder(folder):
     trained = train(f"{folder}/web/*", f"{folder}/books/c.parquet")
     assert Encoder(trained.content).vocab_size == 400
@@ -41,6 +42,7 @@ def test_train_tokenizer_from_files_of_several_formats_measures_each_folder(fold
     assert all(1 < one["bytes_per_token"] < 10 for one in trained.tokenizer["sources"].values())
 
 
+@pytest.mark.medium
 def test_train_tokenizer_from_files_does_not_depend_on_the_order_of_inputs(folder):
     inputs = [f"{folder}/web/a.jsonl.gz", f"{folder}/web/b.jsonl.zst", f"{folder}/books/*"]
     one, other = train(*inputs), train(*reversed(inputs))

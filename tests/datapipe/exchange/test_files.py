@@ -90,6 +90,7 @@ def test_exchange_file_with_foreign_tail_is_refused(tmp_path):
         read_range(root, [output], 0, HASH_SPACE)
 
 
+@pytest.mark.medium
 def test_exchange_every_flipped_bit_behind_the_schema_is_found(tmp_path):
     root = Root(str(tmp_path))
     output = _write(root, "rows", [_rows(np.random.default_rng(2), 0, 100)])

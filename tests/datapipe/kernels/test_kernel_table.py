@@ -7,13 +7,25 @@ import pytest
 from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, rows_by_kernel
 
 SLOW_ORACLES = {
+    "added_tokens.cut_at_tokens",
     "bpe.encode_pretokens",
     "english_words.cut_words",
     "fasttext.embed",
+    "fasttext_labels.flat_labels",
+    "line_rules.classify_lines",
+    "line_rules.write_texts",
+    "minhash.sign",
     "normalize.rewrite",
+    "normalize.survey",
+    "quality.count_stop_words",
     "repetition.measure_ngrams",
+    "repetition.walk_ngrams",
+    "secrets.find_secrets",
+    "sentences.split_sentences",
+    "unicode_words.split_unicode_words",
+    "words.split_words",
 }
-"""Kernels whose oracles take a second or more over all cases: two fifths of the time of the whole table."""
+"""Kernels whose oracles take half a second or more over all cases."""
 
 KERNELS = [pytest.param(name, marks=[pytest.mark.medium] * (name in SLOW_ORACLES)) for name in kernel_names()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import process_time
 
 import numpy as np
+import pytest
 
 from datapipe import columns
 from datapipe.shards.packed_documents import DocumentJoiner
@@ -12,6 +13,7 @@ from datapipe.tokens.packing import assemble, pack
 from tests.support.packed_shards import EOS
 
 
+@pytest.mark.medium
 def test_joiner_document_of_very_many_pieces_costs_linear_time():
     num_tokens = 120_000
     tokens = np.ones(num_tokens, np.uint16)

@@ -187,6 +187,7 @@ def test_minhash_batch_read_back_from_disk_emits_the_same_rows(tmp_path: Path) -
     assert stage.emit(DocumentBatch(mapped)) == stage.emit(batch)
 
 
+@pytest.mark.medium
 def test_minhash_pickled_stage_emits_the_same() -> None:
     stage = _opened(threshold=0.8)
     assert pickle.loads(pickle.dumps(stage)).emit(batch_of(_family(1))) == stage.emit(batch_of(_family(1)))

@@ -133,6 +133,7 @@ def test_parquet_row_groups_are_cut_into_splits_that_read_every_row_once(tmp_pat
     assert len(Parquet().cut(file, 1)) == 15
 
 
+@pytest.mark.medium
 def test_parquet_batches_are_bounded_by_the_size_of_rows(tmp_path: Path) -> None:
     texts = [f"{number:08d}" + "x" * 500_000 for number in range(30)]
     found = _read(tmp_path, {"text": texts}, compression="none", use_dictionary=False)

@@ -48,6 +48,7 @@ def suspicions(positions: np.ndarray, size: int) -> list[str]:
     return found
 
 
+@pytest.mark.medium
 def test_battery_finds_neighbours_that_are_too_even() -> None:
     (found,) = suspicions(_evenly_paired(2**20), 2**20)
     assert found.startswith("chi squared 0")

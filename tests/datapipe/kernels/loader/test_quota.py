@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tests.oracles import quota as oracle
 totals_and_lefts = st.integers(2, 2**62 - 1).flatmap(lambda total: st.tuples(st.just(total), st.integers(1, total - 1)))
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=100)
 @given(totals_and_lefts, st.integers(0, 2**52))
 @example((2**62 - 1, 2**62 - 2), 2**52)

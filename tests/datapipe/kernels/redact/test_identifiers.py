@@ -141,6 +141,7 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
             assert _find(text, wanted) == expected, text
 
 
+@pytest.mark.medium
 def test_find_random_numbers_equal_the_oracle() -> None:
     """Numbers made valid one time in two, in the issuers' and countries' ranges and at their borders."""
     generator = np.random.default_rng(7)

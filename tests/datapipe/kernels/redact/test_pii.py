@@ -121,6 +121,7 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
         assert [span for span in _find(text) if "::" not in span] == expected, text
 
 
+@pytest.mark.medium
 def test_find_random_ipv4_are_found_where_public() -> None:
     numbers = np.random.default_rng(1).integers(0, 2**32, 3000).tolist()
     borders = [0x0A000000, 0x64400000, 0x64800000, 0x7F000000, 0xA9FE0000, 0xAC100000, 0xAC200000, 0xC0A80000, 0xC6120000]
@@ -131,6 +132,7 @@ def test_find_random_ipv4_are_found_where_public() -> None:
         assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)]
 
 
+@pytest.mark.medium
 def test_find_random_ipv6_are_found_where_public_and_clear() -> None:
     generator = np.random.default_rng(2)
     for _ in range(2000):

@@ -17,6 +17,7 @@ Form = Literal["NFC", "NFKC", "NFD", "NFKD"]
 FORMS: tuple[Form, ...] = ("NFC", "NFKC", "NFD", "NFKD")
 
 
+@pytest.mark.medium
 def test_class_table_every_code_point_has_its_class() -> None:
     classes = [kind(chr(code)) for code in range(sys.maxunicode + 1)]
     assert np.array_equal(class_table(), np.array(classes, np.uint8))
@@ -52,6 +53,7 @@ def test_stable_table_no_stable_character_joins_the_one_before(form: Form) -> No
     assert not any(stable_table(form)[ord(second)] for second in joining)
 
 
+@pytest.mark.medium
 def test_stable_table_unknown_characters_are_not_stable() -> None:
     unknown = [code for code in range(0x40000) if unicodedata.category(chr(code)) == "Cn"]
     assert not stable_table("NFC")[unknown].any()

@@ -152,6 +152,7 @@ def test_skipped_steps_are_left_out_and_all_others_are_unchanged(output: Path) -
     assert json.loads(later.state_dict()["lineage"])["skip"]["steps"] == [[12, 14], [20, 27]]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_skipped_shards_are_replaced_by_rows_of_their_source(output: Path, world_size: int) -> None:
     plain = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)

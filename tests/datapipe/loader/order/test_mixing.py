@@ -53,6 +53,7 @@ def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> 
     assert worst_error(weights, leaves) < 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("weights", [[1] * 1000, [600_000] + [400] * 1000, list(range(1, 1001))])
 def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> None:
     leaves, _ = SplitTree(weights).assign(np.arange(4000))
@@ -163,6 +164,7 @@ def test_mixture_at_the_end_of_each_phase_is_within_one_of_quota() -> None:
         assert np.abs(np.array(mixture.counts(until // S)) - shares).max() < 1 + 1e-9
 
 
+@pytest.mark.medium
 def test_mixture_thousand_sources_in_stairs_is_planned_exactly() -> None:
     names = [f"s{number:04d}" for number in range(1000)]
     phases = [(stair * 500 * S, {name: 1 + (at * stair) % 97 for at, name in enumerate(names)}) for stair in range(1, 9)]

@@ -23,6 +23,18 @@ KEY_BYTES = 16
 KEY_TYPE = pa.binary(KEY_BYTES)
 
 
+_OF_PLAIN_BUFFERS = (
+    pa.types.is_large_string,
+    pa.types.is_primitive,
+    pa.types.is_string,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary,
+    pa.types.is_decimal,
+)
+"""Kinds of types whose arrays have their values in two or three buffers of their own."""
+
+
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
 
@@ -37,6 +49,23 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         data = data if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     offsets.flags.writeable = data.flags.writeable = False
     return offsets, data
+
+
+def read_only(column: pa.Array) -> pa.Array:
+    """The column over the same memory, which neither NumPy views nor `buffers()` of the result can write to.
+
+    Arrow calls arrays immutable, yet hands out their buffers writable: `np.frombuffer(column.buffers()[2], np.uint8)[0] = 65`
+    changes the text. Structs, dictionaries and views are left as they are.
+    """
+    buffers, children = column.buffers(), []
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        buffers, children = buffers[:2], [read_only(column.values)]
+    elif not any(is_kind(column.type) for is_kind in _OF_PLAIN_BUFFERS):
+        return column
+    if not children and not any(buffer is not None and buffer.is_mutable for buffer in buffers):
+        return column
+    views = [None if buffer is None else pa.py_buffer(memoryview(buffer).toreadonly()) for buffer in buffers]
+    return pa.Array.from_buffers(column.type, len(column), views, column.null_count, column.offset, children or None)
 
 
 def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:

@@ -1,6 +1,7 @@
-"""The three kinds of failure, which differ in what happens next.
+"""The kinds of failure, which differ in what happens next.
 
     UserError            the user's input is wrong: exit status 2, never retried
+    StageError           the code of a stage is wrong: exit status 1, never retried
     DatapipeError        the run failed: exit status 1
     RETRYABLE            the infrastructure failed (memory, disk, network, a lost worker): retried generously
 
@@ -19,6 +20,10 @@ class DatapipeError(Exception):
 
 class UserError(DatapipeError):
     """The user's mixture, options or input files are wrong. The command line exits with status 2."""
+
+
+class StageError(DatapipeError):
+    """A stage breaks its contract, or its code fails where no document is to blame. Another attempt fails in the same way."""
 
 
 class SnapshotError(UserError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from datapipe.engine.protocol import Attempt, Engine, Failure
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
@@ -128,14 +128,19 @@ class Driver:
             self.observer.committed(self.ledger.commit(attempt.record))
             return True
         assert attempt.failure is not None
+        if attempt.failure.kind == "stage":
+            raise StageError(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
             retries.add(attempt.task, attempt.failure)
         except _TaskFailedError as error:
-            root = self.ledger.root
-            root.write_atomic(FAILURE, error.failure.details.encode("utf-8", "backslashreplace"))
-            raise DatapipeError(f"{error}. The traceback is in {root.child_url(FAILURE)}") from None
+            raise DatapipeError(f"{error}. {self._kept_traceback(error.failure)}") from None
         self.observer.retried(attempt.task, attempt.failure)
         return False
+
+    def _kept_traceback(self, failure: Failure) -> str:
+        """Writes the traceback of a failure, and says where it is."""
+        self.ledger.root.write_atomic(FAILURE, failure.details.encode("utf-8", "backslashreplace"))
+        return f"The traceback is in {self.ledger.root.child_url(FAILURE)}"
 
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Protocol
 
-from datapipe.errors import DatapipeError, UserError, is_retryable
+from datapipe.errors import DatapipeError, StageError, UserError, is_retryable
 from datapipe.plan.work import Record, Task
 
 
@@ -15,7 +15,7 @@ class Failure:
     """Why an attempt failed, in a form that travels between processes.
 
     Attributes:
-        kind: "user" (never retried), "task" (retried a few times), "infrastructure" (retried generously).
+        kind: "user" and "stage" (never retried), "task" (retried a few times), "infrastructure" (retried generously).
         message: for the user, in plain lines.
         details: the traceback, for a log.
     """
@@ -55,8 +55,14 @@ class Engine(Protocol):
 
 def failure_of(error: BaseException) -> Failure:
     """Classifies an exception that a task raised."""
-    kind = "user" if isinstance(error, UserError) else "infrastructure" if is_retryable(error) else "task"
+    kind = _kind_of(error)
     notes = " ".join(getattr(error, "__notes__", []))
     name = "" if isinstance(error, DatapipeError) else f"{type(error).__name__}: "
     message = f"{name}{error}" + (f" ({notes})" if notes else "")
     return Failure(kind=kind, message=message, details="".join(traceback.format_exception(error)))
+
+
+def _kind_of(error: BaseException) -> str:
+    if isinstance(error, StageError) or not isinstance(error, Exception):  # SystemExit and its like end no worker
+        return "stage"
+    return "user" if isinstance(error, UserError) else "infrastructure" if is_retryable(error) else "task"

@@ -140,7 +140,7 @@ def _run_remotely(content: bytes, url: str, attempt: str, modules: Mapping[str, 
     task = pickle.loads(content)
     try:
         return run_task(task, Root(url), attempt), None
-    except Exception as error:
+    except BaseException as error:  # a stage may raise SystemExit
         return None, failure_of(error)
 
 

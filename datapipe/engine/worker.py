@@ -42,7 +42,7 @@ def main(descriptor: int) -> None:
         task = pickle.loads(content)
         try:
             ended = Attempt(task=task, record=run_task(task, root, attempt))
-        except Exception as error:
+        except BaseException as error:  # a stage may raise SystemExit
             ended = Attempt(task=task, failure=failure_of(error))
         connection.send((ended.record, ended.failure))
 

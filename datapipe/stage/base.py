@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from datapipe.errors import StageError
 from datapipe.stage.documents import DocumentBatch
 
 REACHES = ()  # the look-ups by name in this file read options only
@@ -58,6 +59,10 @@ class Stage(BaseModel):
     """Options outside the stage's fingerprint: they only decide whether a run continues, or they reach the fingerprints of
     tasks by another way."""
 
+    writes: ClassVar[tuple[str, ...] | None] = None
+    """Columns beside `text` and `counts` that the stage may add to documents; None: not known before it runs. Stages after it
+    may read them. A stage that declares them may return no other."""
+
     def open(self, context: StageContext) -> None:
         """Loads models and tables into private attributes (`_model: Any = PrivateAttr()`). Called once per worker."""
 
@@ -70,6 +75,11 @@ class Stage(BaseModel):
         `batch.words_by("english")`. A segmentation that the code names itself, as in `batch.lines`, needs no entry. Use of any
         other segmentation raises, because the fingerprint does not cover its code."""
         return ()
+
+    def columns_read(self) -> Mapping[str, str]:
+        """The columns beside `key`, `id` and `text` that the stage decides by, each with the option that names it:
+        {"url": "field"}. Planning refuses a mixture whose documents would lack one of them or have it empty."""
+        return {}
 
     def notes(self) -> tuple[str, ...]:
         """Lines that explain the effect of the options. `datapipe plan` prints the notes of global stages."""
@@ -96,8 +106,13 @@ class Rule:
     option: str = ""
 
     def failed(self, measured: np.ndarray) -> np.ndarray:
-        """Where `measured` (num_docs,) fails, bool; not for side "other"."""
-        assert self.side != "other", self.name
+        """Where `measured` (num_docs,) fails, bool. Raises StageError for side "other"."""
+        if self.side == "other":
+            raise StageError(
+                f"the rule '{self.name}' has no side, so no value passes or fails it. Make the rule with `self.at_least` or "
+                '`self.at_most`, or give it side="min" or side="max"; a stage that decides by itself uses '
+                "`FilterResult.first_failing`"
+            )
         return measured < self.limit if self.side == "min" else measured > self.limit
 
 
@@ -131,9 +146,13 @@ class FilterResult:
             rules: `Filter.rules()`, each with side "min" or "max".
             measured: per rule (num_docs,) numbers.
             columns: see `FilterResult.columns`.
+
+        Raises StageError for a rule without a side, or values that do not fit the rules.
         """
+        if len(rules) != len(measured):
+            raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
         as_floats = tuple(np.asarray(values, np.float64) for values in measured)
-        failed = [rule.failed(values) for rule, values in zip(rules, as_floats, strict=True)]
+        failed = [rule.failed(values) for rule, values in zip(rules, as_floats)]
         num_docs = len(as_floats[0]) if as_floats else 0
         return cls.first_failing(num_docs, list(zip(as_floats, failed)), columns)
 
@@ -150,7 +169,15 @@ class FilterResult:
             num_docs: documents in the batch.
             tried: per rule of `Filter.rules()`, in order: its measured values and its failures, (num_docs,) numbers and bool.
             columns: see `FilterResult.columns`.
+
+        Raises StageError for values of another length, and for failures that are not bool.
         """
+        for index, (measured, failed) in enumerate(tried):
+            if np.shape(measured) != (num_docs,) or np.shape(failed) != (num_docs,) or np.asarray(failed).dtype != np.bool_:
+                raise StageError(
+                    f"rule {index}: expected numbers and bool of shape ({num_docs},), found shapes {np.shape(measured)} and "
+                    f"{np.shape(failed)} of {np.asarray(failed).dtype}"
+                )
         rule, value = np.full(num_docs, -1, np.int16), np.full(num_docs, np.nan)
         for index, (measured, failed) in reversed(list(enumerate(tried))):
             rule[failed] = index

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.errors import StageError, UserError, suggest
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
 
@@ -83,7 +83,7 @@ _covered: ContextVar[_Covered | None] = ContextVar("covered", default=None)
 
 @contextmanager
 def only_covered(user: str, segmentations: frozenset[str] | None) -> Iterator[None]:
-    """A context in which the use of a segmentation that the fingerprint of `user` does not cover raises DatapipeError.
+    """A context in which the use of a segmentation that the fingerprint of `user` does not cover raises StageError.
 
     Args:
         user: the name of the stage.
@@ -128,9 +128,9 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
         return value
 
 
-def _not_covered(user: str, name: str) -> DatapipeError:
-    return DatapipeError(
-        f"stage {user} uses `{name}` of a batch, but its fingerprint does not cover `{name}`: a later change of that code "
+def _not_covered(user: str, name: str) -> StageError:
+    return StageError(
+        f"{user} uses `{name}` of a batch, but its fingerprint does not cover `{name}`: a later change of that code "
         f"would not run the stage again. Declare it in the stage:\n"
         f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{name}",)'
     )
@@ -242,6 +242,15 @@ class DocumentBatch:
     def text_bytes(self) -> int:
         offsets, _ = self.buffers
         return int(offsets[-1] - offsets[0])
+
+    def make_read_only(self) -> None:
+        """Makes the memory of the columns read-only, for a stage to get: all stages share it, and a write would change what is
+        stored without a trace. 3 µs a column that is read-only already, 12 µs for any other."""
+        old = self.record.columns
+        arrays = [columns.read_only(column) for column in old]
+        if any(array is not column for array, column in zip(arrays, old)):
+            self.record = pa.RecordBatch.from_arrays(arrays, schema=self.record.schema)
+            self.__dict__.pop("buffers", None)  # views of the writable memory
 
     def filter(self, keep: np.ndarray) -> DocumentBatch:
         """The documents where `keep` (num_docs,) bool is true. If all are true, the result is this batch itself."""

@@ -173,6 +173,11 @@ def source_order(keep: Keep) -> tuple[str, ...] | None:
     return next((criterion.sources for criterion in keep if criterion.by == "source_order"), None)
 
 
+def columns_of(keep: Keep) -> dict[str, str]:
+    """The columns that a policy compares, each with its criterion in a mixture: {"score": "keep: {highest: score}"}."""
+    return {criterion.column: f"keep: {{{criterion.by}: {criterion.column}}}" for criterion in keep if criterion.column}
+
+
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
     """The rank of each document of this run, (num_docs,) uint64: the lowest survives.
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 from datapipe.columns import hex_keys, keys_from, numbers, text_buffers, text_lengths, texts_from
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import StageError, UserError
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.text import replace
 from datapipe.metrics import DocumentCounts
@@ -123,7 +123,7 @@ def _is_blank(texts: pa.Array) -> np.ndarray:
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,) int64 each, ascending.
 
-    Raises DatapipeError for a span outside its document, or one that would cut a character in two.
+    Raises StageError for a span outside its document, or one that would cut a character in two.
     """
     begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
     starts, stops = cuts.starts + begins, cuts.stops + begins
@@ -131,7 +131,7 @@ def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tup
     for byte_offsets in (starts, stops):
         before_end = byte_offsets[inside & (byte_offsets < ends)]
         if not inside.all() or ((data[before_end] & _MASK) == _CONTINUES).any():
-            raise DatapipeError(f"{name}: cuts outside of a text or within a character. This is a defect of the stage.")
+            raise StageError(f"{name}: cuts outside of a text or within a character. This is a defect of the stage.")
     taken = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]])
     return np.maximum(starts, np.minimum(taken, stops)), stops
 

@@ -11,8 +11,10 @@ writes and quarantines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +29,14 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
-from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split
+from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split, Stage
 from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, open_input
 from datapipe.tasks.apply import DecisionApplier
-from datapipe.tasks.guard import FailedDocument, guarded
-from datapipe.tasks.results import checked_filter, checked_map
+from datapipe.tasks.guard import FailedDocument, Guard
+from datapipe.tasks.input_paths import InputPaths
+from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map
 
 MAX_BATCH_DOCS = 8192
 
@@ -57,6 +60,8 @@ class _Mapper:
         self.documents = documents_writer(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
+        self.input_paths = InputPaths(root, task)
+        self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
         self.emitted: TableWriters | None = None
         if task.emit is not None:
@@ -157,13 +162,21 @@ class _Mapper:
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
+        batch.make_read_only()
         if isinstance(stage, Filter):
             return self._run_filter(bound.name, stage, batch)
         assert isinstance(stage, Map)
         return self._run_map(bound.name, stage, batch)
 
+    def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
+        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place)
+
     def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
-        done = guarded(lambda part: checked_filter(name, stage, part), batch)
+        def checked(part: DocumentBatch) -> FilterResult:
+            result = checked_filter(stage, part)
+            return replace(result, columns=self.new_columns[name].same(result.columns, part))
+
+        done = self._guard(name, stage, stage.process).run(checked, batch)
         kept: list[DocumentBatch] = []
         for start, stop, result in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -206,7 +219,10 @@ class _Mapper:
         )
 
     def _run_map(self, name: str, stage: Map, batch: DocumentBatch) -> DocumentBatch:
-        done = guarded(lambda part: checked_map(name, stage, part), batch)
+        def checked(part: DocumentBatch) -> dict[str, pa.Array]:
+            return self.new_columns[name].same(checked_map(stage, part), part)
+
+        done = self._guard(name, stage, stage.process).run(checked, batch)
         parts: list[DocumentBatch] = []
         for start, stop, columns in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -219,7 +235,8 @@ class _Mapper:
         stage = bound.stage
         assert isinstance(stage, Global)
         with only_covered(bound.name, bound.segmentations), self._timed_stage(bound.name, batch):
-            done = guarded(stage.emit, batch)
+            batch.make_read_only()
+            done = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
             emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
@@ -240,11 +257,11 @@ class _Mapper:
         self.document_counts.quarantined += len(failed)
         for document in failed:
             alone = batch.slice(document.row, document.row + 1)
-            key = alone.keys[0].as_py()
+            path, position = self.input_paths.of(alone)
             row = {
-                "key": key,
-                "path": alone.record.column("id")[0].as_py(),
-                "place": int.from_bytes(key[8:], "big"),
+                "key": alone.keys[0].as_py(),
+                "path": path,
+                "place": position,
                 "stage": name,
                 "error": document.error,
                 "excerpt": alone.texts[0].as_py().encode()[:4096],

@@ -8,7 +8,8 @@ run of each table that they write.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +22,10 @@ from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import GatherTask, MergeTask, ReduceTask
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA
+from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket
 from datapipe.storage import Root
+from datapipe.tasks.breaches import error_without_document
+from datapipe.tasks.results import checked_tables
 
 _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 
@@ -47,12 +50,25 @@ def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[Outputs, Task
                 break
             work.bytes = row_bytes = sum(rows.nbytes for rows in bucket.values())
         with metrics.timed(name, row_bytes):
-            reduced = reduce(task.exchange, bucket)
+            reduced = _reduced(task, reduce, bucket, writers.schemas)
         with metrics.timed(moving) as work:
             work.bytes = writers.add(reduced, name)
     with metrics.timed(moving):
         outputs = writers.finish()
     return outputs, metrics
+
+
+def _reduced(
+    task: ReduceTask, reduce: Callable[..., Any], bucket: Bucket, declared: Mapping[str, pa.Schema]
+) -> dict[str, pa.RecordBatch]:
+    """What the stage makes of the rows. Raises StageError where its code fails or returns other tables than it declares."""
+    try:
+        return checked_tables(reduce(task.exchange, bucket), declared)
+    except BaseException as error:
+        told = error_without_document(task.stage.name, task.stage.stage, reduce, error)
+        if told is None:
+            raise
+        raise told from error
 
 
 def table_schemas(stage: Global) -> dict[str, pa.Schema]:

@@ -29,6 +29,7 @@ from datapipe.plan.work import (
 )
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root
+from datapipe.tasks.breaches import error_without_document
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
@@ -63,7 +64,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"in {task.label}")
         raise
     metrics.seconds = perf_counter() - started
@@ -86,7 +87,13 @@ def _open(bound: BoundStage, seed: int, source_position: int | None = None) -> B
     identity = (bound.name, bound.digest, seed, source_position)
     if identity not in _opened:
         opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
-        opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
+        try:
+            opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
+        except BaseException as error:
+            told = error_without_document(bound.name, opened, opened.open, error)
+            if told is None:
+                raise
+            raise told from error
         _opened[identity] = opened
     stage = _opened[identity]
     if type(stage) is not type(bound.stage):

@@ -35,7 +35,7 @@ from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 
 TEXTS = pa.schema(
@@ -90,6 +90,9 @@ class Exact(Global):
 
     def open(self, context: StageContext) -> None:
         self._context = context
+
+    def columns_read(self) -> Mapping[str, str]:
+        return columns_of(self.keep) | ({} if self.field is None else {self.field: "field"})
 
     def source_order(self) -> tuple[str, ...] | None:
         return source_order(self.keep)

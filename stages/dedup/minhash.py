@@ -38,7 +38,7 @@ from datapipe.stage import StageContext
 from datapipe.stage.clusters import join_at_once
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, source_order, survivor_ranks
+from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
 from datapipe.stage.tables import Bucket, Exchange
 from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs
@@ -161,6 +161,9 @@ class Minhash(Global):
         bands, rows = self.banding()
         self._permutations = minhash.permutations(rng.seed_for(context.seed, "dedup.minhash", "permutations"), bands * rows)
         self._context = context
+
+    def columns_read(self) -> Mapping[str, str]:
+        return columns_of(self.keep)
 
     def source_order(self) -> tuple[str, ...] | None:
         return source_order(self.keep)

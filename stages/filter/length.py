@@ -29,6 +29,8 @@ class Length(Filter):
     min_words: int | None = Field(default=None, ge=0, description="Least words between white space; null: no limit.")
     max_words: int | None = Field(default=None, ge=0, description="Most words between white space; null: no limit.")
 
+    writes = ()
+
     def rules(self) -> Sequence[Rule]:
         """`too_few_chars`, `too_many_chars`, and so on for bytes and words: the rules with a limit."""
         pairs = [(f"too_few_{unit}", f"min_{unit}", f"too_many_{unit}", f"max_{unit}") for unit in _UNITS]

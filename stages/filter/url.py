@@ -28,7 +28,7 @@ datapipe contains no list. Published lists:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -95,6 +95,7 @@ class Url(Filter):
     )
 
     libraries = ("pyarrow",)
+    writes = ()
     reaches: ClassVar[tuple[str, ...]] = ()
     """`_given` looks up options."""
 
@@ -112,6 +113,9 @@ class Url(Filter):
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in _LISTS for path in self._given(name)[1])
+
+    def columns_read(self) -> Mapping[str, str]:
+        return {self.field: "field"}
 
     def rules(self) -> Sequence[Rule]:
         """The rules whose list has entries. All but `soft_words` drop at the first hit; `not_allowed`: not in

@@ -43,6 +43,7 @@ class Unicode(Map):
     )
 
     libraries = ("pyarrow",)
+    writes = ()
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
         offsets, data = batch.buffers

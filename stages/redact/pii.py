@@ -85,6 +85,7 @@ class Pii(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("phonenumbers",)
     counts: ClassVar[tuple[str, ...]] = _KINDS
+    writes = ()
     _seed: int = PrivateAttr(default=0)
 
     @field_validator("phone_regions")

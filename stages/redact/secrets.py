@@ -86,6 +86,7 @@ class Secrets(Filter):
     )
 
     counts: ClassVar[tuple[str, ...]] = _KINDS
+    writes = ()
     _seed: int = PrivateAttr(default=0)
 
     def open(self, context: StageContext) -> None:

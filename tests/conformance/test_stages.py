@@ -102,7 +102,8 @@ SMALL = [name for name in NAMES if "huge" not in name]
 
 
 def _batch(names: list[str]) -> DocumentBatch:
-    """A batch of TEXTS with one column that the source keeps; each document has the key of its place in TEXTS."""
+    """A batch of TEXTS with one column that the source keeps, read-only as the engine hands it out; each document has the key
+    of its place in TEXTS."""
     numbers = [NAMES.index(name) for name in names]
     arrays = [
         columns.make_keys(7, np.array(numbers, np.uint64)),
@@ -110,7 +111,10 @@ def _batch(names: list[str]) -> DocumentBatch:
         pa.array([TEXTS[name] for name in names], pa.large_string()),
         pa.array(numbers, pa.int64()),
     ]
-    return DocumentBatch(pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*BASE_FIELDS, pa.field("rank", pa.int64())])))
+    schema = pa.schema([*BASE_FIELDS, pa.field("rank", pa.int64())])
+    batch = DocumentBatch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    batch.make_read_only()
+    return batch
 
 
 def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
@@ -207,6 +211,24 @@ def test_stage_twice_gives_the_same(name: str) -> None:
     stage, batch = _opened(name), _batch(SMALL)
     first, again, afresh = (_outcome(stage, one) for one in (batch, batch, _batch(SMALL)))
     assert _rows(stage, first) == _rows(stage, again) == _rows(stage, afresh)
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_stage_leaves_the_batch_as_it_was(name: str) -> None:
+    batch = _batch(SMALL)
+    before = batch.record.serialize().to_pybytes()
+    _outcome(_opened(name), batch)
+    assert batch.record.serialize().to_pybytes() == before
+
+
+@pytest.mark.parametrize("name", [*FILTERS, *MAPS])
+def test_stage_declares_the_columns_that_it_writes(name: str) -> None:
+    stage = _opened(name)
+    assert isinstance(stage, Filter | Map)
+    result = stage.process(_batch(SMALL))
+    returned = result.columns if isinstance(result, FilterResult) else result
+    assert stage.writes is not None
+    assert set(returned) <= {*stage.writes, *stage.counts, "text"}
 
 
 @pytest.mark.parametrize("name", FILTERS)

@@ -89,6 +89,6 @@ def test_segmentation_that_is_not_covered_is_refused_also_where_it_is_found_alre
     with only_covered("own.stage", frozenset({"lines"})):
         assert len(batch.lines.starts) == 3
         for use in (lambda: batch.words, lambda: batch.words_by("whitespace"), lambda: batch.slice(0, 1).words):
-            with pytest.raises(DatapipeError, match=r'stage own\.stage uses `words` .*\n.*segmentations.*\n.*"words"'):
+            with pytest.raises(DatapipeError, match=r'own\.stage uses `words` .*\n.*segmentations.*\n.*"words"'):
                 use()
     assert batch.words is words

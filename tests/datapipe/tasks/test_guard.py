@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,15 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.columns import make_keys
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, StageError
+from datapipe.stage import Map
 from datapipe.stage.documents import DocumentBatch
-from datapipe.tasks.guard import guarded
+from datapipe.tasks.guard import Guard
 
 
 def _batch(texts: list[str]) -> DocumentBatch:
     keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
     columns = [keys, pa.array(texts, pa.large_string()), pa.array(texts, pa.large_string())]
     return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
+
+
+def _guard() -> Guard:
+    stage = Lengths()
+    return Guard(name="mine", stage=stage, method=stage.process, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}")
+
+
+class Lengths(Map):
+    """Is a stage to blame; the tests pass functions of their own."""
+
+    def process(self, batch):
+        return {}
 
 
 def _lengths(batch: DocumentBatch) -> list[int]:
@@ -29,16 +46,93 @@ def _lengths(batch: DocumentBatch) -> list[int]:
 
 @given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40))
 def test_guarded_result_is_that_of_the_good_documents_alone(texts):
-    done = guarded(_lengths, _batch(texts))
+    done = _guard().run(_lengths, _batch(texts))
     assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
     assert all("a bad document" in document.error for document in done.failed)
     assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError("disk"), TimeoutError(), DatapipeError("ours")])
-def test_guarded_what_is_not_a_documents_fault_is_raised(error):
+@pytest.mark.parametrize("error", [MemoryError(), OSError("disk"), TimeoutError(), DatapipeError("ours"), KeyboardInterrupt()])
+def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error):
     def fail(batch: DocumentBatch) -> None:
         raise error
 
-    with pytest.raises(type(error)):
-        guarded(fail, _batch(["a", "b"]))
+    with pytest.raises(type(error)) as caught:
+        _guard().run(fail, _batch(["a", "b"]))
+    assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
+
+
+def test_guarded_batch_that_does_not_fit_into_memory_is_halved():
+    def process(batch: DocumentBatch) -> int:
+        if batch.num_docs > 2:
+            raise MemoryError
+        return batch.num_docs
+
+    done = _guard().run(process, _batch([str(number) for number in range(7)]))
+    assert sum(count for _, _, count in done.parts) == 7
+    assert done.failed == ()
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it: not an Exception."""
+
+
+def test_guarded_document_that_makes_a_library_panic_is_isolated():
+    def process(batch: DocumentBatch) -> None:
+        if "bad" in batch.texts.to_pylist():
+            raise PanicException("index out of bounds")
+
+    done = _guard().run(process, _batch(["a", "bad", "c"]))
+    assert [document.row for document in done.failed] == [1]
+
+
+def _ends_the_process(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        sys.exit(3)
+
+
+def _writes_into_buffers(batch: DocumentBatch) -> None:
+    offsets, data = batch.buffers
+    for row, text in enumerate(batch.texts.to_pylist()):
+        if text == "bad":
+            data[offsets[row]] = 66
+
+
+def _uses_an_unknown_name(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        no_such_name  # type: ignore[name-defined]  # noqa: B018, F821
+
+
+def _opens_no_such_file(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        Path("/no/such/list.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("process", "what"),
+    [
+        (_ends_the_process, r"it ends the process by sys.exit\(3\)"),
+        (_writes_into_buffers, "it writes into the batch, which is read-only"),
+        (_uses_an_unknown_name, "it raises NameError: name 'no_such_name' is not defined"),
+        (_opens_no_such_file, "it raises FileNotFoundError: .*/no/such/list.txt"),
+    ],
+)
+def test_guarded_breach_names_stage_code_and_the_document_that_shows_it(process, what):
+    texts = [*"abcdefg", "bad", *"hij"]
+    with pytest.raises(StageError, match=f"stage mine breaks its contract: {what}") as caught:
+        _guard().run(process, _batch(texts))
+    message = str(caught.value)
+    line = process.__code__.co_firstlineno
+    found = re.search(rf"The code is {re.escape(__file__)}:(\d+), in {process.__name__}\.", message)
+    assert found is not None, message
+    assert line < int(found[1]) <= line + 5
+    assert "Found with the document a.jsonl at bad. " in message
+
+
+def test_guarded_breach_of_several_documents_together_names_them_all():
+    def process(batch: DocumentBatch) -> None:
+        if batch.num_docs > 3:
+            raise StageError("only with many documents")
+
+    with pytest.raises(StageError, match=r"Found with the document a.jsonl at c and the 4 after it, together\."):
+        _guard().run(process, _batch([*"cdefg"]))

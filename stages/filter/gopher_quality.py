@@ -7,16 +7,17 @@ The paper does not define words, the base of the ratios, or how stop words are c
 
 | | `paper` | `datatrove` | `dclm` |
 |---|---|---|---|
-| words | separated by white space | as spaCy tokenizes English, with signs | Unicode words for the length; else as `paper` |
-| length, mean length | words that are more than signs | the same | all words |
+| words | separated by white space | as spaCy tokenizes English, with signs | as `paper`; fastText's for the length |
+| length | words that are more than signs | the same | words that begin with a letter or digit |
+| mean length | of words that are more than signs | the same | of all words |
 | `#` and ellipses | each separately, per word | the same | their sum (`. . .` too) per word |
 | bullets | • ‣ ◦ ● ▪ - * | • - | ● • * - |
 | lines | not blank | blank lines too | not blank |
 | stop words | distinct, any case, without signs around them | distinct, exact | all occurrences, any case |
 
-Unicode words have no signs. Lengths are in characters. Lines are taken without the white space around them. A value equal to a
-limit passes. All measures of a document without words are 0. `paper` is the default: it means the same in every script that
-separates words by spaces.
+fastText separates words at ASCII white space alone. Lengths are in characters. Lines are taken without the white space around
+them. A value equal to a limit passes. All measures of a document without words are 0. `paper` is the default: it means the same
+in every script that separates words by spaces.
 
 `language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_fineweb2.py`).
 """
@@ -40,7 +41,7 @@ from stages.filter._profiles import ProfiledFilter, words_of
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
     "paper": {},
-    "dclm": {"words": "unicode", "bullets": "●•*-", "stop_word_match": "folded"},
+    "dclm": {"bullets": "●•*-", "stop_word_match": "folded"},
     "datatrove": {"words": "english", "bullets": "•-", "stop_word_match": "exact"},
 }
 _MATCHES = {"exact": quality.EXACT, "folded": quality.FOLDED, "stripped": quality.STRIPPED}
@@ -55,7 +56,7 @@ class GopherQuality(ProfiledFilter):
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
         description="What is measured, and defaults of the options below. paper: words between white space. datatrove: words "
-        "as spaCy tokenizes English, blank lines counted, exact stop words. dclm: Unicode words for the length, `#` and "
+        "as spaCy tokenizes English, blank lines counted, exact stop words. dclm: the length in words of fastText, `#` and "
         "ellipses added up, repeated stop words counted. Options that are given override the profile.",
     )
     language: str | None = Field(
@@ -66,8 +67,9 @@ class GopherQuality(ProfiledFilter):
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",
         description="What a word is. whitespace: text between white space. english: as spaCy tokenizes English. unicode: words "
-        "of Unicode, without signs; each Han, Hiragana or Thai letter by itself. Default by profile: whitespace (paper), "
-        "english (datatrove), unicode (dclm).",
+        "of Unicode, without signs; each Han, Hiragana or Thai letter by itself. dclm counts only the length in these words; "
+        "for whitespace it counts words that begin with a letter or a digit. Default by profile: english (datatrove), else "
+        "whitespace.",
     )
     min_words: int = Field(default=50, ge=0, description="Least words that are more than signs.")
     max_words: int = Field(default=100_000, ge=0, description="Most words that are more than signs.")
@@ -121,18 +123,23 @@ class GopherQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        counted = batch.words_by(self.words)
-        rated = batch.words if self.profile == "dclm" else counted
-        counts, ratings = quality.word_counts(counted).T, quality.word_counts(rated).T
+        rated = batch.words if self.profile == "dclm" else batch.words_by(self.words)
+        ratings = quality.word_counts(rated).T
         num_words = np.maximum(ratings[quality.NUM_WORDS], 1)
-        lengths = counts[quality.NUM_CONTENT]
-        means = counts[quality.CONTENT_CHARS] / np.maximum(lengths, 1)
+        lengths = ratings[quality.NUM_CONTENT]
+        means = ratings[quality.CONTENT_CHARS] / np.maximum(lengths, 1)
         if self.profile == "dclm":
-            means = ratings[quality.NUM_CHARS] / num_words
+            lengths, means = self._dclm_lengths(batch), ratings[quality.NUM_CHARS] / num_words
         measured = [lengths, lengths, means, means, *self._symbols(batch, num_words), *self._lines(batch)]
         return FilterResult.from_rules(
             self.rules(), [*measured, ratings[quality.NUM_LETTERS] / num_words, self._stop_words(batch, rated)]
         )
+
+    def _dclm_lengths(self, batch: DocumentBatch) -> np.ndarray:
+        """Words of every document as DCLM counts them for its length, (num_docs,) int64."""
+        if self.words == "whitespace":
+            return quality.word_start_counts(*batch.buffers)
+        return quality.word_counts(batch.words_by(self.words)).T[quality.NUM_CONTENT]
 
     def _symbols(self, batch: DocumentBatch, num_words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`#` per word and ellipses per word, (num_docs,) float64 each."""

@@ -7,8 +7,9 @@ The published variants differ:
 
 | | `paper` | `datatrove` | `dclm` |
 |---|---|---|---|
-| words | separated by white space | as spaCy tokenizes English, with signs | Unicode words, without signs |
-| lines, paragraphs | without the white space around them | with it | as `paper` |
+| words | separated by white space | as spaCy tokenizes English, with signs | Unicode words that begin with a letter or digit |
+| lines | without the white space around them | with it | as `paper` |
+| paragraphs | runs of lines between blank lines | the same | text between empty lines, with its newlines |
 | copy | every occurrence but the first | the same | every occurrence of a repeated unit |
 | line and paragraph shares are of | the characters of all lines | all characters of the text | as `paper` |
 | most frequent n-gram | the longest of several; 0 if it occurs once | the first of several; or occurs once | as `paper` |
@@ -18,8 +19,8 @@ The published variants differ:
 
 `datatrove` counts an n-gram that occurs once, so it drops every short document: put a length rule before this stage. The most
 frequent n-gram counts with all its occurrences, overlapping ones too, so its share may exceed 1; `datatrove` also counts its
-spaces. A paragraph is a run of lines between blank lines. A line of white space alone is blank in every profile; datatrove
-itself treats it as a line. A value equal to a limit passes. A document without words or lines measures 0.
+spaces. A line of white space alone is blank in the profiles `paper` and `datatrove`; datatrove itself treats it as a line.
+`dclm` ends paragraphs at two newlines in a row. A value equal to a limit passes. A document without words or lines measures 0.
 
 `language` takes the thresholds that FineWeb-2 published for a language (`_fineweb2.py`).
 
@@ -37,6 +38,7 @@ from pydantic import Field
 from datapipe.kernels.filters import quality, repetition
 from datapipe.kernels.filters.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
 from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
+from datapipe.kernels.text.words import find_paragraphs
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
 from stages.filter._fineweb2 import Settings
@@ -123,7 +125,7 @@ class GopherRepetition(ProfiledFilter):
         counted = batch.raw_lines if with_white_space else lines
         units = Units(doc_offsets=lines.doc_offsets, hashes=counted.hashes, chars=counted.chars)
         shares: dict[str, np.ndarray] = {}
-        for name, unit in (("line", units), ("paragraph", repetition.paragraphs(units, lines.opens, int(with_white_space)))):
+        for name, unit in (("line", units), ("paragraph", self._paragraphs(batch, units))):
             counts = repetition.unit_repetition(unit, every=self.profile == "dclm").T
             num_units, copies, num_chars = counts[NUM_UNITS], counts[COPIES], counts[UNIT_CHARS]
             if with_white_space:
@@ -134,6 +136,13 @@ class GopherRepetition(ProfiledFilter):
             shares[f"duplicate_{name}s"] = copies / np.maximum(num_units, 1)
             shares[f"duplicate_{name}_chars"] = counts[COPIED_CHARS] / np.maximum(num_chars, 1)
         return shares
+
+    def _paragraphs(self, batch: DocumentBatch, lines: Units) -> Units:
+        """The paragraphs of a batch, from its lines or, for DCLM, from its text."""
+        if self.profile == "dclm":
+            found = find_paragraphs(*batch.buffers)
+            return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
+        return repetition.paragraphs(lines, batch.lines.opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of characters in n-grams: (num_docs,) each."""

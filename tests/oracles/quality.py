@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tests.oracles.words import characters, kind
@@ -33,6 +34,12 @@ def of_words(words: list[bytes]) -> list[int]:
     return [len(texts), len(content), sum(map(len, content)), letters, sum(map(len, texts))]
 
 
+def word_starts(text: bytes) -> int:
+    """Words between ASCII white space or NUL that begin with a letter or a digit."""
+    pieces = re.split("[ \n\r\t\v\f\0]+", text_of(text))
+    return sum(piece[:1].isalnum() for piece in pieces)
+
+
 def of_text(text: bytes) -> list[int]:
     """`#`, ellipses, ellipses with spaces."""
     read = text_of(text)
@@ -55,7 +62,7 @@ def stop_words(words: list[bytes], known: Sequence[str], compare: str) -> list[i
     for word in map(text_of, words):
         seen = stripped(word) if compare == "stripped" and any(kind(character) == LETTER for character in word) else word
         is_cased = seen in (seen.lower(), seen.upper(), seen.capitalize(), seen.title())
-        folded = seen.lower() if compare != "exact" and is_cased else seen
+        folded = seen.lower() if compare != "exact" and (is_cased or len(seen) <= 6) else seen
         matches += [folded] * (folded in known)
     return [len(set(matches)), len(matches)]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datapipe.kernels.text.unicode_words import ALONE, EXTENDS, JOINS, role_table
+import unicodedata
+
+from datapipe.kernels.text.unicode_words import UNSPACED
 from tests.oracles.minhash import mix
 
 _MASK = 2**64 - 1
@@ -34,12 +36,14 @@ def tokens(text: bytes, by_bytes: bool) -> list[tuple[int, bytes]]:
 
 
 def _kind(character: str) -> str:
-    role = int(role_table()[ord(character)])
+    category = unicodedata.category(character)
     if character.isspace():
         return "white"
-    if role & EXTENDS:
+    if category[0] == "M" or character in "\u200c\u200d":
         return "more"
-    return "alone" if role & ALONE else ("word" if role & JOINS else "sign")
+    if category[0] not in "LN" and character != "_":
+        return "sign"
+    return "alone" if any(start <= ord(character) < stop for start, stop in UNSPACED) else "word"
 
 
 def territories(text: bytes, by_bytes: bool) -> tuple[list[bytes], list[int]]:

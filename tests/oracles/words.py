@@ -70,11 +70,11 @@ def words(text: bytes) -> list[Span]:
     return spans
 
 
-def lines(text: bytes) -> list[Span]:
+def lines(text: bytes, separator: bytes = b"\n") -> list[Span]:
     """The lines that are not blank; the flag is 1 for the first of a paragraph."""
     spans: list[Span] = []
     line_start, opens = 0, 1
-    for line in text.split(b"\n"):
+    for line in text.split(separator):
         seen = list(characters(line))
         while seen and seen[0][1].isspace():
             seen.pop(0)
@@ -84,5 +84,10 @@ def lines(text: bytes) -> list[Span]:
             start, stop = seen[0][0], seen[-1][0] + seen[-1][2]
             spans.append(Span(line_start + start, stop - start, hashed(line[start:stop]), len(seen), opens))
         opens = 0 if seen else 1
-        line_start += len(line) + 1
+        line_start += len(line) + len(separator)
     return spans
+
+
+def paragraphs(text: bytes) -> list[Span]:
+    """The text between empty lines, without the white space around it; each opens a paragraph."""
+    return [span._replace(flag=1) for span in lines(text, b"\n\n")]

@@ -14,12 +14,13 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
-from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
-from datapipe.kernels.text.unicode_words import ALONE, EXTENDS, JOINS, role_table
+from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, SPACE, class_table, decode
+from datapipe.kernels.text.unicode_words import UNSPACED
 from datapipe.kernels.types import UInt8s, input_record
 
 _WHITE, _WORD, _LONE, _SIGN, _MORE = range(5)
 _1 = np.uint64(1)
+_JOINERS = [0x200C, 0x200D]
 
 
 class TokenRules(NamedTuple):
@@ -37,12 +38,15 @@ class TokenRules(NamedTuple):
 @lru_cache(maxsize=1)
 def token_table() -> np.ndarray:
     """The kind of every code point, (0x110000,) uint8: white space, part of a word, a token by itself, a sign, an extender."""
-    roles = role_table()
+    classes = class_table()
     table = np.full(sys.maxunicode + 1, _SIGN, np.uint8)
-    table[(roles & JOINS) != 0] = _WORD
-    table[(roles & ALONE) != 0] = _LONE
-    table[(roles & EXTENDS) != 0] = _MORE
-    table[class_table() == SPACE] = _WHITE
+    table[(classes & (LETTER | NUMBER)) != 0] = _WORD
+    table[ord("_")] = _WORD
+    for start, stop in UNSPACED:
+        table[start:stop][table[start:stop] == _WORD] = _LONE
+    table[(classes & MARK) != 0] = _MORE
+    table[_JOINERS] = _MORE
+    table[classes == SPACE] = _WHITE
     table.flags.writeable = False
     return table
 

@@ -1,6 +1,7 @@
 """Measurements of `filter.gopher_quality`, from the words and lines of a batch.
 
     Words         ->  count_words       ->  (num_docs, 5)   words, words with content, words with letters; characters
+    bytes         ->  count_word_starts ->  (num_docs,)     words of fastText that begin with a letter or a digit
     bytes         ->  count_symbols     ->  (num_docs, 3)   `#`, `...` and `…`, `. . .`
     Words, bytes  ->  count_stop_words  ->  (num_docs, 2)   different stop words, occurrences of stop words
     Lines, bytes  ->  count_lines       ->  (num_docs, 2)   lines that start with a bullet, lines that trail off
@@ -12,6 +13,7 @@ denominators of its own, and no document divides by zero here.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from datapipe.kernels.hashing import FNV_BASIS, find_slot, fnv_step, hash_of, mi
 from datapipe.kernels.text.unicode_classes import (
     CONTENT,
     LETTER,
+    NUMBER,
     PUNCTUATION,
     SYMBOL,
     class_table,
@@ -40,18 +43,32 @@ BULLETS, TRAILING = range(2)
 """Columns of `line_counts`."""
 
 EXACT, FOLDED, STRIPPED = range(3)
-"""Comparison with stop words. EXACT: as written. FOLDED: also capitalised or in capitals. STRIPPED: like FOLDED, without signs
-around.
+"""Comparison with stop words. EXACT: as written. FOLDED: in any case; a stop word of more than 6 characters in lower case,
+capitalised or in capitals. STRIPPED: like FOLDED, without signs around.
 """
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
 _ELLIPSIS = ord("…")
+_LONGEST_IN_ANY_CASE = 6  # 64 forms each; Gopher's stop words have at most 4 characters
+_SEPARATES = np.zeros(256, np.bool_)
+_SEPARATES[np.frombuffer(b" \n\r\t\v\f\0", np.uint8)] = True
+"""Bytes that separate the words of fastText."""
 
 
 def word_counts(words: Words) -> np.ndarray:
     """(num_docs, 5) int64: words; words with content, and their characters; words with a letter; all characters."""
     out = np.empty((len(words.doc_offsets) - 1, 5), np.int64)
     count_words(words, out)
+    return out
+
+
+def word_start_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """(num_docs,) int64: words of fastText that begin with a letter or a digit (`str.isalnum`).
+
+    fastText separates words at ASCII white space and NUL (its `Dictionary::readWord`): not at a no-break space.
+    """
+    out = np.empty(len(offsets) - 1, np.int64)
+    count_word_starts(offsets, data, class_table(), out)
     return out
 
 
@@ -99,16 +116,24 @@ class StopWords(NamedTuple):
 
 @lru_cache(maxsize=32)
 def stop_word_table(stop_words: tuple[str, ...], folded: bool) -> StopWords:
-    """The table of stop words in lower case; where `folded`, also capitalised and in capitals."""
+    """The table of stop words in lower case; where `folded`, also of their other forms."""
     forms = {word: number for number, word in enumerate(stop_words)}
     if folded:
         for number, word in enumerate(stop_words):
-            for form in (word.capitalize(), word.title(), word.upper()):
+            for form in _forms_of(word):
                 forms.setdefault(form, number)
     keys, slots = table_of([hash_of(word.encode()) for word in forms])
     numbers = np.zeros(len(keys), np.int64)
     numbers[slots] = list(forms.values())
     return input_record(StopWords, (keys, numbers, max((len(word.encode()) for word in forms), default=0)))
+
+
+def _forms_of(word: str) -> list[str]:
+    """The forms of a word with capitals; of a long one those at its start, and all."""
+    forms = [word.capitalize(), word.title(), word.upper()]
+    if len(word) <= _LONGEST_IN_ANY_CASE:
+        forms += ["".join(letters) for letters in product(*({letter, letter.upper()} for letter in word))]
+    return forms
 
 
 @kernel
@@ -125,6 +150,19 @@ def count_words(words: Words, out: Int64MatrixOut) -> None:
             num_chars += chars[word]
         out[doc, NUM_WORDS], out[doc, NUM_CONTENT] = doc_offsets[doc + 1] - doc_offsets[doc], num_content
         out[doc, CONTENT_CHARS], out[doc, NUM_LETTERS], out[doc, NUM_CHARS] = content_chars, num_letters, num_chars
+
+
+@kernel
+def count_word_starts(offsets: Int64s, data: UInt8s, classes: UInt8s, out: Int64sOut) -> None:
+    """Fills `out` (num_docs,); see `word_start_counts`. `classes`: `unicode_classes.class_table`."""
+    for doc in range(len(offsets) - 1):
+        num_words, separated = np.int64(0), True
+        for offset in range(offsets[doc], offsets[doc + 1]):
+            separates = _SEPARATES[data[offset]]
+            if separated and not separates:
+                num_words += np.int64(classes[decode(data, offset, offsets[doc + 1])[0]] & (LETTER | NUMBER) != 0)
+            separated = separates
+        out[doc] = num_words
 
 
 @kernel

@@ -1,18 +1,24 @@
-"""Words without punctuation, in any script: runs of letters, marks and digits, close to the word boundaries of UAX #29.
+"""Words without punctuation, in any script: the pieces between word boundaries of UAX #29 that begin with a letter or a digit.
 
-    "Don't pay 3.50, 太郎 ไทย!"  ->  Don't  pay  3.50  太  郎  ไ  ท  ย
+    "Don't pay 3.50 to _me, 太郎 ไทย!"  ->  Don't  pay  3.50  to  太  郎  ไ  ท  ย
 
-- Signs join only inside a word: `'`, `’`, `.`, `:` and `·` between two letters, `.`, `,`, `;` and `'` between two digits.
-- Scripts without spaces are cut without a dictionary: each Han character, each Hiragana letter and each Thai, Lao, Khmer,
-  Myanmar or Tibetan letter is a word of its own, together with its marks. Katakana and Hangul join like other letters.
+- Letters, digits and signs like `_` join; so do letters of Katakana. Marks and format characters join what is before them.
+- Other signs join only inside a word: `'`, `’`, `.`, `:` and `·` between two letters, `.`, `,`, `;` and `'` between two digits,
+  `"` between two Hebrew letters.
+- Scripts without spaces are cut without a dictionary: each Han, Hiragana, Thai, Lao, Khmer or Myanmar letter is a word.
+- A piece that begins with `_` is no word.
 
-DCLM's filters count these words (uniseg without punctuation), and repetition filters use them for scripts without spaces. The
-cost is linear in the text; any bytes are safe.
+DCLM's repetition filters count these words (uniseg without punctuation), and repetition filters use them for scripts without
+spaces. The roles are the property Word_Break of Unicode 16, derived from the Unicode database of Python and short lists. All
+words of 100,000 real and generated lines in 41 scripts equal those of uniseg 0.10.1. Not covered: emoji after a joiner.
+
+The cost is linear in the text; any bytes are safe.
 """
 
 from __future__ import annotations
 
 import sys
+import unicodedata
 from functools import lru_cache
 from typing import Any
 
@@ -22,12 +28,17 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
 from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, decode
 from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
-from datapipe.kernels.types import Int64s, UInt8s
+from datapipe.kernels.types import Int64s, UInt8s, UInt16s
 
-JOINS, ALONE, BETWEEN_LETTERS, BETWEEN_DIGITS, EXTENDS, IS_DIGIT = (1 << bit for bit in range(6))
-"""Roles of a character. JOINS: part of a word. ALONE: a word of its own. EXTENDS: belongs to the character before it."""
+LETTERS, KANA, IS_LETTER, IS_DIGIT, IS_HEBREW, MID_LETTER, MID_DIGIT, MID_HEBREW, AFTER_HEBREW, EXTENDS, BEGINS = (
+    1 << bit for bit in range(11)
+)
+"""Roles of a character. LETTERS and KANA: joins a neighbour with the same role; signs like `_` have both. MID_LETTER,
+MID_DIGIT, MID_HEBREW: joins two such characters. AFTER_HEBREW: joins a Hebrew letter before it. EXTENDS: belongs to the
+character before it. BEGINS: a piece that begins with it is a word.
+"""
 
-_ALONE = (
+UNSPACED = (
     (0x0E00, 0x0F00),  # Thai, Lao
     (0x0F00, 0x10A0),  # Tibetan, Myanmar
     (0x1780, 0x1800),  # Khmer
@@ -38,25 +49,72 @@ _ALONE = (
     (0xF900, 0xFB00),
     (0x20000, 0x32000),
 )
+"""Scripts without spaces between words: half-open ranges of code points. Deduplication compares each of their characters."""
+
+_ALONE = (
+    "E00-EFF 1000-109F 1780-17FF 1950-19DF 1A20-1AAF A9E0-A9FF AA60-AADF 11700-1174F "  # Thai, Lao, Myanmar, Khmer, Tai, Ahom
+    "3006-3007 3021-3029 3038-303A 3041-3096 309D-309F 1B001-1B11F 1B150-1B152 "  # ideographic marks and numbers, Hiragana
+    "3400-4DBF 4E00-9FFF F900-FAFF 17000-18D08 1B170-1B2FB 20000-323AF"  # Han, Tangut, Nushu
+)
+"""Letters that join no other letter."""
+
+ALSO_LETTERS = (
+    "2C2-2C5 2D2-2D7 2DE-2DF 2E5-2EB 2ED 2EF-2FF 55A-55C 55E 58A 5F3 70F 24B6-24E9 A708-A716 A720-A721 A789-A78A AB5B "
+    "1F130-1F149 1F150-1F169 1F170-1F189"
+)
+"""Letters by Word_Break that are no letters by category."""
+
+ALSO_DIGITS = "600-605 66B 6DD 890-891 8E2 19DA 110BD 110CD"
+_KATAKANA = (
+    "3031-3035 309B-309C 30A0-30FA 30FC-30FF 31F0-31FF 32D0-32FE 3300-3357 FF66-FF9D 1AFF0-1AFF3 1AFF5-1AFFB 1AFFD-1AFFE "
+    "1B000 1B120-1B122 1B155 1B164-1B167"
+)
+_HEBREW = "5D0-5EA 5EF-5F2 FB1D FB1F-FB28 FB2A-FB36 FB38-FB3C FB3E FB40-FB41 FB43-FB44 FB46-FB4F"
+_JOINING_SIGNS = "5F 202F 203F-2040 2054 FE33-FE34 FE4D-FE4F FF3F"
+_MID_LETTER = "27 2E 3A B7 387 55F 5F4 2018-2019 2024 2027 FE13 FE52 FE55 FF07 FF0E FF1A"
+_MID_DIGIT = "27 2C 2E 3B 37E 589 60C-60D 66C 7F8 2018-2019 2024 2044 FE50 FE52 FE54 FF07 FF0C FF0E FF1B"
+_NO_EXTENDERS = "200B 600-605 6DD 70F 890-891 8E2 110BD 110CD"
+"""Format characters that join nothing, or are letters or digits."""
+
+_ALSO_EXTENDERS = "FF9E-FF9F 1F3FB-1F3FF E0001 E0020-E007F"
+_CATEGORIES_BELOW = 0x20000  # no digit, no number letter and no other format character is above
+
+
+def codes_of(listed: str) -> np.ndarray:
+    """The code points of ranges in hexadecimal: "41-5A 5F"."""
+    ranges = [[int(edge, 16) for edge in span.split("-")] for span in listed.split()]
+    return np.concatenate([np.arange(span[0], span[-1] + 1) for span in ranges])
 
 
 @lru_cache(maxsize=1)
 def role_table() -> np.ndarray:
-    """The role of every code point: (0x110000,) uint8."""
+    """The roles of every code point: (0x110000,) uint16. Built once per process, in about 0.05 s."""
     classes = class_table()
-    table = np.zeros(sys.maxunicode + 1, np.uint8)
-    table[(classes & (LETTER | NUMBER)) != 0] = JOINS
-    table[(classes & MARK) != 0] = JOINS | EXTENDS
-    table[ord("_")] = JOINS
-    for start, stop in _ALONE:
-        alone = (table[start:stop] & JOINS != 0) & (table[start:stop] & EXTENDS == 0)
-        table[start:stop][alone] = JOINS | ALONE
-    table[[0x200C, 0x200D]] = EXTENDS  # joiners
-    table[ord("0") : ord("9") + 1] = JOINS | IS_DIGIT
-    for sign in "'’.:·":
-        table[ord(sign)] |= BETWEEN_LETTERS
-    for sign in "'.,;":
-        table[ord(sign)] |= BETWEEN_DIGITS
+    categories = np.full(sys.maxunicode + 1, "  ")
+    categories[:_CATEGORIES_BELOW] = [unicodedata.category(chr(code)) for code in range(_CATEGORIES_BELOW)]
+    extends = ((classes & MARK) != 0) | (categories == "Cf")
+    extends[codes_of(_NO_EXTENDERS)] = False
+    extends[codes_of(_ALSO_EXTENDERS)] = True
+    is_digit = categories == "Nd"
+    is_digit[codes_of(ALSO_DIGITS)] = True
+    is_letter = ((classes & LETTER) != 0) | (categories == "Nl")
+    is_letter[codes_of(ALSO_LETTERS)] = True
+    is_letter[codes_of(f"{_ALONE} {_KATAKANA}")] = False
+    table = np.zeros(len(classes), np.uint16)
+    table[is_letter] = LETTERS | IS_LETTER
+    table[is_digit] = LETTERS | IS_DIGIT
+    table[codes_of(_KATAKANA)] = KANA
+    table[codes_of(_JOINING_SIGNS)] = LETTERS | KANA
+    for listed, role in (
+        (_HEBREW, IS_HEBREW),
+        (_MID_LETTER, MID_LETTER),
+        (_MID_DIGIT, MID_DIGIT),
+        ("22", MID_HEBREW),
+        ("27", AFTER_HEBREW),
+    ):
+        table[codes_of(listed)] |= role
+    table[(classes & (LETTER | NUMBER)) != 0] |= BEGINS
+    table[extends] = EXTENDS
     table.flags.writeable = False
     return table
 
@@ -73,28 +131,28 @@ def find_unicode_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 
 @kernel
-def most_unicode_words(offsets: Int64s, data: UInt8s, roles: UInt8s) -> int:
+def most_unicode_words(offsets: Int64s, data: UInt8s, roles: UInt16s) -> int:
     """An upper bound on the number of words: characters that are not ASCII, and the starts of runs of ASCII word characters."""
     count = np.int64(0)
     for doc in range(len(offsets) - 1):
         joined = np.int64(0)
         for offset in range(offsets[doc], offsets[doc + 1]):
             byte = data[offset]
-            joins = np.int64(byte < 0x80) & np.int64(roles[byte] & JOINS)
+            joins = np.int64(byte < 0x80) & np.int64(roles[byte] & LETTERS)
             count += np.int64(byte >= 0xC0) | (joins & (joined ^ 1))
             joined = joins
     return int(count)
 
 
 @kernel
-def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: UInt8s, out: SpansOut) -> int:
+def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: UInt16s, out: SpansOut) -> int:
     """Fills `out`, which has room for `most_unicode_words` words, and returns the number of words.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, `unicode_classes.class_table`.
-        roles: (0x110000,) uint8, `role_table`.
+        roles: (0x110000,) uint16, `role_table`.
     """
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
@@ -103,37 +161,53 @@ def split_unicode_words(offsets: Int64s, data: UInt8s, classes: UInt8s, roles: U
         offset, stop = offsets[doc], offsets[doc + 1]
         while offset < stop:
             code, size = decode(data, offset, stop)
-            if not roles[code] & JOINS:
+            begins = np.int64(roles[code])
+            if not begins & (LETTERS | KANA | BEGINS):
                 offset += size
                 continue
-            start, hashed, num_chars, union, last = offset, FNV_BASIS, np.int64(0), np.int64(0), np.int64(roles[code])
-            is_alone = last & ALONE
-            while offset < stop:
-                code, size = decode(data, offset, stop)
-                role = np.int64(roles[code])
-                goes_on = offset == start or role & EXTENDS or (role & JOINS and not is_alone and not role & ALONE)
-                if not goes_on and not is_alone and role & (BETWEEN_LETTERS | BETWEEN_DIGITS) and offset + size < stop:
-                    goes_on = _joins_both(last, role, np.int64(roles[decode(data, offset + size, stop)[0]]))
-                if not goes_on:
-                    break
+            start, hashed, num_chars, union, last = offset, FNV_BASIS, np.int64(0), np.int64(0), begins
+            while True:
                 for index in range(offset, offset + size):
                     hashed = fnv_step(hashed, data[index])
                 union |= np.int64(classes[code])
-                last = role if role & (JOINS | EXTENDS) != EXTENDS else last
                 num_chars += 1
                 offset += size
-            starts[word], lengths[word], hashes[word] = start, min(offset - start, 0x7FFFFFFF), mix64(hashed)
-            chars[word], flags[word] = min(num_chars, 0x7FFFFFFF), union
-            word += 1
+                if offset == stop:
+                    break
+                code, size = decode(data, offset, stop)
+                role = np.int64(roles[code])
+                if last & role & (LETTERS | KANA):
+                    last = role
+                elif not role & EXTENDS:
+                    last = _last_after(data, offset + size, stop, roles, last, role)
+                    if last == 0:
+                        break
+            if begins & BEGINS:
+                starts[word], lengths[word], hashes[word] = start, min(offset - start, 0x7FFFFFFF), mix64(hashed)
+                chars[word], flags[word] = min(num_chars, 0x7FFFFFFF), union
+                word += 1
         doc_offsets[doc + 1] = word
     return int(word)
 
 
 @inline
-def _joins_both(before, sign, after) -> Any:
-    """Whether a sign joins two parts of a word, from the roles of the character before it, the sign, and the character after
-    it.
+def _last_after(data, offset, stop, roles, last, role) -> Any:
+    """The role that the next character has to join after a sign inside a word; 0 where the sign does not belong to the word.
+
+    Args:
+        offset: after the sign.
+        last, role: of the character before the sign, and of the sign.
     """
-    letters = sign & BETWEEN_LETTERS and not before & IS_DIGIT and not after & IS_DIGIT and not after & (ALONE | EXTENDS)
-    digits = sign & BETWEEN_DIGITS and before & IS_DIGIT and after & IS_DIGIT
-    return (letters or digits) and after & JOINS
+    if not role & (MID_LETTER | MID_DIGIT | MID_HEBREW):
+        return np.int64(0)
+    following = np.int64(EXTENDS)
+    while offset < stop and following & EXTENDS:
+        code, size = decode(data, offset, stop)
+        following = np.int64(roles[code])
+        offset += size
+    letters = role & MID_LETTER and last & following & IS_LETTER
+    digits = role & MID_DIGIT and last & following & IS_DIGIT
+    hebrew = role & MID_HEBREW and last & following & IS_HEBREW
+    if letters or digits or hebrew:
+        return last
+    return np.int64(EXTENDS) if role & AFTER_HEBREW and last & IS_HEBREW else np.int64(0)

@@ -105,7 +105,19 @@ def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
         data: (num_bytes,) uint8.
     """
     out = room_for_spans(len(offsets), most_lines(offsets, data))
-    return first_spans(Lines, split_lines(offsets, data, class_table(), out), out)
+    return first_spans(Lines, split_lines(offsets, data, class_table(), 1, out), out)
+
+
+def find_paragraphs(offsets: np.ndarray, data: np.ndarray) -> Lines:
+    """The paragraphs of every document that are not blank, without the white space around them: the text between empty lines,
+    with its newlines. A line of white space alone is not empty.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+    """
+    out = room_for_spans(len(offsets), most_lines(offsets, data))
+    return first_spans(Lines, split_lines(offsets, data, class_table(), 2, out), out)
 
 
 def room_for_spans(num_offsets: int, limit: int) -> SpansOut:
@@ -202,8 +214,12 @@ def split_words(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
 
 
 @kernel
-def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -> int:
-    """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`."""
+def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, newlines: int, out: SpansOut) -> int:
+    """Fills `out`, which has room for `most_lines` lines, and returns the number of lines; arguments as for `split_words`.
+
+    Args:
+        newlines: how many newlines in a row end a line: 1, or 2 for paragraphs.
+    """
     doc_offsets, starts, lengths, hashes, chars, opens = out
     line = np.int64(0)
     doc_offsets[0] = 0
@@ -212,7 +228,9 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
         while offset < stop:
             start, end, seen, length = offset, offset, np.int64(0), np.int64(0)
             hashed = hash_to_end = FNV_BASIS
-            while offset < stop and data[offset] != _NEWLINE:
+            while offset < stop and (
+                data[offset] != _NEWLINE or (newlines > 1 and (offset + 1 == stop or data[offset + 1] != _NEWLINE))
+            ):
                 code, size = decode(data, offset, stop)
                 if classes[code] != SPACE:
                     start = start if length else offset
@@ -233,6 +251,6 @@ def split_lines(offsets: Int64s, data: UInt8s, classes: UInt8s, out: SpansOut) -
                 chars[line] = min(length, _MAX_INT32)
                 opens[line] = opening
                 line += 1
-            opening = np.int64(length == 0)
+            opening = np.int64(length == 0 or newlines > 1)
         doc_offsets[doc + 1] = line
     return int(line)

@@ -111,7 +111,7 @@ def test_gopher_quality_first_rule_that_fails_gives_the_reason() -> None:
 
 def test_gopher_quality_profile_fills_in_what_is_not_given() -> None:
     dclm = GopherQuality.model_validate({"profile": "dclm", "bullets": "-"})
-    assert (dclm.words, dclm.stop_word_match, dclm.bullets) == ("unicode", "folded", "-")
+    assert (dclm.words, dclm.stop_word_match, dclm.bullets) == ("whitespace", "folded", "-")
     assert GopherQuality.model_validate({"profile": "datatrove"}).words == "english"
 
 
@@ -142,7 +142,35 @@ def test_gopher_quality_dclm_sums_symbols_and_counts_spaced_ellipses() -> None:
 
 def test_gopher_quality_dclm_length_is_without_signs_and_means_are_of_all_words() -> None:
     assert _judge("one - two - three", profile="dclm", min_words=4) == ("too_few_words", 3)
+    assert _judge("(hello) " * 60 + "the of", profile="dclm", min_words=3) == ("too_few_words", 2)
     assert _judge("one - two - three", profile="dclm", min_mean_word_length=2.7) == ("mean_word_length_low", 13 / 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("one\u00a0two three", 2),  # fastText separates at ASCII white space
+        ("one\u3000two\u2028three\x85four\x1cfive", 1),
+        ("one\0two\vthree\ffour\r\nfive", 5),
+        ("don't re-use x.y.z", 3),
+        ("_one “two” three 4th ½ Ⅳ", 4),
+        ("吾輩は猫である。 名前はまだ無い。", 2),
+        ("\u0301a ّب ①", 1),
+    ],
+)
+def test_gopher_quality_dclm_length_is_in_words_of_fasttext(text: str, words: int) -> None:
+    assert _judge(text, profile="dclm", min_words=words)[0] is None
+    assert _judge(text, profile="dclm", min_words=words + 1) == ("too_few_words", words)
+
+
+def test_gopher_quality_dclm_other_words_are_counted_where_they_are_asked_for() -> None:
+    assert _judge("re-use (it)", profile="dclm", words="unicode", min_words=4) == ("too_few_words", 3)
+
+
+@pytest.mark.parametrize("profile", ["paper", "dclm"])
+def test_gopher_quality_stop_words_count_in_any_case(profile: str) -> None:
+    assert _judge("tHe oF aNd thE", profile=profile, min_stop_words=3)[0] is None
+    assert _judge("tHé oƑ", profile=profile, min_stop_words=1) == ("too_few_stop_words", 0)
 
 
 def test_gopher_quality_dclm_stop_words_may_repeat_in_any_case() -> None:

@@ -136,6 +136,21 @@ def test_gopher_repetition_dclm_counts_first_occurrences_and_words_without_signs
     assert _measures("top_2_gram", "a b, x (a b) y", profile="dclm") == 4 / 6
 
 
+def test_gopher_repetition_dclm_paragraphs_are_between_empty_lines_with_their_newlines() -> None:
+    text = "Hello, World.\n\nHello, World.\n\nHello, World.\nHello"
+    assert _measures("duplicate_paragraph_chars", text, profile="dclm") == 26 / 45
+    assert _measures("duplicate_paragraphs", "a\n \nb\n\nb\n\na\n \nb", profile="dclm") == 2 / 3
+    assert _measures("duplicate_paragraphs", "a\r\n\r\na", profile="dclm") == 0
+    assert _measures("duplicate_paragraphs", "\n\n\na b\n\n\n\n\n a b \n", profile="dclm") == 1
+    assert _measures("duplicate_paragraphs", "a\n \nb\n\nb") == 1 / 3
+
+
+def test_gopher_repetition_dclm_words_begin_with_a_letter_or_a_digit() -> None:
+    assert _measures("top_2_gram", "__a __b __a __b c", profile="dclm") == 0
+    assert _measures("top_2_gram", "a_ b_ a_ b_ c", profile="dclm") == 8 / 9
+    assert _measures("top_2_gram", "Ⓐ1 b Ⓐ1 b c d", profile="dclm") == 0
+
+
 @pytest.mark.parametrize("profile", ["paper", "datatrove", "dclm"])
 def test_gopher_repetition_every_profile_has_the_thresholds_of_the_paper(profile: str) -> None:
     given = {rule.option: rule.limit for rule in GopherRepetition.model_validate({"profile": profile}).rules()}

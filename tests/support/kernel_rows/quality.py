@@ -74,7 +74,17 @@ def _ends(spaced: bool) -> Callable[[Case], tuple[Sequence[Any], Sequence[Any]]]
     return make
 
 
+def _starts(case: Case) -> Sequence[Any]:
+    return [case.offsets, case.data, class_table(), np.zeros(len(case.texts), np.int64)]
+
+
 ROWS = [
+    Row(
+        kernel=quality.count_word_starts,
+        arguments=_starts,
+        oracle=lambda case: (None, [[oracle.word_starts(text) for text in case.texts]]),
+        from_case=True,
+    ),
     _row(quality.count_words, _counted, 5),
     _row(quality.count_symbols, _symbols, 3),
     *(_row(quality.count_stop_words, _stop_words(how), 2, variant=how) for how in ("exact", "folded", "stripped")),

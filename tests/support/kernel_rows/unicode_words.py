@@ -13,7 +13,10 @@ from datapipe.kernels.text.words import room_for_spans
 from tests.oracles import unicode_words as oracle
 from tests.support.kernel_table import Case, Row
 
-_LINES = "\nDon't 3.50, x_y a.b. 1,000;5 can’t... 太郎とカナ ไทยนี้ नमस्ते á̧b 9a.b1 a'1 ’a’ ʼx १२.३ a\u200db ក្រ"
+_LINES = (
+    "\nDon't 3.50, x_y _x a.b. 1,000;5 can’t... 太郎とカナ aカa ไทยนี้๑๒ बनमस्ते བོད á̧b 9a.b1 a'1 ’a’ ʼx १२.३ a\u200db ក្រ ½3½ Ⅳa"
+    " א\"א א'1 א'א a'\u0301b a_カ_1 ‿a ａ＿ｂ ﾊﾟ a\u00adb 1’2 a·b 3:4 Ⓐb ، ٣٫٤ ㌀カ"
+)
 
 
 def _texts(case: Case) -> list[bytes]:

@@ -26,8 +26,16 @@ def _arguments(case: Case) -> Sequence[Any]:
     return [case.offsets, case.data, class_table(), words.room_for_spans(len(case.offsets), len(case.data))]
 
 
+def _line_arguments(newlines: int) -> Callable[[Case], Sequence[Any]]:
+    def arguments(case: Case) -> Sequence[Any]:
+        offsets, data, classes, out = _arguments(case)
+        return [offsets, data, classes, newlines, out]
+
+    return arguments
+
+
 def _columns(find: Callable[[bytes], list[oracle.Span]]) -> Callable[..., tuple[Any, Sequence[Any]]]:
-    def expected(offsets: np.ndarray, data: np.ndarray, _: np.ndarray) -> tuple[Any, Sequence[Any]]:
+    def expected(offsets: np.ndarray, data: np.ndarray, *_: Any) -> tuple[Any, Sequence[Any]]:
         spans = [find(text) for text in _texts(offsets, data)]
         doc_offsets = np.cumsum([0, *map(len, spans)])
         rows = [
@@ -52,7 +60,8 @@ def _most_lines(offsets: np.ndarray, data: np.ndarray) -> tuple[int, list[Any]]:
 
 ROWS = [
     Row(kernel=words.split_words, arguments=_arguments, oracle=_columns(oracle.words)),
-    Row(kernel=words.split_lines, arguments=_arguments, oracle=_columns(oracle.lines)),
+    Row(kernel=words.split_lines, arguments=_line_arguments(1), oracle=_columns(oracle.lines)),
+    Row(kernel=words.split_lines, arguments=_line_arguments(2), oracle=_columns(oracle.paragraphs), variant="paragraphs"),
     Row(kernel=words.most_words, arguments=lambda case: [case.offsets, case.data], oracle=_most_words, num_outputs=0),
     Row(kernel=words.most_lines, arguments=lambda case: [case.offsets, case.data], oracle=_most_lines, num_outputs=0),
 ]

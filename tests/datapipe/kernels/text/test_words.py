@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe import columns
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION
-from datapipe.kernels.text.words import Lines, Words, find_lines, find_words
+from datapipe.kernels.text.words import Lines, Words, find_lines, find_paragraphs, find_words
 
 SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 TEXTS = st.lists(
@@ -53,6 +53,15 @@ def test_find_words_any_text_splits_as_python_does(texts: list[str]) -> None:
 def test_find_lines_any_text_splits_as_python_does(texts: list[str]) -> None:
     spans = _lines(texts)
     assert _texts_of(texts, spans) == [[line.strip() for line in text.split("\n") if line.strip()] for text in texts]
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.sampled_from("\n\n\n\r \u3000aé"), max_size=20), max_size=6))
+def test_find_paragraphs_any_text_splits_as_python_does(texts: list[str]) -> None:
+    spans = find_paragraphs(*columns.text_buffers(pa.array(texts, pa.large_string())))
+    paragraphs = [[part.strip() for part in text.split("\n\n") if part.strip()] for text in texts]
+    assert _texts_of(texts, spans) == paragraphs
+    assert spans.chars.tolist() == [len(part) for parts in paragraphs for part in parts]
 
 
 def test_find_words_equal_words_have_equal_hashes() -> None:

@@ -167,7 +167,7 @@ def test_language_own_scores_of_languages_are_limits() -> None:
 
 
 def test_language_short_texts_are_dropped_or_kept_unclassified() -> None:
-    batch = _batch(["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語の文です"])
+    batch = _batch(["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語"])
     result = _opened(min_letters=7).process(batch)
     assert result.rule.tolist() == [0, 0, 0, -1, 1]
     assert result.value[:3].tolist() == [0, 2, 6]
@@ -175,6 +175,40 @@ def test_language_short_texts_are_dropped_or_kept_unclassified() -> None:
     assert result.limit[:3].tolist() == [7, 7, 7]
     assert _opened(min_letters=7, short="keep").process(batch).rule.tolist() == [-1, -1, -1, -1, 1]
     assert _opened(min_letters=7, max_chars=6).process(_batch([ENGLISH])).value.tolist() == [5]  # only what is read counts
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("中文的句子很短", 21),
+        ("日本語のテスト", 9 + 8),
+        ("ｶﾀｶﾅー", 10),
+        ("한국어 문장", 15),
+        ("አማርኛ", 8),
+        ("हिन्दी भाषा", 10),  # with vowel marks and virama
+        ("ภาษาไทยนี้", 10),
+        ("d\u0301e\u0301ja\u0300", 4),
+        ("עִבְרִית العَرَبِيَّة", 12),
+        ("Русский язык", 11),
+        ("123 〇 ①½ ♥。", 0),
+    ],
+)
+def test_language_letters_are_weighed_by_script(text: str, letters: int) -> None:
+    result = _opened(min_letters=100).process(_batch([text]))
+    assert result.rule.tolist() == [0]
+    assert result.value.tolist() == [letters]
+
+
+def test_language_seven_characters_of_chinese_are_enough() -> None:
+    assert _opened(keep=["zh"]).process(_batch(["这是一个中文句子", "这是中文"])).rule.tolist() == [-1, 0]
+
+
+@pytest.mark.real
+def test_language_few_sentences_of_any_script_are_too_short(real_data: Path) -> None:
+    texts, gold = _labelled(real_data, "lingua_sentences")
+    is_short = _opened().process(_batch(texts)).rule == 0
+    shares = {language: is_short[np.array(gold) == language].mean() for language in ("zh", "ja", "ko", "hi", "th", "en")}
+    assert max(shares.values()) < 0.05, shares
 
 
 def test_language_close_second_is_dropped_by_its_lead() -> None:

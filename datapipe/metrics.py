@@ -184,6 +184,21 @@ class Packing(_Sums):
     dropped_documents: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadableFile:
+    """An input file that is damaged, cut off or of another format, so that an unknown number of its documents is lost.
+
+    Attributes:
+        path: relative to the fixed part of its pattern.
+        position: from where on: byte offset in the decompressed file, or row number.
+        error: what was found and what was expected.
+    """
+
+    path: str
+    position: int
+    error: str
+
+
 @dataclass(slots=True)
 class TaskMetrics:
     """All numbers of one task.
@@ -194,6 +209,7 @@ class TaskMetrics:
         tokens, sequences: that tokenizing or packing wrote.
         packing: by sequence length; of pack tasks.
         fertility: tokens by language; of tokenize tasks.
+        unreadable_files: in the order of the input, one for each damage; of map tasks.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -204,6 +220,7 @@ class TaskMetrics:
     sequences: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
+    unreadable_files: list[UnreadableFile] = field(default_factory=list)
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -228,6 +245,7 @@ class TaskMetrics:
             "sequences": self.sequences,
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "fertility": self.fertility.to_json(),
+            "unreadable_files": [asdict(file) for file in self.unreadable_files],
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }
@@ -242,6 +260,7 @@ class TaskMetrics:
             "work": work,
             "packing": packing,
             "fertility": fertility,
+            "unreadable_files": [UnreadableFile(**file) for file in data["unreadable_files"]],
         }
         return cls(**{**data, **read})
 
@@ -270,6 +289,14 @@ def total_packing(parts: Iterable[Mapping[int, Packing]]) -> dict[int, Packing]:
         for length, packing in part.items():
             total.setdefault(length, Packing()).add(packing)
     return total
+
+
+def by_file(unreadable: Iterable[UnreadableFile]) -> tuple[UnreadableFile, ...]:
+    """The first damage of each file, by path."""
+    first: dict[str, UnreadableFile] = {}
+    for file in sorted(unreadable, key=lambda file: (file.path, file.position)):
+        first.setdefault(file.path, file)
+    return tuple(first.values())
 
 
 def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:

@@ -13,6 +13,9 @@ If the store stalls at every attempt, a read fails after about max_attempts * (r
 pyarrow accepts none of the three in a URL; its own 31 attempts take 288 s at a stall and 6 s at a 503 (pyarrow 26 on Linux,
 where request_timeout works, contrary to its documentation). A store that sends a byte a second is not detected as stalled.
 
+Input files are read by positional reads and never mapped: a mapped file that is cut short while it is read ends the process
+by SIGBUS. Files that the engine itself wrote are mapped where they are local.
+
 A `Root` is one folder by URL. A write appears completely or not at all: locally by a temporary file, fsync and `os.replace`; on
 an object store by one upload. An exception inside pyarrow's local output stream leaves a visible partial file, so local outputs
 are never opened under their final name.
@@ -20,10 +23,13 @@ are never opened under their final name.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -39,6 +45,8 @@ MAX_ATTEMPTS = 5
 _PATIENCE = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
 """Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters."""
+
+_SECOND_NS = 1_000_000_000
 
 
 def is_remote(url: str) -> bool:
@@ -99,11 +107,76 @@ def resolve(url: str) -> tuple[pafs.FileSystem, str]:
 
 
 def open_input(url: str) -> pa.NativeFile:
-    """A random-access file for reading. Raises FileNotFoundError or OSError."""
+    """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError."""
+    filesystem, path = resolve(url)
+    if not isinstance(filesystem, pafs.LocalFileSystem):
+        return filesystem.open_input_file(path)
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):  # opening a pipe would wait for a writer
+        raise OSError(errno.ENXIO, "not a regular file", path)
+    return pa.OSFile(path)
+
+
+def open_mapped(url: str) -> pa.NativeFile:
+    """As `open_input`, memory-mapped where local: for files that nobody changes."""
+    filesystem, path = resolve(url)
+    return _mapped(path) if isinstance(filesystem, pafs.LocalFileSystem) else filesystem.open_input_file(path)
+
+
+def _mapped(path: str) -> pa.NativeFile:
+    return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileState:
+    """What tells whether the content of a file has changed, without reading it. Facts that a file system lacks are None.
+
+    Attributes:
+        num_bytes: size as stored.
+        mtime_ns: time of the last change of the content, which any program can set. Whole seconds on an object store: some
+            list fractions of a second and leave them out when a file is opened.
+        ctime_ns: time of the last change of content, metadata or name, which no program can set back.
+        inode: (device, inode), which another file at the same path does not have.
+        etag: of an object.
+    """
+
+    num_bytes: int
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+    inode: tuple[int, int] | None = None
+    etag: bytes | None = None
+
+
+def file_state(url: str, stream: pa.NativeFile) -> FileState:
+    """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store. Raises OSError."""
     filesystem, path = resolve(url)
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
-    return filesystem.open_input_file(path)
+        status = os.stat(path)
+        return FileState(
+            num_bytes=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
+            inode=(status.st_dev, status.st_ino),
+        )
+    metadata = stream.metadata()
+    modified = metadata.get("Last-Modified")
+    mtime_ns = filesystem.get_file_info(path).mtime_ns if modified is None else _unix_s(modified.decode()) * _SECOND_NS
+    return FileState(
+        num_bytes=stream.size(),
+        mtime_ns=None if mtime_ns is None else whole_seconds(mtime_ns),
+        etag=metadata.get("ETag") or None,
+    )
+
+
+def _unix_s(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp())
+
+
+def whole_seconds(time_ns: int) -> int:
+    """A time in nanoseconds without its fraction of a second."""
+    return time_ns // _SECOND_NS * _SECOND_NS
 
 
 @dataclass(frozen=True)
@@ -150,8 +223,7 @@ class Root:
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""
         if self.local is not None:
-            path = self.path(relative)
-            return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
+            return _mapped(self.path(relative))
         return self.filesystem.open_input_file(self.path(relative))
 
     def open_output(self, relative: str) -> pa.NativeFile:

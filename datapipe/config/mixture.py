@@ -250,6 +250,12 @@ class Mixture(Record):
     max_quarantined: Share = Field(
         default=0.001, description="Share of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
     )
+    max_unreadable_files: int = Field(
+        default=0,
+        ge=0,
+        description="Number of a source's input files that may be damaged, cut off or of another format than their name tells "
+        "before the run fails. What can be read of them is kept.",
+    )
     validation: Share = Field(
         default=0.0,
         lt=1,

@@ -23,6 +23,7 @@ name: starter                       # name of the snapshot and of the report
 seed: 0                             # seed of all random choices
 output: runs/starter                # folder of the snapshot: a path (relative to the working directory) or a URL
 max_quarantined: 0.1%               # share of a source's documents that may be unreadable before the run fails
+# max_unreadable_files: 0           # damaged, cut-off or misnamed files that a source may have before the run fails
 validation: 1%                      # share of the kept documents that go to separate validation shards
 
 sources:

@@ -21,10 +21,17 @@ from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
 from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.counts import excess_drops, source_counts, source_over_quarantine_limit
+from datapipe.plan.counts import (
+    SourceCounts,
+    excess_drops,
+    source_counts,
+    source_over_quarantine_limit,
+    unreadable_text,
+)
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
+from datapipe.tasks.planned_input import changed_inputs, inputs_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
@@ -88,6 +95,7 @@ class Driver:
         """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
         self.plan = plan = compile_plan(self.request, self.ledger.look_up)
         self.observer.planned(plan)
+        self._check_unreadable(plan)
         self._check_quarantine(plan)
         self._check_dropped(plan)
         return plan
@@ -128,6 +136,7 @@ class Driver:
             self.observer.committed(self.ledger.commit(attempt.record))
             return True
         assert attempt.failure is not None
+        self._check_inputs(attempt.task, attempt.failure)
         if attempt.failure.kind == "stage":
             raise StageError(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
@@ -142,6 +151,22 @@ class Driver:
         self.ledger.root.write_atomic(FAILURE, failure.details.encode("utf-8", "backslashreplace"))
         return f"The traceback is in {self.ledger.root.child_url(FAILURE)}"
 
+    def _check_inputs(self, task: Task, failure: Failure) -> None:
+        """Raises UserError where an input file of a failed task has changed since the plan.
+
+        If the next plan could not see the change, what other tasks have read of the file is forgotten, so that documents of
+        two contents are never mixed.
+        """
+        changed = changed_inputs(task)
+        if not changed:
+            return
+        unseen = {error.file.url for error in changed if error.looks_planned}
+        for step in self.plan.of_kind("map") if self.plan is not None else ():
+            for other in step.tasks or ():
+                if not unseen.isdisjoint(inputs_of(other)):
+                    self.ledger.forget(other.fingerprint)
+        raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
+
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
         for excess in excess_drops(plan):
@@ -155,10 +180,25 @@ class Driver:
                 self._warned.add((excess.source, excess.stage))
                 self.observer.say(f"warning: {excess.text}. {look}.")
 
+    def _counts_of_read(self, plan: Plan) -> dict[str, SourceCounts]:
+        """The counts of the sources of which everything is read."""
+        read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
+        return {name: source_counts(plan, name) for name in read}
+
+    def _check_unreadable(self, plan: Plan) -> None:
+        """Raises DatapipeError for a source that is read and has more unreadable files than the mixture allows."""
+        allowed = self.request.mixture.max_unreadable_files
+        for source, counts in self._counts_of_read(plan).items():
+            if len(counts.unreadable_files) > allowed:
+                raise DatapipeError(
+                    f"{unreadable_text(source, counts.unreadable_files)}. max_unreadable_files allows {allowed}. List all with "
+                    f"`datapipe inspect {self.ledger.root.url} --quarantined`. Then replace the files, `exclude` them from the "
+                    f"source, or raise max_unreadable_files to keep what can be read of them, and run the same command again."
+                )
+
     def _check_quarantine(self, plan: Plan) -> None:
         """Raises DatapipeError for a source that is read and has more documents in quarantine than the mixture allows."""
-        read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
-        document_counts = {name: source_counts(plan, name) for name in read}
+        document_counts = self._counts_of_read(plan)
         share = self.request.mixture.max_quarantined
         source = source_over_quarantine_limit(document_counts, share)
         if source is None:

@@ -4,8 +4,9 @@
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
 `*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
-followed, links to folders only in the fixed part; a broken link is not a file. A folder that cannot be listed is an error,
-since its files would be missing in silence.
+followed, links to folders only in the fixed part; a broken link is not a file. A folder that cannot be listed, a file that may
+not be read, and a folder with the ending that a pattern asks for (`part.parquet/`, as Spark writes them) are errors, since
+their documents would be missing in silence.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -26,6 +27,7 @@ from datapipe.stage.base import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
 
 _WILD = re.compile(r"[*?\[]")
+_LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -52,9 +54,13 @@ def discover(
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
     left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
+
+    def is_left_out(url: str) -> bool:
+        return any(glob.fullmatch(_bare(url)) for glob in left_out)
+
     for pattern in patterns:
-        every = _matches(pattern, where)
-        matched = [file for file in every if not any(glob.fullmatch(_bare(file.url)) for glob in left_out)]
+        every = _matches(pattern, where, is_left_out)
+        matched = [file for file in every if not is_left_out(file.url)]
         if every and not matched:
             raise UserError(f"{where}: '{pattern}' matches {len(every)} file(s), all of which `exclude` leaves out.")
         if not matched:
@@ -77,6 +83,8 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
     """The file with the facts that opening it tells: pieces, and the digest of its content where that is its stamp."""
     try:
         file.url.encode()
+        if not is_remote(file.url) and not os.access(file.url, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file.url)
         stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
         return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
     except UnicodeEncodeError:
@@ -99,39 +107,104 @@ def _absolute(pattern: str) -> str:
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
 
-def _matches(pattern: str, where: str) -> list[InputFile]:
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file or a folder that a pattern matches.
+
+    Attributes:
+        path: absolute, or a URL without its query.
+    """
+
+    path: str
+    num_bytes: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int | None = None
+    is_folder: bool = False
+
+    @classmethod
+    def local(cls, path: str, status: os.stat_result) -> _Entry:
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    @classmethod
+    def remote(cls, path: str, info: pafs.FileInfo) -> _Entry:
+        if info.type == pafs.FileType.Directory:
+            return cls(path, is_folder=True)
+        return cls(path, info.size, info.mtime_ns)
+
+    def file(self, prefix: str, query: str) -> InputFile:
+        return InputFile(
+            url=self.path + query,
+            path=self.path[len(prefix) :],
+            num_bytes=self.num_bytes,
+            stamp=str(self.mtime_ns),
+            compression=_COMPRESSION.get(Path(self.path).suffix),
+            mtime_ns=self.mtime_ns,
+            ctime_ns=self.ctime_ns,
+        )
+
+
+def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool]) -> list[InputFile]:
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     prefix = _fixed_prefix(base)
     try:
         filesystem, root = resolve(prefix + query)
         root = root.rstrip("/")
-        folder = base[: base.rindex("/") + 1]
-        kind = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
-        if kind.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
-            return [_input_file(base + query, folder, kind.size, kind.mtime_ns)]
-        if kind.type == pafs.FileType.Directory and not _WILD.search(base):
+        is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        info = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
+        if info.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
+            entry = _Entry.local(base, os.stat(base)) if is_local else _Entry.remote(base, info)
+            return [entry.file(base[: base.rindex("/") + 1], query)]
+        if info.type == pafs.FileType.Directory and not _WILD.search(base):
             inside = os.path.join(pattern, "**")
             raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{inside}' takes all below it")
         if not _WILD.search(base):
             return []
-        expression, below = _expression(base, where), base[len(prefix) :]
-        hidden = _names_hidden(below)
-        depth = None if "**" in below else below.count("/")
-        if isinstance(filesystem, pafs.LocalFileSystem):
-            return list(_listed_locally(prefix, depth, expression, hidden))
-        selector = pafs.FileSelector(root, allow_not_found=True, recursive=depth != 0)
-        listed = [info for info in filesystem.get_file_info(selector) if info.type == pafs.FileType.File]
+        glob = _Glob(prefix=prefix, below=base[len(prefix) :], expression=_expression(base, where))
+        listed = list(_listed_locally(glob) if is_local else _listed_remotely(glob, filesystem, root))
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
         raise UserError(f"{where}: cannot list {error.filename or prefix}: {error.strerror or error}") from error
-    files = ((prefix.rstrip("/") + info.path[len(root) :], info) for info in listed)
-    return [
-        _input_file(path + query, prefix, info.size, info.mtime_ns)
-        for path, info in files
-        if expression.fullmatch(path) and (hidden or not _is_hidden(path[len(prefix) :]))
-    ]
+    folder = next((entry.path for entry in listed if entry.is_folder and not is_left_out(entry.path)), None)
+    if folder is not None and glob.takes_files_alone:
+        raise UserError(
+            f"{where}: {folder} is a folder, and '{pattern}' takes files. Expected a file of this name: '{folder}/**' takes "
+            f"all files below the folder, and `exclude` leaves it out."
+        )
+    return [entry.file(prefix, query) for entry in listed if not entry.is_folder]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Glob:
+    """A pattern with wildcards.
+
+    Attributes:
+        prefix: the folders before the first wildcard, with a slash at the end.
+        below: the pattern behind the prefix.
+        expression: of the whole path.
+    """
+
+    prefix: str
+    below: str
+    expression: re.Pattern[str]
+
+    @property
+    def depth(self) -> int | None:
+        """How many folders down from the prefix its files are; None for any number."""
+        return None if "**" in self.below else self.below.count("/")
+
+    @property
+    def takes_hidden(self) -> bool:
+        return _is_hidden(self.below)
+
+    @property
+    def takes_files_alone(self) -> bool:
+        """Whether the pattern selects by an ending and enters no folder of that ending."""
+        return self.depth is not None and _LITERAL_ENDING.search(self.below) is not None
+
+    def matches(self, path: str) -> bool:
+        return self.expression.fullmatch(path) is not None and (self.takes_hidden or not _is_hidden(path[len(self.prefix) :]))
 
 
 def _fixed_prefix(base: str) -> str:
@@ -140,16 +213,31 @@ def _fixed_prefix(base: str) -> str:
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
 
-def _listed_locally(prefix: str, depth: int | None, expression: re.Pattern[str], hidden: bool) -> Iterator[InputFile]:
-    """The files that match below a local folder, at most `depth` folders down. Arrow fails on broken links and odd names."""
+def _listed_locally(glob: _Glob) -> Iterator[_Entry]:
+    """The files and folders that match below a local folder. Arrow fails on broken links and odd names."""
+    prefix, depth = glob.prefix, glob.depth
     for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
-        if not hidden:
+        if not glob.takes_hidden:
             folders[:] = [name for name in folders if not _is_hidden(name)]
+        yield from (_Entry(path, is_folder=True) for path in _joined(folder, folders) if glob.matches(path))
         if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
             folders.clear()
-        for path in (os.path.join(folder, name) for name in names if hidden or not _is_hidden(name)):
-            if expression.fullmatch(path) and (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
-                yield _input_file(path, prefix, status.st_size, status.st_mtime_ns)
+        for path in _joined(folder, names):
+            if glob.matches(path) and (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
+                yield _Entry.local(path, status)
+
+
+def _joined(folder: str, names: Iterable[str]) -> list[str]:
+    return [os.path.join(folder, name) for name in names]
+
+
+def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[_Entry]:
+    """The files and folders that match below `root`, the path of the prefix on an object store."""
+    selector = pafs.FileSelector(root, allow_not_found=True, recursive=glob.depth != 0)
+    for info in filesystem.get_file_info(selector):
+        path = glob.prefix.rstrip("/") + info.path[len(root) :]
+        if info.type in (pafs.FileType.File, pafs.FileType.Directory) and glob.matches(path):
+            yield _Entry.remote(path, info)
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -200,18 +288,8 @@ def _expression(pattern: str, where: str) -> re.Pattern[str]:
         ) from None
 
 
-def _names_hidden(pattern: str) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in pattern.split("/"))
-
-
 def _is_hidden(relative: str) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in relative.split("/"))
-
-
-def _input_file(url: str, prefix: str, num_bytes: int, mtime_ns: int) -> InputFile:
-    bare = _bare(url)
-    compression = _COMPRESSION.get(Path(bare).suffix)
-    return InputFile(url=url, path=bare[len(prefix) :], num_bytes=num_bytes, stamp=str(mtime_ns), compression=compression)
 
 
 def _content_digest(url: str) -> str:

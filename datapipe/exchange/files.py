@@ -26,7 +26,7 @@ from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.tables import RANK, as_reference, new_bit
-from datapipe.storage import Root, open_input
+from datapipe.storage import Root, open_mapped
 
 RUN_BYTES = 64 << 20
 """Rows held by a writer before they are sorted and written."""
@@ -279,7 +279,7 @@ def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
     if not output.is_reference:
         return root.open_input(output.path)
     try:
-        return open_input(output.url)
+        return open_mapped(output.url)
     except FileNotFoundError as error:
         raise UserError(
             f"{output.url}: this file of an index is gone. If documents were taken down from the index meanwhile, run the same "

@@ -72,6 +72,12 @@ class Ledger:
         self._listed.add(record.fingerprint)
         return record
 
+    def forget(self, fingerprint: str) -> None:
+        """Deletes the record of a task, if there is one: the task runs again. Its files go with the next sweep."""
+        self.root.delete(f"{LEDGER}/{fingerprint}.json")
+        self._records[fingerprint] = self._stored[fingerprint] = None
+        self._listed.discard(fingerprint)
+
     def sweep(self) -> int:
         """Deletes the files of attempts that no record names, as killed runs leave them, and records of other versions.
 

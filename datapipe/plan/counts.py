@@ -6,11 +6,11 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
-from datapipe.metrics import DocumentCounts, Packing, Work, total_counts, total_packing, total_work
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_counts, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
 from datapipe.stage.tables import drops_for_others
 
@@ -25,6 +25,7 @@ class SourceCounts:
         sequences: of both splits, of the first sequence length.
         packing: by sequence length.
         work: time by name of the work.
+        unreadable_files: by path, each with its first damage.
         is_complete: whether every step of the source is committed.
     """
 
@@ -33,6 +34,7 @@ class SourceCounts:
     sequences: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
+    unreadable_files: tuple[UnreadableFile, ...] = ()
     is_complete: bool = False
 
 
@@ -57,6 +59,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
         packing=total_packing(record.metrics.packing for step in packed for record in step.records),
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
+        unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
         is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed)),
     )
     if counts.is_complete:
@@ -137,6 +140,16 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
                     )
                 )
     return excesses
+
+
+_NAMED_FILES = 5
+
+
+def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
+    """A sentence that names the unreadable files of a source, at most the first few."""
+    named = [f"{file.path} from {file.position:,} on: {file.error}" for file in files[:_NAMED_FILES]]
+    more = f"; and {len(files) - len(named):,} more" if len(files) > len(named) else ""
+    return f"source '{source}': {len(files):,} input file(s) cannot be read whole: {'; '.join(named)}{more}"
 
 
 def source_over_quarantine_limit(counts_by_source: Mapping[str, SourceCounts], max_share: float) -> str | None:

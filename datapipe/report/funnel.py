@@ -221,6 +221,8 @@ def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     for excess in report["excesses"]:
         if excess["on_excess"] == "warn":
             console.print(Text(f"warning: {excess['text']}", style="yellow"), soft_wrap=True)
+    for unreadable in report["unreadable_files"]:
+        console.print(Text(f"warning: {unreadable['text']}", style="yellow"), soft_wrap=True)
     if report["problem"]:
         console.print(Text(f"{report['status']}: {report['problem']}"), soft_wrap=True)
 

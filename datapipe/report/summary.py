@@ -11,6 +11,8 @@ sources.web.documents   {read, kept, dropped: {reason: count}, quarantined}
 total                   the same for all sources, with the steps that serve several sources
 excesses                global stages that dropped more of a source than `max_dropped`: {source, stage, dropped, read,
                         allowed, on_excess, text}
+unreadable_files        sources with damaged input files: {source, count, files, text}; files has the first hundred, each as
+                        {path, position, error}
 tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
 mixture                 shares, tokens and epochs of each source, once a snapshot exists; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
@@ -20,15 +22,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import Packing, Work, rate_mb_per_s, total_counts, total_packing, total_work
+from datapipe.metrics import Packing, UnreadableFile, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts
+from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts, unreadable_text
 from datapipe.report.mixture_shares import mixture_shares
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
+
+_LISTED_FILES = 100
 
 
 def summarize(
@@ -60,6 +65,11 @@ def summarize(
         "mixture": None if snapshot is None else mixture_shares(snapshot),
         "tokenizer": tokenizer,
         "excesses": [_excess(excess) for excess in excess_drops(plan)],
+        "unreadable_files": [
+            _unreadable(source, counts.unreadable_files)
+            for source, counts in counts_by_source.items()
+            if counts.unreadable_files
+        ],
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
@@ -85,6 +95,15 @@ def _excess(excess: ExcessDrops) -> dict[str, Any]:
         "allowed": excess.allowed,
         "on_excess": excess.on_excess,
         "text": excess.text,
+    }
+
+
+def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
+    return {
+        "source": source,
+        "count": len(files),
+        "files": [asdict(file) for file in files[:_LISTED_FILES]],
+        "text": unreadable_text(source, files),
     }
 
 

@@ -242,6 +242,8 @@ class InputFile:
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
+        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
+            known. A task that reads the file checks them, and they enter no fingerprint.
     """
 
     url: str
@@ -250,6 +252,8 @@ class InputFile:
     stamp: str
     compression: str | None = None
     row_groups: tuple[tuple[int, int], ...] = ()
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,11 +289,14 @@ class Rejected:
         position: byte offset in the decompressed file, or row number.
         error: what was found and what was expected, in one sentence.
         excerpt: its first bytes, at most 4 KiB.
+        is_file_damage: whether the file is damaged, cut off or of another format, so that an unknown number of documents is
+            lost. The run counts such files (`max_unreadable_files`). False for a single bad record.
     """
 
     position: int
     error: str
     excerpt: bytes = b""
+    is_file_damage: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,7 +321,8 @@ class ReadBatch:
 
 
 class OpenInput(Protocol):
-    """Opens a URL for reading. The engine passes `storage.open_input`, so that a reader knows no file system."""
+    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned
+    one, so that a reader knows no file system."""
 
     def __call__(self, url: str) -> pa.NativeFile: ...
 

@@ -3,14 +3,17 @@
     file ─▶ raw reads ─▶ gzip or zstd (consecutive members or frames are one stream) ─▶ chunks ─▶ blocks that end at a newline
 
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
-every time: this module yields all lines before the damage and then raises `BrokenStreamError`. Memory is bounded by a block or
-by the longest line. A line beyond the limit is skipped without being held.
+every time: this module yields all lines before the damage and then raises `BrokenStreamError`. It raises the same for a file
+that begins like another format than its name tells. Memory is bounded by a block or by the longest line. A line beyond the
+limit is skipped without being held.
 """
 
 from __future__ import annotations
 
+import errno
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +29,56 @@ _RAW_BYTES = 4 << 20
 """The size of a read from storage. Arrow's decompressor reads 64 KiB at a time; on an object store each would be a request."""
 
 
+_MAGIC = {
+    "gzip": b"\x1f\x8b\x08",
+    "zstd": b"\x28\xb5\x2f\xfd",
+    "xz": b"\xfd7zXZ\x00",
+    "bzip2": b"BZh91AY&SY",
+    "lz4": b"\x04\x22\x4d\x18",
+    "zip": b"PK\x03\x04",
+}
+"""The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions; of bzip2 at its default level. No JSON
+begins like one of them, and no text that people write."""
+
+_HEAD_BYTES = 1024
+_NO_HEADER = ("Unknown frame descriptor", "incorrect header check", "unknown compression method")
+"""What zstd and zlib say of bytes where a frame or member should begin."""
+
+
 class BrokenStreamError(DatapipeError):
-    """The archive is truncated or damaged."""
+    """The file is truncated or damaged, or of another format than its name tells."""
+
+
+# ------------------------------------------------------------------------------------------------ formats by their first bytes
+
+
+def check_format(stream: pa.NativeFile, compression: str | None) -> None:
+    """Raises BrokenStreamError where the first bytes of a file are those of another format than `compression`."""
+    head = stream.read_at(min(_HEAD_BYTES, stream.size()), 0)
+    found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+    if compression is None and found is not None:
+        raise BrokenStreamError(f"the file is a {found} archive, and its name is that of a plain file. {_expected(found)}")
+    if compression is not None and found is None and not _MAGIC[compression].startswith(head) and _is_text(head):
+        raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
+    if None not in (compression, found) and found != compression:
+        raise BrokenStreamError(
+            f"the file is a {found} archive, and its name is that of a {compression} archive. {_expected(found or '')}"
+        )
+
+
+def _expected(found: str) -> str:
+    """What to do with a file of another format than its name tells."""
+    endings = {"": "without an ending of an archive", "gzip": "ending in .gz", "zstd": "ending in .zst"}
+    return f"Expected a name {endings[found]}: rename it" if found in endings else "Expected plain text, .gz or .zst: repack it"
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether the first bytes of a file are UTF-8 text; a character may be cut off at their end."""
+    try:
+        getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head
 
 
 # ------------------------------------------------------------------------------------------------ decompression
@@ -38,10 +89,13 @@ def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterato
 
     Raises:
         OSError: the storage failed.
-        BrokenStreamError: the archive is truncated or damaged. All content before the damage has been yielded.
+        BrokenStreamError: the archive is truncated or damaged, or the file is of another format. All content before the damage
+            has been yielded.
     """
     with open_input(url) as stream:
+        check_format(stream, compression)
         if compression is None:
+            stream.seek(0)
             while chunk := stream.read(BLOCK_BYTES):
                 yield chunk
             return
@@ -52,9 +106,10 @@ def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterato
             for chunk in _unpacked(raw, compression, _CHUNK_BYTES):
                 yield chunk
                 done += len(chunk)
-        except BrokenStreamError:
-            yield _rest_before_damage(stream, compression, done, raw.last_read_offset)
-            raise
+        except BrokenStreamError as error:
+            rest = _rest_before_damage(stream, compression, done, raw.last_read_offset)
+            yield rest
+            raise BrokenStreamError(_damage(compression, str(error), done + len(rest))) from error
 
 
 class _Raw:
@@ -105,10 +160,19 @@ def _unpacked(raw: _Raw, compression: str, chunk_bytes: int) -> Iterator[bytes]:
             except (OSError, pa.ArrowInvalid) as error:
                 if raw.error is not None:
                     raise raw.error from None
-                raise BrokenStreamError(f"the {compression} archive is truncated or damaged: {error}") from error
+                raise BrokenStreamError(str(error)) from error
             if not chunk:
                 return
             yield chunk
+
+
+def _damage(compression: str, error: str, num_bytes: int) -> str:
+    """What is wrong with an archive of which some `num_bytes` of content are read, by the error of its library."""
+    if "Truncated" in error:
+        return f"the {compression} archive is cut off: the file ends before the archive does"
+    if num_bytes and any(text in error for text in _NO_HEADER):
+        return f"bytes that are no {compression} archive follow the end of the archive; expected the end of the file"
+    return f"the {compression} archive is damaged: {error}"
 
 
 def _rest_before_damage(stream: pa.NativeFile, compression: str, done: int, step_from: int) -> bytes:
@@ -162,7 +226,7 @@ def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Ite
                 yield from lines.take()
     except BrokenStreamError as error:
         yield from lines.take()
-        yield lines.give_up(str(error))
+        yield replace(lines.give_up(str(error)), is_file_damage=True)
         return
     yield from lines.take(last=True)
 
@@ -240,6 +304,12 @@ def _chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
     """The bytes of the lines that begin in [start, stop) of a plain file, in chunks with their offsets."""
     with open_input(split.file.url) as stream:
+        try:
+            check_format(stream, None)
+        except BrokenStreamError:
+            if split.start > 0:
+                return  # the first range tells
+            raise
         size = stream.size()
         stop = size if split.stop is None else min(split.stop, size)
         offset = _first_line(stream, split.start, stop)
@@ -248,7 +318,7 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
         if offset == 0 and stream.read_at(len(BOM), 0) == BOM:
             offset = len(BOM)
         while offset < size:
-            chunk = stream.read_at(min(BLOCK_BYTES, size - offset), offset)
+            chunk = _read_there(stream, min(BLOCK_BYTES, size - offset), offset)
             newline = chunk.find(b"\n", max(0, stop - 1 - offset)) if offset + len(chunk) >= stop else -1
             if newline >= 0:
                 yield offset, chunk[: newline + 1]
@@ -263,9 +333,17 @@ def _first_line(stream: pa.NativeFile, start: int, stop: int) -> int:
         return 0
     offset = start - 1
     while offset < stop - 1:
-        chunk = stream.read_at(min(BLOCK_BYTES, stop - 1 - offset), offset)
+        chunk = _read_there(stream, min(BLOCK_BYTES, stop - 1 - offset), offset)
         end = chunk.find(b"\n")
         if end >= 0:
             return offset + end + 1
         offset += len(chunk)
     return stop
+
+
+def _read_there(stream: pa.NativeFile, num_bytes: int, offset: int) -> bytes:
+    """Bytes at an offset before the end of the file. Raises OSError where the file ends there after all: it was cut short."""
+    chunk = stream.read_at(num_bytes, offset)
+    if not chunk:
+        raise OSError(errno.EIO, f"the file ends at byte {offset}, expected {stream.size()} bytes")
+    return chunk

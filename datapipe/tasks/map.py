@@ -23,19 +23,20 @@ from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
 from datapipe.exchange.tables import TableWriters
-from datapipe.metrics import TaskMetrics
+from datapipe.metrics import TaskMetrics, UnreadableFile
 from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import BoundStage, MapTask
+from datapipe.plan.work import BoundStage, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
-from datapipe.stage.base import Filter, FilterResult, Map, ReadBatch, Rejected, Rule, Split, Stage
+from datapipe.stage.base import Filter, FilterResult, Map, OpenInput, ReadBatch, Rejected, Rule, Split, Stage
 from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
-from datapipe.storage import Root, open_input
+from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import FailedDocument, Guard
 from datapipe.tasks.input_paths import InputPaths
+from datapipe.tasks.planned_input import PlannedInput
 from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map
 
 MAX_BATCH_DOCS = 8192
@@ -55,6 +56,7 @@ class _Mapper:
 
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root = task, root
+        self.left = task.limit  # documents to read
         self.metrics = TaskMetrics()
         self.document_counts = self.metrics.document_counts
         self.documents = documents_writer(root, f"{folder}/documents.arrow")
@@ -93,23 +95,32 @@ class _Mapper:
         self.document_counts.read_bytes += batch.text_bytes
 
     def _records(self) -> Iterator[pa.RecordBatch]:
-        """The readers' batches with keys, up to the limit; rejected input goes to quarantine."""
-        left = self.task.limit
+        """The readers' batches with keys, up to the limit. Raises ChangedInputError where a file is not the planned one."""
         for source in self.task.inputs:
-            split = source.split
-            reading = iter(source.reader.read(split, self.task.fields, open_input))
-            while left is None or left > 0:
-                with self.metrics.timed("read") as work:
-                    part = next(reading, None)
-                    if part is None:
-                        break
-                    if left is not None:
-                        part, left = _limited(part, left)
-                    record = _with_keys(part, split, self.task.source)
-                    work.bytes, work.documents = part.input_bytes, len(part.positions)
-                self._reject(split, part.rejected)
-                if record.num_rows:
-                    yield record
+            if self.left == 0:
+                return
+            with PlannedInput(source.split.file) as planned:
+                yield from self._records_of(source, planned.open)
+
+    def _records_of(self, source: InputSplit, open_input: OpenInput) -> Iterator[pa.RecordBatch]:
+        """The batches of a split, up to the limit; rejected input goes to quarantine."""
+        split, num_records = source.split, 0
+        reading = iter(source.reader.read(split, self.task.fields, open_input))
+        while self.left is None or self.left > 0:
+            with self.metrics.timed("read") as work:
+                part = next(reading, None)
+                if part is None:
+                    break
+                if self.left is not None:
+                    part, self.left = _limited(part, self.left)
+                record = _with_keys(part, split, self.task.source)
+                work.bytes, work.documents = part.input_bytes, len(part.positions)
+            num_records += len(part.positions) + len(part.rejected)
+            self._reject(split, part.rejected)
+            if record.num_rows:
+                yield record
+        if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
+            self.document_counts.counts["read:empty_files"] += 1
 
     def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
         """Quarantines input that a reader rejected; it counts as read and as quarantined."""
@@ -117,6 +128,11 @@ class _Mapper:
             return
         self.document_counts.read += len(rejected)
         self.document_counts.quarantined += len(rejected)
+        self.metrics.unreadable_files += [
+            UnreadableFile(path=split.file.path, position=record.position, error=record.error)
+            for record in rejected
+            if record.is_file_damage
+        ]
         positions = np.array([record.position for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(

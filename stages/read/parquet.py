@@ -24,6 +24,10 @@ from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._parquet_columns import columns_to_read, documents
 
 _BATCH_ROWS = 8192
+_LOCAL_READ_BYTES = 1 << 20
+"""The size of a read from a local file. The speed is 1.04 times that of a mapped file for zstd and 0.88 times for uncompressed
+columns; with reads of whole column chunks 0.92 and 0.83 times (90 MB of text, November 2026)."""
+
 _BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, each seen with random bytes flipped: thrift and IPC errors are OSErrors."""
 
@@ -77,7 +81,7 @@ class Parquet(Reader):
                 row_groups = _row_groups(file)
             except _BROKEN as error:
                 watched.raise_storage_error(error)
-                yield _only_rejected(Rejected(position=row, error=f"the Parquet file is damaged: {_on_one_line(error)}"))
+                yield _damaged(row, f"the Parquet file is damaged: {_on_one_line(error)}")
                 return
             if row_groups != planned:
                 raise DatapipeError(
@@ -110,10 +114,10 @@ class _Watched:
         self.error: Exception | None = None
 
     def parquet(self) -> pq.ParquetFile:
-        """Opens the file. Memory, mapped or not, raises nothing and is read without a copy."""
-        direct = isinstance(self.stream, (pa.MemoryMappedFile, pa.BufferReader))
-        source: Any = self.stream if direct else pa.PythonFile(self, mode="r")
-        return pq.ParquetFile(source, page_checksum_verification=True)
+        """Opens the file. A local column chunk is read in parts, one of an object store in one request."""
+        source: Any = pa.PythonFile(self, mode="r")
+        buffer_bytes = _LOCAL_READ_BYTES if isinstance(self.stream, pa.OSFile) else 0
+        return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer_bytes)
 
     def raise_storage_error(self, error: BaseException) -> None:
         """Raises the error of storage or memory; returns if the content is at fault."""
@@ -172,15 +176,16 @@ class _RowGroup:
         except _BROKEN as error:
             watched.raise_storage_error(error)
             damage = f"row group {self.number} of the Parquet file is damaged from row {row} on"
-            yield _only_rejected(Rejected(position=row, error=f"{damage}: {_on_one_line(error)}"))
+            yield _damaged(row, f"{damage}: {_on_one_line(error)}")
 
     def _batch_rows(self) -> int:
         """The rows of about `TARGET_BATCH_BYTES`, by the mean size of a row."""
         return max(1, min(_BATCH_ROWS, self.num_rows * TARGET_BATCH_BYTES // max(1, self.num_bytes)))
 
 
-def _only_rejected(rejected: Rejected) -> ReadBatch:
-    nothing = pa.array([], pa.large_string())
+def _damaged(row: int, error: str) -> ReadBatch:
+    """No document, and the reject for all that is lost from a row on."""
+    nothing, rejected = pa.array([], pa.large_string()), Rejected(position=row, error=error, is_file_damage=True)
     return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
 
 

@@ -56,7 +56,8 @@ class Text(Reader):
             content = b"".join(blocks).removeprefix(BOM)
             return content.decode()
         except BrokenStreamError as error:
-            return Rejected(position=0, error=str(error), excerpt=b"".join(blocks)[:EXCERPT_BYTES])
+            excerpt = b"".join(blocks)[:EXCERPT_BYTES]
+            return Rejected(position=0, error=str(error), excerpt=excerpt, is_file_damage=True)
         except UnicodeDecodeError as error:
             message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a file of UTF-8 text"
             return Rejected(position=0, error=message, excerpt=error.object[:EXCERPT_BYTES])

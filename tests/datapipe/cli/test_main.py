@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import tomllib
@@ -374,6 +375,21 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert looked.returncode == 0
     assert "{broken" in looked.stdout
     assert "a.jsonl" in done.stderr
+
+
+@pytest.mark.medium
+def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
+    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 1200))
+    (tmp_path / "b.jsonl.zst").write_bytes(gzip.compress(corpora.jsonl(corpora.documents(2, 600))))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/*.jsonl*\n", stages="stages: []")
+    failed = run_process(["run", str(mixture)])
+    assert failed.returncode == 1
+    assert "b.jsonl.zst from 0 on: the file is a gzip archive" in failed.stderr.splitlines()[-1]
+    done = run_process(["run", str(mixture), "--set", "max_unreadable_files=1"])
+    assert done.returncode == 0
+    named = "warning: source 'web': 1 input file(s) cannot be read whole: b.jsonl.zst from 0 on: the file is a gzip archive"
+    assert named in done.stdout
+    assert named in datapipe(["report", str(tmp_path / "out")]).stdout
 
 
 @pytest.mark.medium

@@ -44,7 +44,10 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = "path, exclude, format, text, id, keep, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
-TOP_KEYS = "name, seed, output, max_quarantined, validation, sources, stages, tokenizer, pack, shards, mixture, execution"
+TOP_KEYS = (
+    "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, mixture, "
+    "execution"
+)
 
 
 def written(folder: Path, text: str) -> Path:

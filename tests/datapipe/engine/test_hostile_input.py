@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from datapipe.errors import DatapipeError
 from datapipe.inspect.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
 from tests.support import runs
 
@@ -31,12 +32,14 @@ class Hostile:
     Attributes:
         kept: text by (path, place).
         dropped, quarantined: (path, place).
+        unreadable: files that are damaged, and from which place on.
     """
 
     files: Mapping[str, bytes]
     kept: Mapping[tuple[str, int], str] = field(default_factory=dict)
     dropped: frozenset[tuple[str, int]] = frozenset()
     quarantined: frozenset[tuple[str, int]] = frozenset()
+    unreadable: frozenset[tuple[str, int]] = frozenset()
 
 
 def _line(text: Any, **rest: Any) -> bytes:
@@ -147,7 +150,8 @@ def _cut(whole: Hostile, unpacked: Callable[[bytes], bytes]) -> Hostile:
     end = unpacked(stored).rfind(b"\n") + 1
     kept = {where: text for where, text in whole.kept.items() if where[1] < end}
     assert 0 < len(kept) < len(whole.kept)
-    return Hostile(files={name: stored}, kept=kept, quarantined=frozenset({(name, end)}))
+    damage = frozenset({(name, end)})
+    return Hostile(files={name: stored}, kept=kept, quarantined=damage, unreadable=damage)
 
 
 def _cut_gzip() -> Hostile:
@@ -163,7 +167,8 @@ def _members_with_garbage() -> Hostile:
     found = _of_lines("a.jsonl.gz", _good(20))
     content = found.files["a.jsonl.gz"]  # not packed yet
     stored = gzip.compress(content[:333]) + gzip.compress(content[333:]) + b"garbage"
-    return Hostile(files={"a.jsonl.gz": stored}, kept=found.kept, quarantined=frozenset({("a.jsonl.gz", len(content))}))
+    damage = frozenset({("a.jsonl.gz", len(content))})
+    return Hostile(files={"a.jsonl.gz": stored}, kept=found.kept, quarantined=damage, unreadable=damage)
 
 
 def _no_archives() -> Hostile:
@@ -174,8 +179,11 @@ def _no_archives() -> Hostile:
         "d.jsonl.zst": b"{}\n",
         "e.jsonl": b"",
         "f.jsonl": b"\n",
+        "g.jsonl": gzip.compress(_line("three words here")) + bytes(200_000),
+        "h.jsonl.zst": gzip.compress(_line("three words here")),
     }
-    return Hostile(files=files, quarantined=frozenset((name, 0) for name in list(files)[:4]))
+    damage = frozenset((name, 0) for name in files if name not in ("e.jsonl", "f.jsonl"))
+    return Hostile(files=files, quarantined=damage, unreadable=damage)
 
 
 def _parquet(columns: dict[str, Any], **writing: Any) -> bytes:
@@ -221,6 +229,7 @@ def _damaged_parquet() -> Hostile:
         files={"a.parquet": bytes(stored), "b.parquet": bytes(stored[:-20]), "c.parquet": b""},
         kept={("a.parquet", row): texts[row] for row in (*range(10), *range(20, 30))},
         quarantined=frozenset({("a.parquet", 10), ("b.parquet", 0), ("c.parquet", 0)}),
+        unreadable=frozenset({("a.parquet", 10), ("b.parquet", 0), ("c.parquet", 0)}),
     )
 
 
@@ -243,6 +252,7 @@ def _texts() -> Hostile:
         },
         dropped=frozenset({("b.txt", 0)}),
         quarantined=frozenset({("c.txt", 0), ("e.txt.gz", 0)}),
+        unreadable=frozenset({("e.txt.gz", 0)}),
     )
 
 
@@ -276,7 +286,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> _Run:
             (folder / name / path).write_bytes(content)
         sources += f"  {name}:\n    path: {folder}/{name}/**\n    keep: [url, x]\n"
     mixture = runs.write_mixture(folder, sources, _STAGES)
-    return expected, runs.run_mixture(mixture, overrides=["max_quarantined=100%"])
+    return expected, runs.run_mixture(mixture, overrides=["max_quarantined=100%", "max_unreadable_files=100"])
 
 
 def _seen(finished: runs.Finished, outcome: Outcome, source: str) -> list[InspectedDocument]:
@@ -306,3 +316,52 @@ def test_hostile_source_gives_each_document_at_its_place(hostile: _Run, source: 
     quarantined = _seen(finished, "quarantined", source)
     assert {(seen.path, seen.position) for seen in quarantined} == one.quarantined
     assert [seen for seen in quarantined if seen.reason != "read" or not seen.error or "\n" in seen.error] == []
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_hostile_source_has_its_unreadable_files_in_the_report(hostile: _Run, source: str) -> None:
+    expected, finished = hostile
+    listed = {entry["source"]: entry for entry in finished.report["unreadable_files"]}
+    files = listed[source]["files"] if source in listed else []
+    assert {(file["path"], file["position"]) for file in files} == expected[source].unreadable
+    assert all(file["error"] for file in files)
+
+
+def test_hostile_files_without_a_record_are_counted(hostile: _Run) -> None:
+    _, finished = hostile
+    empty = {name: entry["counts"].get("read:empty_files", 0) for name, entry in finished.report["sources"].items()}
+    assert {name: count for name, count in empty.items() if count} == {"no_archive": 2, "rows": 1}
+
+
+# ------------------------------------------------------------------------------------------------ damaged among good ones
+
+_DAMAGES: dict[str, tuple[str, bytes, str]] = {
+    "gzip_as_zstd": ("b.jsonl.zst", gzip.compress(_line("lost")), "the file is a gzip archive, and its name is that of a zstd"),
+    "plain_as_zstd": ("b.jsonl.zst", _line("lost"), "the file is plain text, and its name is that of a zstd archive"),
+    "gzip_as_plain": (
+        "b.jsonl",
+        gzip.compress(_line("lost")),
+        "the file is a gzip archive, and its name is that of a plain",
+    ),
+    "cut_gzip": ("b.jsonl.gz", gzip.compress(_line("lost"))[:-9], "the gzip archive is cut off"),
+    "garbage": ("b.jsonl.zst", zstandard.compress(b"\n") + b"garbage", "bytes that are no zstd archive follow the end"),
+    "zeros": ("b.jsonl.gz", gzip.compress(b"\n") + bytes(512), "bytes that are no gzip archive follow the end of the archive"),
+    "empty": ("b.jsonl.gz", b"", "the file is empty, expected a gzip archive"),
+    "footer": ("b.parquet", _parquet({"text": ["lost"]})[:-1], "the Parquet file is damaged: "),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGES)
+def test_run_over_an_unreadable_file_fails_and_names_it_however_few_records_that_is(tmp_path: Any, damage: str) -> None:
+    name, content, error = _DAMAGES[damage]
+    (tmp_path / "a.jsonl").write_bytes(b"".join(line + b"\n" for line, _ in _good(1500)))
+    (tmp_path / name).write_bytes(content)
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: ['{tmp_path}/a.jsonl', '{tmp_path}/b.*']\n", _STAGES)
+    with pytest.raises(DatapipeError) as raised:
+        runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert f"source 'web': 1 input file(s) cannot be read whole: {name} from " in str(raised.value)
+    assert error in str(raised.value)
+    assert "max_unreadable_files allows 0" in str(raised.value)
+    done = runs.run_mixture(mixture, make_engine=runs.InProcess, overrides=["max_unreadable_files=1"])
+    assert done.watcher.steps.count("web/read") == 0  # what the first run read is kept
+    assert done.report["sources"]["web"]["documents"]["kept"] == 1500

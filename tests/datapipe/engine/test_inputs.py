@@ -48,6 +48,29 @@ with tempfile.TemporaryDirectory() as folder:
     closed.chmod(0o700)
 """
 
+_CLOSED_FILE = """
+import os, tempfile
+from pathlib import Path
+from datapipe.errors import UserError
+from datapipe.engine.inputs import discover
+from stages.read.text import Text
+
+is_root = os.geteuid() == 0
+with tempfile.TemporaryDirectory() as folder:
+    os.chmod(folder, 0o755)
+    closed = Path(folder, "a.txt")
+    closed.write_bytes(b"text")
+    closed.chmod(0)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        discover("web", [f"{folder}/*.txt"], lambda path: Text(), "stat", "here")
+    except UserError as error:
+        print(error)
+    if is_root:
+        os.seteuid(0)
+"""
+
 _TREE = [
     "web/b.jsonl",
     "web/a.jsonl",
@@ -234,6 +257,25 @@ def test_discover_folder_that_may_not_be_entered_is_an_error_where_the_pattern_e
     assert found == "['a.txt']"
     assert error.startswith("here: cannot list /")
     assert error.endswith("/web/closed: Permission denied")
+
+
+def test_discover_folder_of_the_ending_that_a_pattern_asks_for_is_an_error(tree: Path) -> None:
+    """Spark writes such folders, whose documents would be missing in silence."""
+    (tree / "web/part.jsonl").mkdir()
+    (tree / "web/part.jsonl/part-0.jsonl").write_bytes(b"")
+    for pattern in ("web/*.jsonl", "*/part*.jsonl", "web/p?rt.jsonl"):
+        with pytest.raises(UserError, match=rf"here: {tree}/web/part\.jsonl is a folder, and '.*' takes files"):
+            discover("web", [f"{tree}/{pattern}"], _reader_for, "stat", "here")
+    assert "part.jsonl/part-0.jsonl" in _paths(f"{tree}/web/**/*.jsonl")
+    assert "part.jsonl" not in _paths(f"{tree}/web/*")
+    assert _paths(f"{tree}/web/*.jsonl", exclude=("**/part.jsonl",)) == _paths(f"{tree}/web/[!p]*.jsonl")
+
+
+def test_discover_file_that_may_not_be_read_is_an_error_before_anything_runs() -> None:
+    """In a process of its own, as a user whom permissions bind."""
+    done = subprocess.run([sys.executable, "-c", _CLOSED_FILE], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("here: cannot read /")
+    assert done.stdout.endswith("/a.txt: Permission denied\n")
 
 
 def test_discover_broken_links_and_closed_folders_do_not_stop_it(tree: Path) -> None:

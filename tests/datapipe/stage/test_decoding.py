@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,57 @@ def test_decoded_members_in_a_row_are_one_stream(tmp_path: Path, compression: st
     parts = [b"", b"one", b"two" * 100_000, b""]
     assert _decoded(tmp_path / "a", b"".join(map(pack, parts)), compression) == (b"".join(parts), True)
     assert _decoded(tmp_path / "a", pack(b""), compression) == (b"", True)
+
+
+_STORED = {
+    "plain text": '{"text": "é"}\n'.encode() * 100,
+    "gzip": gzip.compress(b"content"),
+    "zstd": zstandard.compress(b"content"),
+    "xz": lzma.compress(b"content"),
+    "bzip2": bz2.compress(b"content"),
+    "zip": b"PK\x03\x04\x14\0\0\0",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "compression", "error"),
+    [
+        ("gzip", "zstd", "the file is a gzip archive, and its name is that of a zstd archive. Expected a name ending in .gz"),
+        ("zstd", "gzip", "the file is a zstd archive, and its name is that of a gzip archive. Expected a name ending in .zst"),
+        ("gzip", None, "the file is a gzip archive, and its name is that of a plain file. Expected a name ending in .gz"),
+        ("zstd", None, "the file is a zstd archive, and its name is that of a plain file. Expected a name ending in .zst"),
+        ("xz", None, "the file is a xz archive, and its name is that of a plain file. Expected plain text, .gz or .zst"),
+        ("bzip2", "gzip", "the file is a bzip2 archive, and its name is that of a gzip archive. Expected plain text"),
+        ("zip", "zstd", "the file is a zip archive, and its name is that of a zstd archive. Expected plain text"),
+        ("plain text", "gzip", "the file is plain text, and its name is that of a gzip archive. Expected a name without an"),
+        ("plain text", "zstd", "the file is plain text, and its name is that of a zstd archive. Expected a name without an"),
+    ],
+)
+def test_decoded_file_of_another_format_than_its_name_tells_is_told_as_what_it_is(
+    tmp_path: Path, found: str, compression: str | None, error: str
+) -> None:
+    (tmp_path / "a").write_bytes(_STORED[found])
+    with pytest.raises(BrokenStreamError) as raised:
+        list(decoded(open_input, str(tmp_path / "a"), compression))
+    assert str(raised.value).startswith(error)
+
+
+@pytest.mark.parametrize("size", range(12))
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_decoded_beginning_of_an_archive_is_cut_off_and_no_other_format(tmp_path: Path, compression: str, size: int) -> None:
+    (tmp_path / "a").write_bytes(_STORED[compression][:size])
+    with pytest.raises(BrokenStreamError, match="is empty" if size == 0 else f"the {compression} archive is cut off"):
+        list(decoded(open_input, str(tmp_path / "a"), compression))
+
+
+@pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+@pytest.mark.parametrize("behind", [bytes(512), b"garbage", b'{"text": "plain"}\n'])
+def test_decoded_bytes_behind_an_archive_are_told_from_damage_in_it(
+    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes], behind: bytes
+) -> None:
+    (tmp_path / "a").write_bytes(pack(b"content") + behind)
+    with pytest.raises(BrokenStreamError, match=f"bytes that are no {compression} archive follow the end of the archive"):
+        list(decoded(open_input, str(tmp_path / "a"), compression))
 
 
 def test_decoded_plain_file_is_its_bytes(tmp_path: Path) -> None:

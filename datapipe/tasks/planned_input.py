@@ -1,0 +1,177 @@
+"""Input files are read as they were planned: a file that changes while a run reads it fails the run, and the error names it.
+
+    plan: size and times ─▶ InputFile ─▶ task: each time the file is opened, and when it is read ─▶ the same file, or UserError
+
+| compared             | local                     | object store                             |
+|----------------------|---------------------------|------------------------------------------|
+| with the plan        | size, mtime, ctime        | size, time of modification in seconds    |
+| first open with last | also device and inode     | also the ETag                            |
+
+No program can set ctime back, so a file that is overwritten with its time restored is found, and so is one that takes the place
+of another of equal size and time. The facts are those of this run's plan and enter no fingerprint: a file that was copied, with
+its time, between two runs is still the same. An output of a task whose input changed is not committed.
+
+Not seen: an object that is replaced by one of its size within the second of its modification, between two tasks that read
+parts of it, as pyarrow's clients can send no version and no If-Match with a read; what a network file system has not told this
+machine yet; and a file that was overwritten between two runs with size and time restored: `fingerprint: content` sees it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from datapipe.errors import UserError
+from datapipe.plan.work import MapTask, Task
+from datapipe.stage.base import InputFile
+from datapipe.storage import FileState, file_state, is_remote, open_input, whole_seconds
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
+"""Errors of opening a file that no further attempt corrects."""
+
+_REMEDY = (
+    "Nothing that this task read of it is kept. See that nothing writes to input files while a run reads them, then run the "
+    "same command again: it plans anew"
+)
+
+
+class ChangedInputError(UserError):
+    """An input file is not the one that was planned.
+
+    Attributes:
+        file: as it was planned.
+        looks_planned: whether size and time of modification are the planned ones, so that a new plan will not see the change.
+    """
+
+    def __init__(self, message: str, file: InputFile, *, looks_planned: bool = False) -> None:
+        super().__init__(message)
+        self.file, self.looks_planned = file, looks_planned
+
+
+class PlannedInput:
+    """An input file while a task reads it. A context manager; when its block ends, the file is compared once more.
+
+    Raises:
+        ChangedInputError: the file is not the planned one, or may not be opened.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self.file = file
+        self._first: FileState | None = None
+
+    def open(self, url: str) -> pa.NativeFile:
+        """Opens the file for its reader, as `storage.open_input`. Other files, which a reader may need, are not compared."""
+        if url != self.file.url:
+            return open_input(url)
+        try:
+            stream = open_input(url)
+            self._compare(file_state(url, stream))
+        except OSError as error:
+            if error.errno in _GONE:
+                raise _gone(self.file, error) from error
+            raise
+        return stream
+
+    def _compare(self, state: FileState) -> None:
+        difference = _difference(self.file, state) or (self._first and _between(self._first, state))
+        if difference:
+            looks_planned = state.num_bytes == self.file.num_bytes and state.mtime_ns == self.file.mtime_ns
+            message = f"{self.file.url} changed while the run read it: {difference}. {_REMEDY}."
+            raise ChangedInputError(message, self.file, looks_planned=looks_planned)
+        self._first = state
+
+    def compare_again(self) -> None:
+        """Raises ChangedInputError unless the file is still the one that was opened first."""
+        if self._first is not None:
+            self.open(self.file.url).close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Compares once more, also after an error of the reader, which the change may have caused."""
+        if kind is None:
+            self.compare_again()
+        elif isinstance(error, Exception) and not isinstance(error, UserError):
+            error.add_note(f"while {self.file.url} was read")
+            try:
+                self.compare_again()
+            except ChangedInputError as changed:
+                raise changed from error
+            except OSError:  # the storage fails again, which `error` tells
+                return
+
+
+def changed_inputs(task: Task) -> list[ChangedInputError]:
+    """The errors of a task's local input files that are not the planned ones any more.
+
+    For an attempt that failed for any reason, by a signal too, which leaves no word of it. A file on an object store is left to
+    the task that reads it: one request a file is too slow for the driver, and a store's times cannot be set back.
+    """
+    files = [file for url, file in inputs_of(task).items() if not is_remote(url)]
+    return [error for error in map(_change_of, files) if error is not None]
+
+
+def inputs_of(task: Task) -> dict[str, InputFile]:
+    """The input files that a task reads, by URL."""
+    return {split.file.url: split.file for split in task.splits} if isinstance(task, MapTask) else {}
+
+
+def _change_of(file: InputFile) -> ChangedInputError | None:
+    try:
+        PlannedInput(file).open(file.url).close()
+    except ChangedInputError as error:
+        return error
+    except OSError:  # no change but a failing disk, of which the attempt tells
+        return None
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- in words
+
+
+def _difference(file: InputFile, state: FileState) -> str:
+    """How a file differs from the planned one, in words; empty if it does not."""
+    if state.num_bytes != file.num_bytes:
+        return f"it had {file.num_bytes:,} bytes when the run was planned, and has {state.num_bytes:,} now"
+    planned_ns, ctime_ns = file.mtime_ns, file.ctime_ns
+    if planned_ns is not None and is_remote(file.url):
+        planned_ns = whole_seconds(planned_ns)
+    if None not in (planned_ns, state.mtime_ns) and planned_ns != state.mtime_ns:
+        return f"it was modified at {_time(planned_ns)} when the run was planned, and at {_time(state.mtime_ns)} now"
+    if None not in (ctime_ns, state.ctime_ns) and ctime_ns != state.ctime_ns:
+        return (
+            f"it was written, replaced, renamed or given other permissions at {_time(state.ctime_ns)}, although its size and "
+            f"its time of modification are those that were planned"
+        )
+    return ""
+
+
+def _between(first: FileState, last: FileState) -> str:
+    """How a file differs from the one that was opened first, in words; empty if it does not."""
+    if last.inode != first.inode:
+        return "another file has taken its place"
+    if last.etag != first.etag:
+        return f"its ETag was {first.etag} when it was opened, and is {last.etag} now"
+    return ""
+
+
+def _gone(file: InputFile, error: OSError) -> ChangedInputError:
+    reason = os.strerror(error.errno or 0) if error.errno != errno.ENXIO else "it is no regular file"
+    return ChangedInputError(
+        f"{file.url} cannot be opened: {reason}. When the run was planned, it was a file of {file.num_bytes:,} bytes. Put it "
+        f"back, or take it out of the source's path; on a cluster, every node must see it and may read it. Then run the same "
+        f"command again: it plans anew.",
+        file,
+    )
+
+
+def _time(time_ns: int | None) -> str:
+    """A time with its fraction, which alone may differ: 2026-11-22 11:30:03.123456789 UTC."""
+    seconds, fraction = divmod(time_ns or 0, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09d} UTC"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,12 +25,12 @@ from datapipe import catalogue
 from datapipe.columns import text_lengths
 from datapipe.engine.inputs import discover
 from datapipe.errors import UserError
-from datapipe.metrics import Fertility, rate_mb_per_s
+from datapipe.metrics import Fertility, UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash
 from datapipe.rng import below_fraction, keyed_hash, seed_for
-from datapipe.stage.base import FieldNames, InputFile, Reader
+from datapipe.stage.base import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.stage.documents import DocumentBatch
-from datapipe.storage import open_input
+from datapipe.tasks.planned_input import PlannedInput, damages
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
 from datapipe.tokens.training import check_training, train_tokenizer
@@ -52,6 +52,7 @@ class Trained:
         read_bytes, read_s: text of all documents, and the time that reading them took.
         sample_bytes, train_s: text trained on, and the time that took.
         rejected: documents that could not be read.
+        unreadable_files: damaged files, each with its first damage.
         tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
     """
 
@@ -61,6 +62,7 @@ class Trained:
     sample_bytes: int
     train_s: float
     rejected: int
+    unreadable_files: tuple[UnreadableFile, ...]
     tokenizer: dict[str, Any] | None
 
 
@@ -87,6 +89,7 @@ def train_tokenizer_from_files(
         sample_bytes=size,
         train_s=perf_counter() - started,
         rejected=reading.rejected,
+        unreadable_files=by_file(reading.unreadable_files),
         tokenizer=_measured(content, eos, {name: texts for name, texts in held_out.items() if len(texts)}, say),
     )
 
@@ -162,6 +165,7 @@ class _Reading:
         share = max(1, int(sample_bytes * HELD_OUT) // len(sources))
         self.held_out = {name: LowestHashes(share) for name in sources}
         self.read_bytes = self.rejected = 0
+        self.unreadable_files: list[UnreadableFile] = []
         self.read_s = 0.0
 
     def read(self) -> None:
@@ -174,15 +178,20 @@ class _Reading:
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
         hashed = np.uint64(file_hash(Path(name).name, file.path))
-        for split in reader.cut(file, _WHOLE_FILE):
-            for batch in reader.read(split, self.fields, open_input):
-                halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
-                is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
-                hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
-                self.training.add(hashes[~is_held_out], batch.texts.filter(pa.array(~is_held_out)))
-                self.held_out[name].add(hashes[is_held_out], batch.texts.filter(pa.array(is_held_out)))
-                self.read_bytes += int(text_lengths(batch.texts).sum())
-                self.rejected += len(batch.rejected)
+        with PlannedInput(file) as planned:
+            for split in reader.cut(file, _WHOLE_FILE):
+                for batch in reader.read(split, self.fields, planned.open):
+                    self._add(name, hashed, batch)
+                    self.unreadable_files += damages(replace(file, path=file.url), batch.rejected)
+
+    def _add(self, name: str, hashed: np.uint64, batch: ReadBatch) -> None:
+        halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
+        is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
+        hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
+        self.training.add(hashes[~is_held_out], batch.texts.filter(pa.array(~is_held_out)))
+        self.held_out[name].add(hashes[is_held_out], batch.texts.filter(pa.array(is_held_out)))
+        self.read_bytes += int(text_lengths(batch.texts).sum())
+        self.rejected += len(batch.rejected)
 
 
 def _watched(texts: pa.Array, size: int, say: Say) -> Iterator[pa.Array]:

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from datapipe.metrics import UnreadableFile
 from datapipe.report.mixture_shares import mixture_shares_table
 
 _SHOWN_LANGUAGES = 12
@@ -184,6 +185,8 @@ class Training(Protocol):
     @property
     def rejected(self) -> int: ...
     @property
+    def unreadable_files(self) -> Sequence[UnreadableFile]: ...
+    @property
     def tokenizer(self) -> Mapping[str, Any] | None: ...
 
 
@@ -196,6 +199,8 @@ def print_training(trained: Training, console: Console) -> None:
         console.print(f"{verb} {size(num_bytes)} of text in {seconds:,.1f} s: {num_bytes / 1e6 / max(seconds, 1e-9):,.1f} MB/s")
     if trained.rejected:
         console.print(f"{trained.rejected:,} documents could not be read and were left out")
+    for file in trained.unreadable_files:
+        console.print(Text(f"warning: {file.path} cannot be read from {file.position:,} on: {file.error}"), soft_wrap=True)
     if trained.tokenizer is None:
         console.print("too few documents to hold some out, so bytes per token and tokens per word were not measured")
     for shown in tokenizer_tables(trained.tokenizer):

@@ -23,7 +23,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
 from datapipe.exchange.tables import TableWriters
-from datapipe.metrics import TaskMetrics, UnreadableFile
+from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, InputSplit, MapTask
@@ -36,7 +36,7 @@ from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import FailedDocument, Guard
 from datapipe.tasks.input_paths import InputPaths
-from datapipe.tasks.planned_input import PlannedInput
+from datapipe.tasks.planned_input import PlannedInput, damages
 from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map
 
 MAX_BATCH_DOCS = 8192
@@ -128,11 +128,7 @@ class _Mapper:
             return
         self.document_counts.read += len(rejected)
         self.document_counts.quarantined += len(rejected)
-        self.metrics.unreadable_files += [
-            UnreadableFile(path=split.file.path, position=record.position, error=record.error)
-            for record in rejected
-            if record.is_file_damage
-        ]
+        self.metrics.unreadable_files += damages(split.file, rejected)
         positions = np.array([record.position for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(

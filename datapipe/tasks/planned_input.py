@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -27,8 +28,9 @@ from typing import Self
 import pyarrow as pa
 
 from datapipe.errors import UserError
+from datapipe.metrics import UnreadableFile
 from datapipe.plan.work import MapTask, Task
-from datapipe.stage.base import InputFile
+from datapipe.stage.base import InputFile, Rejected
 from datapipe.storage import FileState, file_state, is_remote, open_input, whole_seconds
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
@@ -115,6 +117,15 @@ def changed_inputs(task: Task) -> list[ChangedInputError]:
     """
     files = [file for url, file in inputs_of(task).items() if not is_remote(url)]
     return [error for error in map(_change_of, files) if error is not None]
+
+
+def damages(file: InputFile, rejected: Iterable[Rejected]) -> list[UnreadableFile]:
+    """The rejects of a file that stand for more than one bad record."""
+    return [
+        UnreadableFile(path=file.path, position=record.position, error=record.error)
+        for record in rejected
+        if record.is_file_damage
+    ]
 
 
 def inputs_of(task: Task) -> dict[str, InputFile]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from datapipe.engine.train_tokenizer import LowestHashes, Trained, train_tokenizer_from_files
 from datapipe.errors import UserError
+from datapipe.report.funnel import print_training
 from datapipe.tokens import Encoder
 from tests.support import corpora
 from tests.support.cli_processes import run as datapipe
@@ -48,6 +52,18 @@ def test_train_tokenizer_from_files_does_not_depend_on_the_order_of_inputs(folde
     one, other = train(*inputs), train(*reversed(inputs))
     assert one.content == other.content
     assert one.tokenizer == other.tokenizer
+
+
+def test_train_tokenizer_from_files_names_damaged_ones_and_reads_what_there_is(tmp_path):
+    path = corpora.write_jsonl(tmp_path / "a.jsonl.gz", corpora.documents(1, 150))
+    path.write_bytes(path.read_bytes()[:-2000])
+    trained = train(str(path))
+    (damaged,) = trained.unreadable_files
+    assert (damaged.path, damaged.error.partition(":")[0]) == (str(path), "the gzip archive is cut off")
+    assert 0 < trained.read_bytes <= damaged.position
+    printed = io.StringIO()
+    print_training(trained, Console(file=printed, width=80))
+    assert f"warning: {path} cannot be read from {damaged.position:,} on: the gzip archive is cut off" in printed.getvalue()
 
 
 def test_train_from_one_document_measures_nothing(tmp_path):

@@ -15,9 +15,8 @@ _DOT, _DASH = ord("."), ord("-")
 _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT, SEPARATOR, TOKEN, BASE64, UPPER, VALUE = (
-    1 << bit for bit in range(15)
-)
+DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT = (1 << bit for bit in range(10))
+SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT = (1 << bit for bit in range(10, 18))
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -34,12 +33,15 @@ _MEMBERS = {
     BASE64: _DIGITS + _LETTERS + "+/",
     UPPER: _DIGITS + _LETTERS[26:],
     VALUE: _DIGITS + _LETTERS + "!#$%&()*+,-./:;=?@[]^_|~",  # password in quotes
+    PLAIN: _DIGITS + _LETTERS + "_-+/=~",  # secret without quotes
+    CLOSING: " \t\r\n'\"`;,)]}<>&|\\",  # after a secret without quotes
+    JOINT: ".~/+:|",  # between two parts of a token
 }
 
 
 def _classes() -> np.ndarray:
-    """The sets of each byte: (256,) uint16."""
-    table = np.zeros(256, np.uint16)
+    """The sets of each byte: (256,) uint32."""
+    table = np.zeros(256, np.uint32)
     for bit, members in _MEMBERS.items():
         for member in members:
             table[ord(member)] |= bit
@@ -57,6 +59,12 @@ def packed(words: str) -> np.ndarray:
 
 FILLERS = packed("number numbers no nr num is was at on me us our my your the or to home office work direct line free toll")
 """Words that may stand between a word and the number that it announces."""
+
+
+@inline
+def sets_of(byte):
+    """The bits of the sets that a byte is in."""
+    return _CLASSES[byte]
 
 
 @inline

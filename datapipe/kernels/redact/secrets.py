@@ -1,109 +1,53 @@
 """Finds keys, tokens and passwords in code and configuration in one pass over the bytes.
 
-    bytes  ->  runs of letters, digits, `_` and `-`  ->  prefix, alphabet and length of an issuer's tokens, JWT, PEM
+    bytes  ->  runs of letters, digits, `_` and `-`  ->  a token by its prefix (`tokens.py`) or its form (`shapes.py`)
            ->  each `=` and `:`                      ->  a name that ends like api_key  +  a value that looks random
 
-The cost is linear for any input: a run is read once, the three runs of a JWT at most three times. A PEM block is read to the
-next five dashes. Around `=` and `:` about 300 bytes are read. Any bytes are safe. Spans are ASCII except inside a PEM block,
-which begins and ends with dashes, so a cut never falls inside a character.
+The cost is linear for any input: a run is read once for each prefix that it begins with, the three runs of a JWT at most three
+times. A PEM block is read to the next five dashes. Around `=` and `:` about 300 bytes are read. Any bytes are safe. Spans are
+ASCII except inside a PEM block, which begins and ends with dashes, so a cut never falls inside a character.
 
-A token is free-standing, has at least 2.8 bits of entropy per character, and is not a placeholder: it contains none of example,
-xxxx, your, placehol(der), dummy, fake, sample, changeme, redacted or insert, in any case. Lengths and alphabets are those that
-the issuers document, or those of their tokens.
+A token is free-standing and looks random (`randomness.py`). A value in quotes has letters and digits, and the entropy of the
+option. A value without quotes also has 20 characters or more that no name in code has: hexadecimal digits, or capitals and
+small letters mixed with digits, or a digit among five. White space, a quote or a closing sign follows it. Hexadecimal values of
+32 digits or more need only 2.8 bits a character, since few of them reach 3.5.
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.redact.ascii import BASE64, DIGIT, LETTER, TOKEN, UPPER, VALUE, is_in
+from datapipe.kernels.redact.ascii import BASE64, CLOSING, DIGIT, HEX, JOINT, LETTER, PLAIN, TOKEN, VALUE, is_in, sets_of
 from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_random, sorts_in, suffixes
+from datapipe.kernels.redact.shapes import find_shape, jwt_stop, may_be_shape, pem_stop, run_stop
+from datapipe.kernels.redact.tokens import KINDS, NO_KIND, TOKEN_MILLIBITS, begins_token, find_token
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
-KINDS = (
-    "aws",
-    "gcp",
-    "azure",
-    "github",
-    "gitlab",
-    "slack",
-    "stripe",
-    "openai",
-    "anthropic",
-    "hugging_face",
-    "npm",
-    "pypi",
-    "jwt",
-    "google_oauth",
-    "private_key",
-    "assignment",
+_AWS, _AZURE, _JWT, _PRIVATE_KEY, ASSIGNMENT = (
+    KINDS.index(kind) for kind in ("aws", "azure", "jwt", "private_key", "assignment")
 )
-"""The kinds in the order of their numbers."""
-_AWS, _GCP, _AZURE, _GITHUB, _GITLAB, _SLACK, _STRIPE, _OPENAI, _ANTHROPIC, _HUGGING, _NPM, _PYPI, _JWT, _OAUTH = range(14)
-_PRIVATE_KEY, ASSIGNMENT = 14, 15
 _MIN_SPAN_BYTES = 8
-
-
-class _Form(NamedTuple):
-    """A kind of token: its prefix, and the length and alphabet of the rest."""
-
-    prefix: str
-    kind: int
-    least: int
-    most: int
-    members: int
-
-
-FORMS = (
-    *(_Form(prefix, _AWS, 16, 16, UPPER) for prefix in ("AKIA", "ASIA")),
-    _Form("AIza", _GCP, 35, 35, TOKEN),
-    *(_Form(prefix, _GITHUB, 36, 255, DIGIT | LETTER) for prefix in ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")),
-    _Form("github_pat_", _GITHUB, 60, 255, TOKEN),
-    _Form("glpat-", _GITLAB, 20, 64, TOKEN),
-    *(_Form(f"xox{letter}-", _SLACK, 20, 255, TOKEN) for letter in "abeoprs"),
-    *(_Form(prefix, _STRIPE, 16, 255, DIGIT | LETTER) for prefix in ("sk_live_", "rk_live_")),
-    _Form("sk-ant-", _ANTHROPIC, 40, 255, TOKEN),
-    _Form("sk-", _OPENAI, 32, 255, TOKEN),
-    _Form("hf_", _HUGGING, 30, 64, DIGIT | LETTER),
-    _Form("npm_", _NPM, 36, 36, DIGIT | LETTER),
-    _Form("pypi-AgE", _PYPI, 50, 255, TOKEN),
-    _Form("GOCSPX-", _OAUTH, 28, 28, TOKEN),
-)
-_PREFIXES = np.zeros((len(FORMS), 12), np.uint8)
-for _number, _form in enumerate(FORMS):
-    _PREFIXES[_number, : len(_form.prefix)] = np.frombuffer(_form.prefix.encode(), np.uint8)
-_RULES = np.array([(len(form.prefix), *form[1:]) for form in FORMS], np.int64)
-_MAX_VALUE_BYTES = 200
-_MAX_PEM_BYTES = 16_384
-_TOKEN_MILLIBITS = 2_800
-_NO_KIND = -1
-_MILLIBITS = np.array([0] + [round(1000 * count * math.log2(count)) for count in range(1, 257)], np.int64)
-"""1000 n log2 n, rounded: entropies of whole numbers compare alike on every machine."""
-
-
-def _suffixes(words: str) -> tuple[np.ndarray, np.ndarray]:
-    """The last eight letters of each word as a number, and a mask of the bits they fill."""
-    kept = [word[-8:] for word in words.split()]
-    numbers = np.array([int.from_bytes(word.encode(), "big") for word in kept], np.uint64)
-    return numbers, np.array([(1 << 8 * len(word)) - 1 for word in kept], np.uint64)
-
-
-_NAMES, _NAME_MASKS = _suffixes(
+_MIN_RUN_BYTES = 10
+"""A shorter run begins a token only where a sign joins it to the next: `SG.`, `hooks.slack.com/`."""
+_MIN_PLAIN_BYTES, _MIN_HEX_BYTES, _MAX_VALUE_BYTES = 20, 32, 200
+_SECRET_NAMES = (
     "password passwd pwd passphrase secret token apikey accesskey secretkey privatekey authkey accountkey credential "
-    "credentials"
+    "credentials signingkey sharedkey herokukey hubspotkey snykkey cloudkey iamkey ibmkey softlayerkey"
 )
-_PLACEHOLDERS, _PLACEHOLDER_MASKS = _suffixes("example xxxx your placehol dummy fake sample changeme redacted insert")
+_HEADER_NAMES = "authorization"
+_NAMES, _NAME_MASKS = suffixes(_SECRET_NAMES)
+_HEADERS, _HEADER_MASKS = suffixes(_HEADER_NAMES)
+_NAME_ENDS = sum(1 << ord(letter) - 0x60 for letter in {name[-1] for name in f"{_SECRET_NAMES} {_HEADER_NAMES}".split()})
+"""A bit for each letter that ends a name: few names in code need a closer look."""
+_SECRET_NAME, _HEADER_NAME = 1, 2
 _QUOTE, _QUOTES, _TICK, _EQUALS, _COLON, _GREATER, _SPACE, _TAB, _DOT, _DASH, _UNDERSCORE = (
     ord(sign) for sign in "'\"`=:> \t.-_"
 )
-_DOLLAR, _OPEN, _CLOSE, _PLUS, _COMMA = (ord(sign) for sign in "$()+,")
-_BEGIN, _END = np.frombuffer(b"-----BEGIN", np.uint8), np.frombuffer(b"-----END", np.uint8)
-_KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
-_OAUTH_PREFIX, _JWT_PREFIX = np.frombuffer(b"ya29", np.uint8), np.frombuffer(b"eyJ", np.uint8)
+_DOLLAR, _OPEN, _CLOSE, _PLUS, _COMMA, _BRACKET, _QUESTION, _E, _Y = (ord(sign) for sign in "$()+,]?ey")
 
 
 def find(offsets: np.ndarray, data: np.ndarray, wanted: int, min_entropy: float) -> FoundSpans:
@@ -123,143 +67,54 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int, min_entropy: float)
 
 
 @inline
-def _starts_with(data, start, end, expected):
-    """Whether the bytes `expected` are at `start`, before `end`."""
-    if start < 0 or start + len(expected) > end:
-        return False
-    equal = True
-    for j in range(len(expected)):
-        equal &= data[start + j] == expected[j]
-    return equal
+def _secret_at(data, floor, start, run, end, counts) -> Any:
+    """Start, stop and kind of the secret that begins with the run [start, run); start equals stop where there is none."""
+    if data[start] == _DASH:
+        return start, pem_stop(data, start, run, end), np.int64(_PRIVATE_KEY)
+    if data[start] == _E and data[start + 1] == _Y and (start == floor or data[start - 1] != _DOT):
+        stop = jwt_stop(data, start, run, end)
+        if stop > start:
+            return start, stop, np.int64(_JWT)
+    if begins_token(data[start], data[start + 1]):
+        first, stop, kind = find_token(data, start, end, counts)
+        if first < stop:
+            return first, stop, kind
+    if may_be_shape(data, start, run, end):
+        return find_shape(data, floor, start, run, end, counts)
+    return start, start, np.int64(NO_KIND)
 
 
 @inline
-def _run_stop(data, start, end, members):
-    while start < end and is_in(data[start], members):
-        start += 1
-    return start
+def _name_sort(data, floor, sign) -> Any:
+    """Whether the name before `=` or `:` ends like password, secret, token or api_key, is Authorization, or neither (0).
 
-
-@inline
-def _is_random(data, start, stop, millibits, counts):
-    """Whether at most 256 ASCII bytes have this entropy and contain no word of a placeholder."""
-    counts[:] = 0
-    number = np.uint64(0)
-    for j in range(start, stop):
-        counts[data[j]] += 1
-        number = number << np.uint64(8) | np.uint64(data[j] | 0x20)
-        for k in range(len(_PLACEHOLDERS)):
-            if number & _PLACEHOLDER_MASKS[k] == _PLACEHOLDERS[k]:
-                return False
-    length, total = stop - start, 0
-    for count in counts:
-        total += _MILLIBITS[count]
-    return _MILLIBITS[length] - total >= millibits * length
-
-
-@inline
-def _sorts(data, start, stop):
-    """The sum of the kinds of characters in a span: 1 for digits, 2 for capitals, 4 for small letters."""
-    sorts = 0
-    for j in range(start, stop):
-        if is_in(data[j], DIGIT):
-            sorts |= 1
-        elif is_in(data[j], LETTER):
-            sorts |= 2 if data[j] < 0x60 else 4
-    return sorts
-
-
-@inline
-def _pem_stop(data, start, end):
-    """The stop of the private key whose `-----BEGIN` is at `start`; `start` where there is none."""
-    j = start + 10
-    if j == end or data[j] != _SPACE:
-        return start
-    label = j
-    while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
-        j += 1
-    last = j - len(_BLOCK) if _starts_with(data, j - len(_BLOCK), j, _BLOCK) else j
-    if (
-        last - len(_KEY) <= label
-        or not _starts_with(data, last - len(_KEY), last, _KEY)
-        or not _starts_with(data, j, end, _BEGIN[:5])
-    ):
-        return start
-    j += 5
-    num_letters, limit = 0, min(end, j + _MAX_PEM_BYTES)
-    while j < limit and not (data[j] == _DASH and _starts_with(data, j, end, _BEGIN[:5])):
-        num_letters += is_in(data[j], BASE64)
-        j += 1
-    if num_letters < 64 or not _starts_with(data, j, end, _END):
-        return start
-    j += len(_END)
-    label = j
-    while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
-        j += 1
-    return j + 5 if _starts_with(data, j, end, _BEGIN[:5]) else start
-
-
-@inline
-def _jwt_stop(data, start, run, end):
-    """The stop of a JWT whose first part is [start, run); `start` where there is none."""
-    if run - start < 10 or run + 4 > end or data[run] != _DOT or not _starts_with(data, run + 1, end, _JWT_PREFIX):
-        return start
-    second = _run_stop(data, run + 1, end, TOKEN)
-    if second - run < 11 or second == end or data[second] != _DOT:
-        return start
-    third = _run_stop(data, second + 1, end, TOKEN)
-    return third if third - second > 16 else start
-
-
-@inline
-def _token(data, begin, start, run, end, counts):
-    """Stop and kind of the token that begins with the run [start, run); stop equals start where there is none."""
-    first = data[start]
-    if first == _DASH and _starts_with(data, start, run, _BEGIN):
-        return (_pem_stop(data, start, end) if run == start + 10 else start), _PRIVATE_KEY
-    if first == ord("e") and _starts_with(data, start, run, _JWT_PREFIX) and (start == begin or data[start - 1] != _DOT):
-        return _jwt_stop(data, start, run, end), _JWT
-    if (
-        first == ord("y")
-        and run == start + 4
-        and run < end
-        and data[run] == _DOT
-        and _starts_with(data, start, run, _OAUTH_PREFIX)
-    ):
-        stop = _run_stop(data, run + 1, end, TOKEN)
-        is_token = 20 <= stop - run - 1 <= 255 and _is_random(data, run + 1, stop, _TOKEN_MILLIBITS, counts)
-        return (stop if is_token else start), _OAUTH
-    for number in range(len(_RULES)):
-        length, kind, least, most, members = _RULES[number]
-        rest = start + length
-        if first != _PREFIXES[number, 0] or not least <= run - rest <= most:
-            continue
-        if not _starts_with(data, start, run, _PREFIXES[number, :length]):
-            continue
-        if _run_stop(data, rest, run, members) < run or (kind == _OPENAI and _sorts(data, rest, run) < 7):
-            return start, kind
-        return (run if _is_random(data, rest, run, _TOKEN_MILLIBITS, counts) else start), kind
-    return start, _NO_KIND
-
-
-@inline
-def _names_secret(data, begin, sign):
-    """Whether the name before `=` or `:` ends like password, secret, token or api_key, ignoring `_` and `-`."""
-    j, low = sign, max(begin, sign - 40)
+    `_` and `-` are ignored, and a quote and a bracket may close the name: os.environ["API_KEY"].
+    """
+    j, low = sign, max(floor, sign - 40)
+    while data[sign] == _EQUALS and j > low and (data[j - 1] == _COLON or data[j - 1] == _QUESTION):
+        j -= 1  # ::= and ?=
     while j > low and (data[j - 1] == _SPACE or data[j - 1] == _TAB):
+        j -= 1
+    if j > low and data[j - 1] == _BRACKET:
         j -= 1
     if j > low and (data[j - 1] == _QUOTE or data[j - 1] == _QUOTES):
         j -= 1
+    while j > low and (data[j - 1] == _UNDERSCORE or data[j - 1] == _DASH):
+        j -= 1
+    if j == low or not is_in(data[j - 1], LETTER) or not _NAME_ENDS >> np.int64(data[j - 1] & 0x1F) & 1:
+        return 0
     number, shift = np.uint64(0), np.uint64(0)
     while j > low and is_in(data[j - 1], TOKEN) and shift < np.uint64(64):
         if data[j - 1] != _UNDERSCORE and data[j - 1] != _DASH:
             number |= np.uint64(data[j - 1] | 0x20) << shift
             shift += np.uint64(8)
         j -= 1
+    is_secret = False
     for k in range(len(_NAMES)):
-        if number & _NAME_MASKS[k] == _NAMES[k]:
-            return True
-    return False
+        is_secret |= number & _NAME_MASKS[k] == _NAMES[k]
+    if is_secret:
+        return _SECRET_NAME
+    return _HEADER_NAME if number & _HEADER_MASKS[0] == _HEADERS[0] else 0
 
 
 @inline
@@ -287,31 +142,79 @@ def _is_computed(data, start, stop):
 
 
 @inline
-def _assigned(data, begin, sign, end, millibits, counts):
+def _after_scheme(data, start, end) -> Any:
+    """The start of the value after the scheme of an Authorization header, such as Bearer, Basic or Api-Token."""
+    j = start
+    while j < end and j - start < 12 and (is_in(data[j], LETTER) or data[j] == _DASH):
+        j += 1
+    return j + 1 if start < j < end and data[j] == _SPACE else start
+
+
+@inline
+def _is_hex(data, start, stop) -> Any:
+    """Whether a span is 32 hexadecimal digits or more, a UUID among them, with letters and decimal digits."""
+    if stop - start < _MIN_HEX_BYTES:
+        return False
+    for j in range(start, stop):
+        if not is_in(data[j], HEX) and data[j] != _DASH:
+            return False
+    return sorts_in(data, start, stop) & DIGITS != 0 and sorts_in(data, start, stop) > DIGITS
+
+
+@inline
+def _is_no_name(data, start, stop) -> Any:
+    """Whether no name in code reads like a span: its capitals are many among small letters, or its digits among letters."""
+    num_digits = 0
+    for j in range(start, stop):
+        num_digits += is_in(data[j], DIGIT)
+    if sorts_in(data, start, stop) == DIGITS | CAPITALS | SMALL and num_digits > 1 and is_cased(data, start, stop):
+        return True
+    return 5 * num_digits >= stop - start > num_digits
+
+
+@inline
+def _plain_stop(data, start, end) -> Any:
+    """The stop of a value without quotes; `start` where it goes on in a way that values do not, or has another length."""
+    stop = run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), PLAIN)
+    if not _MIN_PLAIN_BYTES <= stop - start <= _MAX_VALUE_BYTES:
+        return start
+    return stop if stop == end or is_in(data[stop], CLOSING) else start
+
+
+@inline
+def _assigned(data, floor, sign, end, millibits, counts) -> Any:
     """Start, stop and kind of the secret assigned at `sign`; start equals stop where there is none."""
-    if not _names_secret(data, begin, sign):
-        return sign, sign, _NO_KIND
+    name = _name_sort(data, floor, sign)
+    if name == 0:
+        return sign, sign, np.int64(NO_KIND)
     start = _value_start(data, sign, end)
     quote = data[start]
     is_quoted = start > sign and (quote == _QUOTE or quote == _QUOTES or quote == _TICK)
     start += is_quoted
-    key = _run_stop(data, start, min(end, start + 90), BASE64)
+    if name == _HEADER_NAME:
+        start, is_quoted = _after_scheme(data, start, end), False
+    run = run_stop(data, start, end if end - start < 256 else start + 256, TOKEN)
+    if run > start and start + 1 < end:
+        first, stop, _ = _secret_at(data, floor, start, run, end, counts)
+        if first < stop:  # the scan finds a token at its own run
+            return sign, sign, np.int64(NO_KIND)
+    key = run_stop(data, start, min(end, start + 90), BASE64)
     if key - start == 86 and key + 1 < end and data[key] == _EQUALS and data[key + 1] == _EQUALS:
-        return (start, key + 2, _AZURE) if _is_random(data, start, key, _TOKEN_MILLIBITS, counts) else (sign, sign, _NO_KIND)
-    if key - start == 40 and (key == end or data[key] != _EQUALS) and _sorts(data, start, key) == 7:
-        return (start, key, _AWS) if _is_random(data, start, key, _TOKEN_MILLIBITS, counts) else (sign, sign, _NO_KIND)
-    run = _run_stop(data, start, end if end - start < 256 else start + 256, TOKEN)
-    stop, kind = _token(data, begin, start, run, end, counts) if run > start else (start, _NO_KIND)
-    if not is_quoted or stop > start:  # the scan finds a token at its own run
-        return sign, sign, kind
-    stop = _run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
-    if stop == end or data[stop] != quote or not 8 <= stop - start <= _MAX_VALUE_BYTES:
-        return sign, sign, _NO_KIND
-    if _sorts(data, start, stop) not in (3, 5, 7) or _is_computed(
-        data, start, stop
-    ):  # without digits, without letters, or code
-        return sign, sign, _NO_KIND
-    return (start, stop, ASSIGNMENT) if _is_random(data, start, stop, millibits, counts) else (sign, sign, _NO_KIND)
+        stop = key + 2 if is_random(data, start, key, TOKEN_MILLIBITS, counts) else start
+        return start, stop, np.int64(_AZURE)
+    if key - start == 40 and (key == end or data[key] != _EQUALS) and sorts_in(data, start, key) == DIGITS | CAPITALS | SMALL:
+        return start, (key if is_random(data, start, key, TOKEN_MILLIBITS, counts) else start), np.int64(_AWS)
+    if is_quoted:
+        stop = run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
+        is_value = stop < end and data[stop] == quote and 8 <= stop - start <= _MAX_VALUE_BYTES
+        is_value = is_value and sorts_in(data, start, stop) in (3, 5, 7) and not _is_computed(data, start, stop)
+    else:
+        stop = _plain_stop(data, start, end)
+        is_value = stop > start and (_is_hex(data, start, stop) or _is_no_name(data, start, stop))
+    if not is_value:
+        return sign, sign, np.int64(NO_KIND)
+    least = min(millibits, TOKEN_MILLIBITS) if _is_hex(data, start, stop) else millibits
+    return start, (stop if is_random(data, start, stop, least, counts) else start), np.int64(ASSIGNMENT)
 
 
 @kernel
@@ -343,21 +246,27 @@ def find_secrets(
     num_spans = 0
     for document in range(len(offsets) - 1):
         begin, end = offsets[document], offsets[document + 1]
-        j = begin
+        j, floor = begin, begin  # no span starts before the floor
         while j < end:
-            start, stop, kind = j, j, _NO_KIND
+            start, stop, kind = j, j, np.int64(NO_KIND)
             if is_in(data[j], TOKEN):
-                run = _run_stop(data, j, end, TOKEN)
-                if run - j >= 10 or (run - j == 4 and data[j] == _OAUTH_PREFIX[0]):
-                    stop, kind = _token(data, begin, j, run, end, counts)
+                run, sets = j + 1, TOKEN
+                while run < end:
+                    sets = sets_of(data[run])
+                    if sets & TOKEN == 0:
+                        break
+                    run += 1
+                is_joined = sets & JOINT != 0 and run + 1 < end and is_in(data[run + 1], PLAIN | JOINT)
+                if is_joined or run - j >= _MIN_RUN_BYTES:
+                    start, stop, kind = _secret_at(data, floor, j, run, end, counts)
                 j = run
             elif data[j] == _EQUALS or data[j] == _COLON:
-                start, stop, kind = _assigned(data, begin, j, end, millibits, counts)
+                start, stop, kind = _assigned(data, floor, j, end, millibits, counts)
                 j += 1
             else:
                 j += 1
             if start < stop and wanted >> kind & 1:  # an unwanted span does not hide spans inside it
                 starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
                 num_spans += 1
-                j = stop
+                j = floor = stop
     return int(num_spans)

@@ -41,6 +41,7 @@ def _texts(texts: list[str], seed: int = 1, **options: object) -> list[str]:
 PASSWORD = "q8Zt5Lw2Rx9Vb3Kd"
 DRAWN = drawn_secrets(3)
 ONE_OF_EACH = [*(f"é x = '{secret}'\n" for _, secret in DRAWN), *(f"AccountKey={key}" for _, key in drawn_keys(3))]
+GITHUB, GITLAB = (next(secret for kind, secret in DRAWN if kind == name) for name in ("github", "gitlab"))
 
 
 def test_secrets_tag_replaces_and_counts_each_kind() -> None:
@@ -84,7 +85,7 @@ def test_secrets_redacting_twice_changes_nothing(replace: str) -> None:
 
 
 def test_secrets_fake_is_the_same_for_the_same_secret_and_delete_writes_nothing() -> None:
-    texts = [f"a = '{DRAWN[2][1]}'", f"b: {DRAWN[2][1]}", f"{DRAWN[3][1]}"]
+    texts = [f"a = '{GITHUB}'", f"b: {GITHUB}", f"{GITLAB}"]
     first, second, third = (text.split()[-1].strip("'") for text in _texts(texts, replace="fake"))
     assert first == second != third
     assert first.startswith("EXAMPLE-")
@@ -94,7 +95,7 @@ def test_secrets_fake_is_the_same_for_the_same_secret_and_delete_writes_nothing(
 
 
 def test_secrets_more_hits_than_allowed_drop_the_document() -> None:
-    texts = [f"{DRAWN[2][1]} {DRAWN[3][1]}", DRAWN[2][1], "none"]
+    texts = [f"{GITHUB} {GITLAB}", GITHUB, "none"]
     result = _process(texts, max_hits=1)
     assert (result.keep.tolist(), result.rule.tolist(), result.value.tolist()) == ([False, True, True], [0, -1, -1], [2, 1, 0])
     assert _process(texts).keep.all()

@@ -9,11 +9,12 @@ import numpy as np
 from datapipe.kernels.redact import secrets as kernels
 from tests.oracles import secrets as oracle
 from tests.support.kernel_table import Case, Row
-from tests.support.synthetic_secrets import drawn_secrets
+from tests.support.synthetic_secrets import drawn_shapes, drawn_tokens
 
 
 def _arguments(case: Case) -> list[Any]:
-    secrets = [secret for _, secret in drawn_secrets(case.seed)]
+    secrets = [before + token for _, before, token in drawn_tokens(case.seed)]
+    secrets += [secret for _, secret in drawn_shapes(case.seed)]
     drawn = case.generator.integers(0, len(secrets), (len(case.texts), 2))
     texts = [
         f"token = '{secrets[a]}'\n".encode() + text + f"\nsecret: {secrets[b]} {secrets[b][:-1]}".encode()
@@ -21,7 +22,8 @@ def _arguments(case: Case) -> list[Any]:
     ]
     data = np.frombuffer(b"ghp_" + b"".join(texts) + b"AK", np.uint8)
     offsets = np.cumsum([4, *map(len, texts)], dtype=np.int64)
-    wanted = 0xFFFF if case.seed % 3 else int(case.generator.integers(0, 0x10000))
+    every = (1 << len(kernels.KINDS)) - 1
+    wanted = every if case.seed % 3 else int(case.generator.integers(0, every + 1))
     outputs = [np.empty(len(data), dtype) for dtype in (np.int64, np.int64, np.uint8)]
     return [offsets, data, wanted, 3500, np.zeros(128, np.int64), *outputs]
 

@@ -9,7 +9,7 @@ import pytest
 from datapipe import columns
 from datapipe.kernels.redact import secrets
 from tests.oracles import secrets as oracle
-from tests.support.synthetic_secrets import drawn_keys, drawn_secrets
+from tests.support.synthetic_secrets import drawn_keys, drawn_secrets, drawn_tokens
 
 ALL = (1 << len(secrets.KINDS)) - 1
 
@@ -22,13 +22,29 @@ def _find(text: str | bytes, min_entropy: float = 3.5) -> list[tuple[str, str]]:
     return [(secrets.KINDS[kind], span) for kind, span in zip(result.kinds, spans)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "frame", ["{}", "key={}\n", "curl -H 'Authorization: Bearer {}' x", '{{"a": "{}"}}', "https://{}@h.com/", "\t{},"]
 )
 def test_find_drawn_secrets_of_every_kind(frame: str, seed: int) -> None:
     for kind, secret in drawn_secrets(seed):
         assert _find(frame.format(secret)) == [(kind, secret)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_find_a_token_of_every_row_of_the_table(seed: int) -> None:
+    for kind, before, token in drawn_tokens(seed):
+        assert _find(f"at {before}{token} and") == [(kind, token)]
+        assert oracle.find(f"{before}{token}".encode(), ALL, 3500)[0][1:] == (len(before + token), secrets.KINDS.index(kind))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_find_a_token_that_goes_on_or_hangs_on_a_word_is_none(seed: int) -> None:
+    for kind, before, token in drawn_tokens(seed):
+        for text in (f"x_{before}{token}", f"{before}{token[:-9]}"):
+            expected = [(secrets.KINDS[number], text[a:b]) for a, b, number in oracle.find(text.encode(), ALL, 3500)]
+            assert _find(text) == expected, (kind, text)
+        assert ("hf_" not in token and "npm_" not in token) or _find(f"{token}Zq7") == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -55,13 +71,18 @@ def test_find_keys_behind_their_names(frame: str, seed: int) -> None:
         'password = os.environ["DB_PASSWORD_1a2b3c4d5e"]',
         'password = "correcthorsebatterystaple" pwd = "hunter2"',
         "sk-learn-contrib-hdbscan-and-more-packages-2024 sk-",
+        "self.hf_requiredCharacteristicTypesForDisplayMetadata xoxb-my-own-bot-token-of-slack",
+        "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",
+        "(id)hf_kindsOfCharacteristicOf2TypesForTags s.requiredTypesOf24Letter ico-requiredTypesOf24LettersForTags",
         "hf_transformers_generation_config_defaults npm_config_registry_and_more_of_such_names",
         "-----BEGIN PUBLIC KEY-----\n" + "aZ7b" * 30 + "\n-----END PUBLIC KEY-----",
         "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
         "-----BEGIN PRIVATE KEY-----\n" + "aZ7b" * 30,
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.short eyJhbGciOiJIUzI1NiJ9.nothing.aZ7baZ7baZ7baZ7baZ7b",
+        "eyJhbGciOiJIUzI1NiJ9.nothing.aZ7baZ7baZ7baZ7baZ7b x.eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhYiJ9.aZ7b",
         "tokenizer = 'a1b2c3d4e5f6a7b8c9d0' key = 'a1b2c3d4e5f6a7b8c9d0e1' tokens: 'a1b2c3d4e5f6a7b8c9d0'",
         "d41d8cd98f00b204e9800998ecf8427e da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "token = getOAuth2AccessTokenOfTheFirstRequest secret: requiredTypesForDisplay2 password=self.passwords[a1b2c3d4e5f6]",
+        "token = next_token_from_stream_v2_1 and secret = base64.b64decode(q8Zt5Lw2Rx9Vb3Kdq8Zt) token=q8Zt5Lw2Rx9Vb3",
         'if password == "a1b2c3d4e5f6a7b8c9d0e1":',
     ],
 )
@@ -79,14 +100,60 @@ def test_find_assignments_by_their_entropy() -> None:
     assert _find('password = "abab12abab12"') == []
 
 
+VALUE = "q8Zt5Lw2Rx9Vb3KdTm4y"
+HEX = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+@pytest.mark.parametrize("value", [VALUE, HEX, "743b294a-cd03-11ec-9d64-0242ac120002", "k2j4h5g6f7d8s9a0q1w2e3"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "JIRA_API_TOKEN={}\n",
+        "export access-key: {};",
+        "https://h.com/?access_token={}&page=2",
+        "os.environ['API_KEY'] = \"{}\"",
+        "-H 'Authorization: Bearer {}' https://h.com",
+        '"authorization": "Api-Token {}"',
+        "<secret password={}>",
+        "SNYK_TOKEN ::= '{}'",
+        "API_KEY?={}",
+    ],
+)
+def test_find_assignments_without_quotes_and_headers(frame: str, value: str) -> None:
+    assert _find(frame.format(value)) == [("assignment", value)]
+
+
+def test_find_hexadecimal_values_below_the_entropy_of_others() -> None:
+    value = "abcd1234" * 8
+    assert _find(f"api_key = '{value}'") == _find(f"api_key = {value}") == [("assignment", value)]
+    assert _find(f"api_key = '{value[:24]}'") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x_secret=abc8Q~" + "aZ7_b.~c" * 4 + ". And", "abc8Q~" + "aZ7_b.~c" * 4),
+        ("> .b~8Q~" + "aZ7_b.~c" * 4 + "<", ".b~8Q~" + "aZ7_b.~c" * 4),
+        ("xabc8Q~" + "aZ7_b.~c" * 4, ""),
+        ("abc8Q~" + "aZ7_b.~c" * 3, ""),
+        ("abcQ~" + "aZ7_b.~c" * 4, ""),
+    ],
+)
+def test_find_secrets_of_entra_by_their_form(text: str, expected: str) -> None:
+    assert [span for _, span in _find(text)] == [expected] * bool(expected)
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
     drawn = [secret for _, secret in drawn_secrets(seed) + drawn_keys(seed)]
+    drawn += [before + token for _, before, token in drawn_tokens(seed) if before]
     scraps = [*drawn, *(scrap[: len(scrap) // 2] for scrap in drawn), *(scrap[len(scrap) // 2 :] for scrap in drawn)]
     scraps += [
-        *"=:'\"` .-_\n>",
+        *"=:'\"` .-_\n>~|/@]?",
+        "Authorization",
+        "Bearer ",
         "password",
         "api_key",
         "Secret",

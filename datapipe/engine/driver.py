@@ -18,6 +18,7 @@ from typing import Protocol
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
+from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
 from datapipe.plan.compile import Plan, compile_plan
@@ -31,7 +32,6 @@ from datapipe.plan.counts import (
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
 from datapipe.plan.work import Record, Task
-from datapipe.tasks.planned_input import changed_inputs, inputs_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""

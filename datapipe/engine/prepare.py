@@ -14,9 +14,9 @@ from pydantic_core import to_jsonable_python
 from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
-from datapipe.engine.inputs import discover
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
+from datapipe.inputs.discovery import discover
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.work import BoundStage

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from datapipe import catalogue
 from datapipe.columns import text_lengths
-from datapipe.engine.inputs import discover
 from datapipe.errors import UserError
+from datapipe.inputs.discovery import discover
+from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import Fertility, UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.base import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.stage.documents import DocumentBatch
-from datapipe.tasks.planned_input import PlannedInput, damages
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
 from datapipe.tokens.training import check_training, train_tokenizer

@@ -23,6 +23,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
 from datapipe.exchange.tables import TableWriters
+from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.splits import file_hash
@@ -36,7 +37,6 @@ from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import FailedDocument, Guard
 from datapipe.tasks.input_paths import InputPaths
-from datapipe.tasks.planned_input import PlannedInput, damages
 from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map
 
 MAX_BATCH_DOCS = 8192

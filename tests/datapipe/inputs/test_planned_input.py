@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from datapipe.engine.inputs import discover
 from datapipe.engine.protocol import Attempt, Failure, failure_of
 from datapipe.errors import UserError
+from datapipe.inputs.discovery import discover
+from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.stage import FieldNames, InputFile
 from datapipe.storage import open_input, resolve
-from datapipe.tasks.planned_input import ChangedInputError, PlannedInput
 from datapipe.tasks.run_task import run_task
 from stages.read.jsonl import Jsonl
 from tests.support import corpora, runs

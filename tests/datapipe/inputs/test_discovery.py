@@ -13,8 +13,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.engine.inputs import discover
 from datapipe.errors import UserError
+from datapipe.inputs.discovery import discover
 from datapipe.stage import InputFile, OpenInput, Reader
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet
@@ -26,7 +26,7 @@ _CLOSED_FOLDER = """
 import os, tempfile
 from pathlib import Path
 from datapipe.errors import UserError
-from datapipe.engine.inputs import discover
+from datapipe.inputs.discovery import discover
 from stages.read.text import Text
 
 is_root = os.geteuid() == 0
@@ -52,7 +52,7 @@ _CLOSED_FILE = """
 import os, tempfile
 from pathlib import Path
 from datapipe.errors import UserError
-from datapipe.engine.inputs import discover
+from datapipe.inputs.discovery import discover
 from stages.read.text import Text
 
 is_root = os.geteuid() == 0

@@ -1,0 +1,1 @@
+"""The input files of a run: finding them, and reading them as they were planned."""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Self
 
+from datapipe.activity import doing
 from datapipe.errors import DatapipeError
 
 REACHES = ()  # look-ups by name are of counters
@@ -230,10 +231,11 @@ class TaskMetrics:
 
     @contextmanager
     def timed(self, name: str, num_bytes: int = 0, num_docs: int = 0) -> Iterator[Work]:
-        """Times a block and adds it to the work of this name. The block may correct the yielded record: sizes that it alone
-        knows, or seconds to charge elsewhere. A block that raises is not counted."""
+        """Times a block, tells that it is at work, and adds it to the work of this name. The block may correct the yielded
+        record: sizes that it alone knows, or seconds to charge elsewhere. A block that raises is not counted."""
         started, work = perf_counter(), Work(bytes=num_bytes, documents=num_docs)
-        yield work
+        with doing(name, num_bytes):
+            yield work
         work.seconds += perf_counter() - started
         self.work.setdefault(name, Work()).add(work)
 

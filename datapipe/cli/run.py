@@ -100,7 +100,7 @@ def _engine_factory(engine: str, workers: int | None, address: str | None) -> Ca
             return RayEngine(root, request, address, workers)
         from datapipe.engine.local import LocalEngine, usable_cores
 
-        return LocalEngine(root.url, workers or usable_cores())
+        return LocalEngine(root.url, workers or usable_cores(), request.mixture.execution.stall_s)
 
     return make
 

@@ -220,6 +220,17 @@ class ExecutionSpec(Record):
     max_infrastructure_retries: int = Field(
         default=20, ge=0, description="Retries of a task after lost workers, full memory, or failures of disks and networks."
     )
+    on_crash: Literal["fail", "quarantine"] = Field(
+        default="fail",
+        description="What follows when a document ends the process of a worker, as a crash of a native library does. fail: the "
+        "run stops and names the document and the stage. quarantine: the document goes to quarantine and the run continues.",
+    )
+    stall_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds without any sign of work after which a worker is ended and its task is tried again. A call over "
+        "more than a batch of documents may take proportionally longer as long as it computes.",
+    )
     resources: dict[str, Resources] = Field(
         default_factory=dict,
         description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack and tokenizer/train.",

@@ -98,6 +98,8 @@ execution:                          # how the work is cut into tasks; it does no
   # bucket_bytes: 256MiB            # bytes of exchanged rows per task, which it holds in memory
   # max_retries: 3                  # retries of a task that raises
   # max_infrastructure_retries: 20  # retries after lost workers, full memory, or failures of disks and networks
+  # on_crash: fail                  # stop at a document that crashes a stage; quarantine: go on without it
+  # stall_s: 600                    # seconds without any sign of work after which a worker is ended and its task tried again
   # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack and tokenizer/train
   #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # CPU cores, GPUs (fractions share a GPU), memory
 """

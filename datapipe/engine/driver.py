@@ -7,15 +7,15 @@ The driver holds tasks, never documents. It alone commits, so two attempts at on
 
 from __future__ import annotations
 
-import heapq
-import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from datapipe.engine.protocol import Attempt, Engine, Failure
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message
+from datapipe.engine.retries import Retries, TaskFailedError
+from datapipe.engine.workers.process import described
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
@@ -31,10 +31,8 @@ from datapipe.plan.counts import (
 )
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
+from datapipe.plan.splits import file_hash
 from datapipe.plan.work import Record, Task
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-"""Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
 
 _TICK_S = 0.25
 
@@ -49,38 +47,26 @@ class Observer(Protocol):
     def say(self, line: str) -> None: ...
 
 
-class _TaskFailedError(DatapipeError):
-    """A task failed for the last time."""
-
-    def __init__(self, task: Task, count: int, failure: Failure) -> None:
-        super().__init__(f"{task.label} failed {count} times, the last time with: {failure.message}")
-        self.failure = failure
+SILENCE_S = 45.0
+"""Silence of an attempt that the user is told of; then each time that it has doubled."""
 
 
 @dataclass(slots=True)
-class _Retries:
-    """Tasks that wait for another attempt, by the time when it may start."""
+class _Silences:
+    """Tells the user of attempts that tell nothing. Bounded by the attempts that run."""
 
-    allowed: Mapping[str, int]
-    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
-    waiting: list[tuple[float, str, Task]] = field(default_factory=list)
+    told_s: dict[str, float] = field(default_factory=dict)
 
-    def add(self, task: Task, failure: Failure) -> None:
-        """Raises for a failure that is never retried, or was retried as often as allowed."""
-        if failure.kind == "user":
-            raise UserError(failure.message)
-        count = self.failures[task.fingerprint, failure.kind] = self.failures[task.fingerprint, failure.kind] + 1
-        if count > self.allowed[failure.kind]:
-            raise _TaskFailedError(task, count, failure)
-        pause = 0.0 if failure.kind == "task" else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
-        heapq.heappush(self.waiting, (time.monotonic() + pause, task.fingerprint, task))
+    def tell(self, messages: Sequence[Message], say: Callable[[str], None]) -> None:
+        self.told_s = {message.attempt: self._tell(message, say) for message in messages if message.silent_s >= SILENCE_S}
 
-    def due(self) -> list[Task]:
-        """Takes the tasks whose pause is over."""
-        tasks = []
-        while self.waiting and self.waiting[0][0] <= time.monotonic():
-            tasks.append(heapq.heappop(self.waiting)[2])
-        return tasks
+    def _tell(self, message: Message, say: Callable[[str], None]) -> float:
+        told_s = self.told_s.get(message.attempt, 0.0)
+        if message.silent_s < max(SILENCE_S, 2 * told_s):
+            return told_s
+        computes = "" if message.idle_s >= SILENCE_S else "; it computes"
+        say(f"no word for {message.silent_s:.0f} s from {described(message)}{computes}")
+        return message.silent_s
 
 
 class Driver:
@@ -108,7 +94,14 @@ class Driver:
         missing = _missing(plan)
         in_flight: set[str] = set()
         execution = self.request.mixture.execution
-        retries = _Retries({"task": execution.max_retries, "infrastructure": execution.max_infrastructure_retries})
+        retries = Retries(
+            max_retries=execution.max_retries,
+            max_infrastructure_retries=execution.max_infrastructure_retries,
+            on_crash=execution.on_crash,
+            stall_s=execution.stall_s,
+            locate=self._locate,
+        )
+        silences = _Silences()
         while not plan.is_committed:
             ready.extend(retries.due())
             while ready and len(in_flight) < 2 * engine.slots:
@@ -117,6 +110,7 @@ class Driver:
                 engine.submit(task, uuid.uuid4().hex[:12])
             attempt = engine.next_attempt(_TICK_S)
             self.observer.tick()
+            silences.tell(engine.messages(), self.observer.say)
             if attempt is None:
                 continue
             in_flight.discard(attempt.task.fingerprint)
@@ -130,7 +124,7 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _take(self, attempt: Attempt, retries: _Retries) -> bool:
+    def _take(self, attempt: Attempt, retries: Retries) -> bool:
         """Commits a record, or queues the task for another attempt. Returns whether it was committed."""
         if attempt.record is not None:
             self.observer.committed(self.ledger.commit(attempt.record))
@@ -140,15 +134,16 @@ class Driver:
         if attempt.failure.kind == "stage":
             raise StageError(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
-            retries.add(attempt.task, attempt.failure)
-        except _TaskFailedError as error:
+            text = retries.add(attempt.task, attempt.failure)
+        except TaskFailedError as error:
             raise DatapipeError(f"{error}. {self._kept_traceback(error.failure)}") from None
-        self.observer.retried(attempt.task, attempt.failure)
+        self.observer.retried(attempt.task, replace(attempt.failure, message=text))
         return False
 
     def _kept_traceback(self, failure: Failure) -> str:
-        """Writes the traceback of a failure, and says where it is."""
-        self.ledger.root.write_atomic(FAILURE, failure.details.encode("utf-8", "backslashreplace"))
+        """Writes a failure with its traceback, and says where it is."""
+        content = f"{failure.message}\n\n{failure.details}"
+        self.ledger.root.write_atomic(FAILURE, content.encode("utf-8", "backslashreplace"))
         return f"The traceback is in {self.ledger.root.child_url(FAILURE)}"
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
@@ -166,6 +161,12 @@ class Driver:
                 if not unseen.isdisjoint(inputs_of(other)):
                     self.ledger.forget(other.fingerprint)
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
+
+    def _locate(self, task: Task, key: bytes) -> str:
+        """Path and position of a document of a task, by its key: "a.jsonl at 120"."""
+        own_hash, position = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+        paths = self.request.sources[task.source].files
+        return f"{next((path for path in paths if file_hash(task.source, path) == own_hash), '')} at {position}"
 
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""

@@ -1,13 +1,40 @@
-"""The contract of engines: they take tasks and return the result of each attempt, in any order. They decide nothing else."""
+"""The contract of engines: they take tasks and return the result of each attempt, in any order, and tell what each is at.
+
+They decide nothing but one thing: an attempt that is silent for longer than it may be is ended, and fails as a stall.
+"""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from datapipe.activity import Activity
 from datapipe.errors import DatapipeError, StageError, UserError, is_retryable
 from datapipe.plan.work import Record, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """What an attempt is at, as its worker told and as its supervisor sees the process.
+
+    Attributes:
+        task: for display.
+        activity: the latest that the worker told; None before it told anything.
+        silent_s: seconds since it told anything.
+        idle_s: seconds since it told anything or used a CPU.
+        memory_bytes: resident memory of the worker; 0 where the system does not tell.
+        is_stopped: whether the worker's process is stopped, by SIGSTOP or a debugger.
+    """
+
+    attempt: str
+    task: str
+    activity: Activity | None = None
+    silent_s: float = 0.0
+    idle_s: float = 0.0
+    memory_bytes: int = 0
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,14 +42,21 @@ class Failure:
     """Why an attempt failed, in a form that travels between processes.
 
     Attributes:
-        kind: "user" and "stage" (never retried), "task" (retried a few times), "infrastructure" (retried generously).
+        kind: "user" and "stage" (never retried), "task" (retried a few times), "infrastructure" (retried generously), "crash"
+            (the process was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows down.
         message: for the user, in plain lines.
         details: the traceback, for a log.
+        cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3".
+        activity: of a lost worker: what it was at.
+        memory_bytes: of a lost worker: its resident memory when it was last seen.
     """
 
     kind: str
     message: str
     details: str = ""
+    cause: str = ""
+    activity: Activity | None = None
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +80,10 @@ class Engine(Protocol):
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the next attempt to end; None if none ends in time."""
+        ...
+
+    def messages(self) -> Sequence[Message]:
+        """What each running attempt is at, as far as it is known."""
         ...
 
     def close(self) -> None:

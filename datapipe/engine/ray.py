@@ -1,6 +1,11 @@
 """The Ray engine: the same tasks, on a cluster. The only file that knows Ray.
 
-    driver ─▶ ray.remote(run_task) on any node ─▶ record ─▶ driver commits
+    driver ─▶ Ray task on any node: a supervisor ─▶ its worker process ─▶ record ─▶ driver commits
+       ◀──── board, an actor ◀── reports ───┘
+
+A task of Ray runs nothing itself. It keeps a worker process like those of the local engine, so that both engines see crashes,
+stalls and what a worker is at alike, and reports it (`workers/supervisor.py`). A supervisor that reports nothing for `stall_s`
+is killed.
 
 Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver, so a task that
 Ray loses is submitted again like one that a local worker lost. Before anything runs, every node is asked whether it sees
@@ -16,6 +21,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,7 +32,9 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.kernels_used import kernels_of_run
-from datapipe.engine.protocol import Attempt, Failure, failure_of
+from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
+from datapipe.engine.workers.process import LONGEST_STEP_S
+from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor, supervise
 from datapipe.errors import UserError
 from datapipe.ledger.names import probe as probe_file
 from datapipe.plan.request import Request
@@ -55,10 +63,14 @@ class RayEngine:
         self._started_here = not ray.is_initialized()
         if self._started_here:
             _connect(address, num_workers)
-        self._running: dict[Any, Task] = {}
+        self._stall_s = request.mixture.execution.stall_s
+        self._running: dict[Any, Reported] = {}
         self._remote = ray.remote(max_retries=0, max_calls=0)(_run_remotely)
         self._modules: dict[str, str] = {}
         self._compiling: list[Any] = []
+        self._board: Any = _start_board()
+        self._asked: Any = None
+        self._looked_at = time.monotonic()
         try:
             _probe_nodes(root, first_inputs(request))
             self._compiling = _compile_on_nodes(kernels_of_run(request.mixture))
@@ -78,30 +90,57 @@ class RayEngine:
             options["num_gpus"] = wanted["num_gpus"]
         if "memory" in wanted:
             options["memory"] = int(wanted["memory"])
-        reference = self._remote.options(**options).remote(pickle.dumps(task), self.root.url, attempt, self._modules)
-        self._running[reference] = task
+        reference = self._remote.options(**options).remote(
+            pickle.dumps(task), self.root.url, attempt, self._modules, self._stall_s, self._board
+        )
+        self._running[reference] = Reported(task=task, attempt=attempt)
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self._running:
             return None
+        self._read_board()
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
         if not ready:
             return None
-        task = self._running.pop(ready[0])
+        running = self._running.pop(ready[0])
+        task = running.task
         try:
             record, failure = ray.get(ready[0])
         except RayTaskError as error:  # our own function failed outside of run_task: a module that cannot be loaded
             return Attempt(task=task, failure=failure_of(error.cause if isinstance(error.cause, BaseException) else error))
         except (RayError, OutOfMemoryError) as error:
-            lost = Failure(kind="infrastructure", message=f"Ray lost {task.label}: {type(error).__name__}: {error}")
+            lost = Failure(kind="infrastructure", message=f"Ray lost {running}: {type(error).__name__}: {error}")
             return Attempt(task=task, failure=lost)
         return Attempt(task=task, record=record, failure=failure)
+
+    def messages(self) -> list[Message]:
+        return [running.message for running in self._running.values() if running.message is not None]
+
+    def _read_board(self) -> None:
+        """Takes what the supervisors told, and asks again. Never waits. A supervisor that tells nothing for long is killed."""
+        if self._asked is None:
+            self._asked = self._board.latest.remote([running.attempt for running in self._running.values()])
+            return
+        if not ray.wait([self._asked], timeout=0)[0]:
+            return
+        now = time.monotonic()
+        step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
+        try:
+            reports: dict[str, tuple[str, Report]] = ray.get(self._asked)
+        except RayError:  # it starts again, empty
+            reports = {}
+        self._asked = None
+        for running in self._running.values():
+            node_id, report = reports.get(running.attempt, ("", None))
+            if running.hear(node_id, report, step_s) >= self._stall_s:
+                _kill_on_node(running)
 
     def close(self) -> None:
         for reference in [*self._running, *self._compiling]:
             ray.cancel(reference, force=True)
         self._running.clear()
         self._compiling.clear()
+        ray.kill(self._board)
         if self._started_here:
             ray.shutdown()
 
@@ -129,19 +168,30 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _run_remotely(content: bytes, url: str, attempt: str, modules: Mapping[str, str]) -> tuple[Record | None, Failure | None]:
+# ------------------------------------------------------------------------------------------------ supervisors
+
+
+def _start_board() -> Any:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
+
+
+def _run_remotely(
+    content: bytes, url: str, attempt: str, modules: Mapping[str, str], stall_s: float, board: Any
+) -> tuple[Record | None, Failure | None]:
     """What runs on a node. Failures come back as values, so that Ray's own errors mean that Ray lost the task."""
-    import pyarrow as pa
-
-    from datapipe.tasks.run_task import run_task
-
-    pa.set_cpu_count(1)
     install_modules(modules)
-    task = pickle.loads(content)
-    try:
-        return run_task(task, Root(url), attempt), None
-    except BaseException as error:  # a stage may raise SystemExit
-        return None, failure_of(error)
+    node_id = ray.get_runtime_context().get_node_id()
+    return supervise(pickle.loads(content), url, attempt, stall_s, lambda report: board.tell.remote(node_id, report))
+
+
+def _kill_on_node(running: Reported) -> None:
+    """Kills a supervisor that reports nothing: its process is stopped, or its machine stands still. Ray then tells the loss."""
+    assert running.report is not None
+    running.unheard_s = 0.0
+    node = NodeAffinitySchedulingStrategy(running.node_id, soft=False)
+    killer = ray.remote(num_cpus=0, max_retries=0)(kill_supervisor)
+    killer.options(scheduling_strategy=node, name="kill").remote(running.report)
 
 
 # ------------------------------------------------------------------------------------------------ every node has its kernels

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from datapipe.activity import progress
 from datapipe.columns import KEY_TYPE, key_halves, numbers
 from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
@@ -159,6 +160,7 @@ class ExchangeWriter:
         rows_per_block = max(1, int(run.num_rows * BLOCK_BYTES / max(1, run.nbytes)))
         words, stream = sort_words(run), self._opened()
         for start in range(0, run.num_rows, rows_per_block):
+            progress()
             block = run.slice(start, rows_per_block)
             last = start + block.num_rows - 1
             content = _message(block)
@@ -314,6 +316,7 @@ def _between(
 
 def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     """One block of a file."""
+    progress()
     stream.seek(block.offset)
     content = stream.read_buffer(block.length)
     if xxhash.xxh3_64_intdigest(content) != block.checksum:

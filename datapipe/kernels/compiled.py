@@ -9,11 +9,13 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numba
 from numba.core import caching, compiler, errors, registry, serialize
 
+from datapipe.activity import doing
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
@@ -62,8 +64,11 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
     """The machine code of a kernel. Waits where another process is compiling the same kernel."""
     if entry.exists():
         return compile_into(function, signature, entry)
-    with entry.lock():
-        return compile_into(function, signature, entry)
+    with ExitStack() as stack:
+        with doing(f"waiting for kernel {entry.name}, which another process compiles", is_waiting=True):
+            stack.enter_context(entry.lock())
+        with doing(f"compiling kernel {entry.name}"):
+            return compile_into(function, signature, entry)
 
 
 def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:

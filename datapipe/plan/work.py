@@ -120,6 +120,39 @@ class Decisions:
         return own | {"tables": _table_checksums(self.tables)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageCare:
+    """What one stage must not do in one call again, because it ended a worker.
+
+    Attributes:
+        suspects: a batch with a document of one of these keys goes to the stage one by one.
+        crashing: keys of documents that the stage does not get, and the cause of the crash: "SIGSEGV".
+    """
+
+    suspects: frozenset[bytes] = frozenset()
+    crashing: Mapping[bytes, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Care:
+    """What the ends of earlier attempts at a map task have shown about its documents.
+
+    Attributes:
+        suspects: (stage, key of the first document) of batches in which a worker crashed or stalled.
+        crashing: (stage, key, cause) of documents that crash a worker; they go to quarantine.
+    """
+
+    suspects: tuple[tuple[str, bytes], ...] = ()
+    crashing: tuple[tuple[str, bytes, str], ...] = ()
+
+    def of(self, stage: str) -> StageCare:
+        """The part of a stage, by its name in the run."""
+        return StageCare(
+            suspects=frozenset(key for name, key in self.suspects if name == stage),
+            crashing={key: cause for name, key, cause in self.crashing if name == stage},
+        )
+
+
 # ------------------------------------------------------------------------------------------ tasks
 
 
@@ -175,6 +208,8 @@ class MapTask(Task):
         decisions: of the global stage before; applied to `documents`.
         emit: the global stage that follows.
         source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
+        care: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
+            makes it raise is, so neither enters the fingerprint.
     """
 
     kind: ClassVar[str] = "map"
@@ -192,6 +227,7 @@ class MapTask(Task):
     )
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     source_position: int | None = None
+    care: Care = field(default=Care(), metadata=LEFT_OUT)
 
     @property
     def splits(self) -> tuple[Split, ...]:

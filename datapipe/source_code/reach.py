@@ -27,8 +27,10 @@ from datapipe.source_code.definitions import KERNEL, REACHES, Definition, Module
 from datapipe.source_code.names_used import Import
 
 _PACKAGES = ("datapipe", "stages")
-MACHINERY = frozenset(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys"))
-"""Modules that compile and store kernels. The results of a kernel do not depend on them, so no digest covers them."""
+MACHINERY = frozenset(
+    ("datapipe.activity", *(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")))
+)
+"""Modules that compile and store kernels, or tell what is at work. No result depends on them, so no digest covers them."""
 
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")
 """Base classes outside of the analysed files that call no member by a plain name."""

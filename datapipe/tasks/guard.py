@@ -4,9 +4,14 @@
                         │           └─▶ all others, as if it were not there
                         └─▶ a breach of the contract (`breaches.py`) ─▶ the smallest part that shows it ─▶ StageError
 
-A stage treats each document by itself, so the results of halves joined are the result of the whole; the conformance suite
-checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does not
-suffice for a batch, it may for its halves.
+    stage(batch) crashes ─▶ the next attempt: one by one ─▶ the last document told ─▶ quarantine, or the end of the run
+
+Nothing survives a crash of a native library. So the documents in hand are told before each call (`activity.py`), and what the
+driver concludes from a crash comes back with the task (`work.Care`).
+
+A stage treats each document by itself, so the results of parts joined are the result of the whole; the conformance suite
+checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does
+not suffice for a batch, it may for its halves.
 """
 
 from __future__ import annotations
@@ -14,9 +19,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from datapipe import activity
 from datapipe.errors import DatapipeError, StageError, is_retryable
+from datapipe.plan.work import StageCare
 from datapipe.stage.base import Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.tasks.breaches import breach_of, stage_error
@@ -28,7 +38,7 @@ _MOST_ERROR_CHARS = 4000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedDocument:
-    """A document that made a stage raise: its row in the batch, and the end of the traceback."""
+    """A document that made a stage raise or crash: its row in the batch, and the end of the traceback, or the cause."""
 
     row: int
     error: str
@@ -36,7 +46,7 @@ class FailedDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarded(Generic[Result]):
-    """Consecutive (start, stop, result) parts over the rows that did not raise, and the documents that did."""
+    """(start, stop, result) parts over the rows that did not fail, in order, and the documents that did, in order."""
 
     parts: tuple[tuple[int, int, Result], ...]
     failed: tuple[FailedDocument, ...]
@@ -50,12 +60,14 @@ class Guard:
         name: of the stage in the run.
         method: of the stage, which the engine calls for a batch.
         place_of: the input file and position of the first document of a batch: "a.jsonl at 120".
+        care: what earlier attempts at the task have shown about the stage; None for almost every task.
     """
 
     name: str
     stage: Stage
     method: Callable[..., Any]
     place_of: Callable[[DocumentBatch], str]
+    care: StageCare | None = None
 
     def run(self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch) -> Guarded[Result]:
         """Runs `process`, halving the batch where it raises.
@@ -65,11 +77,11 @@ class Guard:
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
         parts: list[tuple[int, int, Result]] = []
-        failed: list[FailedDocument] = []
-        pending = [(0, batch.num_docs)]
+        pending, failed = ([(0, batch.num_docs)], []) if self.care is None else _with_care(batch, self.care)
         while pending:
             start, stop = pending.pop()
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            _tell(part)
             try:
                 parts.append((start, stop, process(part)))
             except BaseException as error:
@@ -84,7 +96,7 @@ class Guard:
                     continue
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
-        return Guarded(parts=tuple(parts), failed=tuple(failed))
+        return Guarded(parts=tuple(parts), failed=tuple(sorted(failed, key=lambda document: document.row)))
 
     def _breach(
         self, process: Callable[[DocumentBatch], Any], batch: DocumentBatch, error: BaseException, what: str
@@ -100,6 +112,31 @@ class Guard:
         place, others = self.place_of(batch), batch.num_docs - 1
         document = f"{place} and the {others:,} after it, together" if others else place
         return stage_error(self.name, self.stage, self.method, error, what, document)
+
+
+def _with_care(batch: DocumentBatch, care: StageCare) -> tuple[list[tuple[int, int]], list[FailedDocument]]:
+    """The spans of rows to process, the last one first, and the documents that are known to crash the stage."""
+    keys = batch.keys.to_pylist()
+    failed = [
+        FailedDocument(row=row, error=f"the stage crashed on this document: its process was ended by {care.crashing[key]}")
+        for row, key in enumerate(keys)
+        if key in care.crashing
+    ]
+    if not care.suspects.isdisjoint(keys):
+        cuts = np.arange(batch.num_docs + 1)
+    else:
+        crashed = [document.row for document in failed]
+        cuts = np.unique([0, *crashed, *(row + 1 for row in crashed), batch.num_docs])
+    left_out = {document.row for document in failed}
+    spans = [(start, stop) for start, stop in pairwise(cuts.tolist()) if start not in left_out]
+    return spans[::-1], failed
+
+
+def _tell(part: DocumentBatch) -> None:
+    """Tells which documents the stage gets next."""
+    if activity.is_told() and part.num_docs:
+        ids = part.record.column("id")
+        activity.on_documents(ids[0].as_py(), part.keys[0].as_py(), part.num_docs, part.text_bytes)
 
 
 def _is_breached(process: Callable[[DocumentBatch], Any], batch: DocumentBatch) -> bool:

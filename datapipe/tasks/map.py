@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datapipe.activity import at_place
 from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
@@ -27,7 +28,7 @@ from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import BoundStage, InputSplit, MapTask
+from datapipe.plan.work import BoundStage, Care, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, OpenInput, ReadBatch, Rejected, Rule, Split, Stage
@@ -108,6 +109,7 @@ class _Mapper:
         reading = iter(source.reader.read(split, self.task.fields, open_input))
         while self.left is None or self.left > 0:
             with self.metrics.timed("read") as work:
+                at_place(f"{split.file.path}, after {num_records:,} of its documents")
                 part = next(reading, None)
                 if part is None:
                     break
@@ -181,7 +183,8 @@ class _Mapper:
         return self._run_map(bound.name, stage, batch)
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place)
+        care = None if self.task.care == Care() else self.task.care.of(name)
+        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=care)
 
     def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
         def checked(part: DocumentBatch) -> FilterResult:
@@ -265,7 +268,7 @@ class _Mapper:
         }
 
     def _isolate(self, name: str, batch: DocumentBatch, failed: tuple[FailedDocument, ...]) -> None:
-        """Quarantines documents that made a stage raise."""
+        """Quarantines documents that made a stage raise or crash."""
         self.document_counts.quarantined += len(failed)
         for document in failed:
             alone = batch.slice(document.row, document.row + 1)

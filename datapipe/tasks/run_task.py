@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from datapipe.activity import doing
 from datapipe.errors import DatapipeError
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.metrics import TaskMetrics
@@ -88,7 +89,8 @@ def _open(bound: BoundStage, seed: int, source_position: int | None = None) -> B
     if identity not in _opened:
         opened = bound.stage.model_copy()  # in one process a stage may be opened for several positions
         try:
-            opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
+            with doing(f"{bound.name}: open"):
+                opened.open(StageContext(name=bound.name, seed=seed, source_position=source_position))
         except BaseException as error:
             told = error_without_document(bound.name, opened, opened.open, error)
             if told is None:

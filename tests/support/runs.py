@@ -79,6 +79,9 @@ class InProcess:
         task, attempt = self.tasks.pop(0)
         return Attempt(task=task, record=run_task(task, self.root, attempt))
 
+    def messages(self):
+        return ()
+
     def close(self): ...
 
 
@@ -130,7 +133,7 @@ def run_mixture(
     """Runs a mixture to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
-    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers))
+    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution.stall_s))
     run = Run(mixture, engine, watcher, limit)
     snapshot = run.execute()
     assert run.plan is not None

@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from datapipe.errors import UserError
-from tests.support import corpora, dedup_runs, runs
+from datapipe.errors import DatapipeError, UserError
+from tests.support import corpora, dedup_runs, hostile_stages, runs
 from tests.support.late_import import late_import
 
 ray_engine = late_import("datapipe.engine.ray")
@@ -93,6 +93,32 @@ def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, corpus, cluste
     ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster), watcher=watcher)
     assert killed
     assert ray.snapshot == local.snapshot
+
+
+def test_ray_crashing_document_is_named_or_left_out_as_by_local_workers(tmp_path, cluster, monkeypatch):
+    hostile_stages.write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    mixture = hostile_stages.write_mixture(tmp_path, {3: "SEGFAULT", 18: "RAISE-IT"})
+    with pytest.raises(DatapipeError, match=r"document doc-5-3 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: SIGSEGV"):
+        runs.run_mixture(mixture, output=tmp_path / "named", make_engine=_on(cluster))
+    assert "in process" in (tmp_path / "named/work/failure.txt").read_text()
+    option = ["execution.on_crash=quarantine"]
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", overrides=option, make_engine=_on(cluster))
+    local = runs.run_mixture(mixture, output=tmp_path / "local", overrides=option)
+    assert ray.report["total"]["documents"]["quarantined"] == 2
+    assert ray.snapshot == local.snapshot
+
+
+def test_ray_supervisor_that_is_stopped_is_told_and_killed_and_costs_its_attempt(tmp_path, cluster, monkeypatch):
+    hostile_stages.write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("datapipe.engine.driver.SILENCE_S", 5.0)
+    mixture = hostile_stages.write_mixture(tmp_path, {18: "STOP-SUPERVISOR"})
+    done = runs.run_mixture(mixture, make_engine=_on(cluster), overrides=["execution.stall_s=30"])
+    assert (tmp_path / "was-stopped").exists()
+    assert any(line.startswith("no word for") for line in done.watcher.lines)
+    assert [failure.kind for _, failure in done.watcher.retries] == ["infrastructure"]
+    assert done.report["total"]["documents"]["kept"] == 60
 
 
 def _ray_workers() -> list[int]:

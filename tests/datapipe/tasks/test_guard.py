@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datapipe import activity
 from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError, StageError
+from datapipe.plan.work import StageCare
 from datapipe.stage import Map
 from datapipe.stage.documents import DocumentBatch
 from datapipe.tasks.guard import Guard
@@ -25,9 +28,11 @@ def _batch(texts: list[str]) -> DocumentBatch:
     return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
 
 
-def _guard() -> Guard:
+def _guard(care: StageCare | None = None) -> Guard:
     stage = Lengths()
-    return Guard(name="mine", stage=stage, method=stage.process, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}")
+    return Guard(
+        name="mine", stage=stage, method=stage.process, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care
+    )
 
 
 class Lengths(Map):
@@ -136,3 +141,45 @@ def test_guarded_breach_of_several_documents_together_names_them_all():
 
     with pytest.raises(StageError, match=r"Found with the document a.jsonl at c and the 4 after it, together\."):
         _guard().run(process, _batch([*"cdefg"]))
+
+
+class _Crash(KeyboardInterrupt):
+    """A crash of the process, in a test: the guard must not catch it."""
+
+
+def _crashing(batch: DocumentBatch) -> list[str]:
+    texts = batch.texts.to_pylist()
+    if "bad" in texts:
+        raise _Crash
+    return texts
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "bcd"]), min_size=1, max_size=30), st.booleans())
+def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
+    batch = _batch(texts)
+    keys = batch.keys.to_pylist()
+    crashing = {key: "SIGSEGV" for key, text in zip(keys, texts) if text == "bad"}
+    suspects = frozenset(keys[-1:] if one_by_one else ())
+    done = _guard(StageCare(suspects=suspects, crashing=crashing)).run(_crashing, batch)
+    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+    assert all("SIGSEGV" in document.error for document in done.failed)
+    assert [text for _, _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
+    assert all(stop == start + 1 for start, stop, _ in done.parts) or not one_by_one
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "b", "c"]), min_size=1, max_size=30).filter(lambda texts: "bad" in texts))
+def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
+    descriptor = activity.shared_file(activity.PAGE_BYTES)
+    page = activity.Page(descriptor)
+    os.close(descriptor)
+    batch = _batch(texts)
+    activity.tell_to(page)
+    try:
+        with pytest.raises(_Crash):
+            _guard(StageCare(suspects=frozenset([batch.keys[0].as_py()]))).run(_crashing, batch)
+        told = page.read()
+    finally:
+        activity.tell_to(None)
+        page.close()
+    assert told is not None
+    assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)

@@ -1,0 +1,189 @@
+"""What follows from the end of an attempt: another attempt, with more care, or the end of the run.
+
+    user             the run fails
+    task             up to `max_retries`, at once
+    infrastructure   up to `max_infrastructure_retries`, after pauses
+    crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
+    stall            its batch one by one ─▶ the run fails, and names the document
+
+Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
+learned. What is learned travels with the task (`work.Care`). A crash on no document (reading, rows) is named by its work.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from datapipe.activity import Activity
+from datapipe.engine.protocol import Failure
+from datapipe.errors import DatapipeError, UserError
+from datapipe.plan.work import Care, MapTask, Task
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+"""Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
+
+MOST_UNNAMED_CRASHES = 5
+"""Crashes of a task in a row that blame no document. More are the fault of the library or of the machine."""
+
+MOST_CRASHING_DOCUMENTS = 32
+"""Of one task. Each costs one or two attempts; a stage that crashes on more does not work."""
+
+_SAME_MEMORY = 0.2
+"""Relative difference up to which two attempts had the same memory when they were killed."""
+
+
+class TaskFailedError(DatapipeError):
+    """A task failed for the last time."""
+
+    def __init__(self, text: str, failure: Failure) -> None:
+        super().__init__(text)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class Retries:
+    """Tasks that wait for another attempt, by the time when it may start.
+
+    Attributes:
+        max_retries, max_infrastructure_retries, on_crash, stall_s: see `ExecutionSpec`.
+        locate: path and position of a document of a task, by its key: "a.jsonl at 120".
+    """
+
+    max_retries: int
+    max_infrastructure_retries: int
+    on_crash: Literal["fail", "quarantine"]
+    stall_s: float
+    locate: Callable[[Task, bytes], str]
+    _failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    _killed: dict[str, Failure] = field(default_factory=dict)
+    _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
+
+    def add(self, task: Task, failure: Failure) -> str:
+        """Queues another attempt.
+
+        Returns:
+            What happened and what follows, for the user.
+
+        Raises:
+            UserError: nothing helps but another input.
+            TaskFailedError: the task was tried as often as allowed, or another attempt cannot help.
+        """
+        match failure.kind:
+            case "user":
+                raise UserError(failure.message)
+            case "crash":
+                return self._crashed(task, failure)
+            case "stall":
+                return self._stalled(task, failure)
+            case "task":
+                self._count(task, failure, self.max_retries)
+                return self._again(task, failure.message)
+            case _:
+                failure = self._with_memory(task, failure)
+                count = self._count(task, failure, self.max_infrastructure_retries)
+                return self._again(task, failure.message, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1)))
+
+    def due(self) -> list[Task]:
+        """Takes the tasks whose pause is over."""
+        tasks = []
+        while self._waiting and self._waiting[0][0] <= time.monotonic():
+            tasks.append(heapq.heappop(self._waiting)[2])
+        return tasks
+
+    def _again(self, task: Task, text: str, pause_s: float = 0.0) -> str:
+        heapq.heappush(self._waiting, (time.monotonic() + pause_s, task.fingerprint, task))
+        return text
+
+    def _count(self, task: Task, failure: Failure, allowed: int) -> int:
+        count = self._failures[task.fingerprint, failure.kind] = self._failures[task.fingerprint, failure.kind] + 1
+        if count > allowed:
+            raise TaskFailedError(f"{task.label} failed {count} times, the last time with: {failure.message}", failure)
+        return count
+
+    def _with_memory(self, task: Task, failure: Failure) -> Failure:
+        """Says where a worker was killed twice at the same work with the same memory: no pause frees what one task needs."""
+        before = self._killed.get(task.fingerprint)
+        if failure.cause != "SIGKILL" or not failure.memory_bytes:
+            return failure
+        self._killed[task.fingerprint] = failure
+        if before is None or _work(before) != _work(failure):
+            return failure
+        if abs(before.memory_bytes - failure.memory_bytes) > _SAME_MEMORY * failure.memory_bytes:
+            return failure
+        hint = (
+            f"{failure.message}. So was an attempt before, at the same work with {before.memory_bytes / 1e9:.1f} GB: if that "
+            f"is all the memory there is, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
+        )
+        return replace(failure, message=hint)
+
+    # ---------------------------------------------------------------------------------------------- crashes
+
+    def _crashed(self, task: Task, failure: Failure) -> str:
+        identity = task.fingerprint, "crash", failure.cause
+        count = self._failures[identity] = self._failures[identity] + 1
+        activity = failure.activity or Activity()
+        if count == 1:  # it may be the machine's fault
+            return self._again(task, failure.message)
+        if not isinstance(task, MapTask) or not activity.is_on_documents:
+            raise TaskFailedError(f"{failure.message}, for the second time. {_advice(activity)}", failure)
+        if count > MOST_UNNAMED_CRASHES:
+            text = f"{task.label} crashed {count} times, and on no document alone. The last time: {failure.message}. "
+            raise TaskFailedError(text + _advice(activity), failure)
+        if activity.num_docs > 1:
+            narrowed = _suspecting(task, activity)
+            return self._again(narrowed, f"{failure.message}, for the second time: now its documents go one by one")
+        self._failures[identity] = 1  # the next document of this task that crashes is narrowed down at once
+        return self._without_document(task, failure, activity)
+
+    def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
+        blamed = f"the document {activity.place} ({self.locate(task, activity.key)}) crashes {activity.work}: {failure.cause}"
+        if self.on_crash == "fail":
+            raise TaskFailedError(
+                f"{task.label}: {blamed}. Take the document out of the input, leave the stage out or correct it, or set "
+                f"execution.on_crash: quarantine to go on without such documents",
+                failure,
+            )
+        crashing = (*task.care.crashing, (activity.work, activity.key, failure.cause))
+        if len(crashing) > MOST_CRASHING_DOCUMENTS:
+            text = f"{task.label}: {blamed}, after {len(crashing) - 1} other documents of the task. {_advice(activity)}"
+            raise TaskFailedError(text, failure)
+        again = replace(task, care=replace(task.care, crashing=crashing))
+        return self._again(again, f"{task.label}: {blamed}. It goes to quarantine")
+
+    # ---------------------------------------------------------------------------------------------- stalls
+
+    def _stalled(self, task: Task, failure: Failure) -> str:
+        self._count(task, failure, self.max_infrastructure_retries)
+        activity = failure.activity or Activity()
+        identity = task.fingerprint, "stall", activity.work
+        self._failures[identity] += 1
+        if self._failures[identity] > 1:
+            located = f" ({self.locate(task, activity.key)})" if activity.is_on_documents else ""
+            raise TaskFailedError(
+                f"{failure.message}{located}, for the second time at this work. If it is only slow, raise execution.stall_s, "
+                f"now {self.stall_s:g}; otherwise look at the stage, the input or the disk that it waits for",
+                failure,
+            )
+        if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
+            return self._again(_suspecting(task, activity), f"{failure.message}; now its documents go one by one")
+        return self._again(task, failure.message)
+
+
+def _suspecting(task: MapTask, activity: Activity) -> MapTask:
+    """The task, with the batch in hand to be processed one by one."""
+    suspects = (*task.care.suspects, (activity.work, activity.key))
+    return replace(task, care=Care(suspects=suspects, crashing=task.care.crashing))
+
+
+def _work(failure: Failure) -> str:
+    return failure.activity.work if failure.activity else ""
+
+
+def _advice(activity: Activity) -> str:
+    work = activity.work or "the libraries that it uses"
+    return f"It is a defect of {work} or of a library below it, or of this machine: the traceback says where"

@@ -1,0 +1,235 @@
+"""A worker as its supervisor sees it: a process, the task it holds, what it is at, and why it ended.
+
+    supervisor ══ socket ══ worker (`worker.py`)      tasks, and the ends of attempts
+               ◀── page ───                           what it is at, in shared memory (`activity.py`)
+               ◀── trace ──                           where its threads are when it crashes or is ended
+
+The supervisor is the driver for local workers, and a Ray task on a node of a cluster. It alone sees how a process ended.
+
+A worker is *silent* while it tells nothing, and *idle* while it also uses no CPU. An attempt ends as a stall when its worker is
+idle for `stall_s`, or silent for `stall_s` per `BATCH_BYTES` of the work in hand: a batch of documents has at most so many, a
+bucket of rows or the sample of a tokenizer is one call over many times as many. Waiting for another process is never a stall.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from datapipe.activity import PAGE_BYTES, Activity, Page, shared_file
+from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.errors import DatapipeError
+from datapipe.plan.work import Task
+
+BATCH_BYTES = 4 << 20
+"""Work in hand that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
+
+_NOT_ITS_OWN = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Signals by which others end a process. SIGKILL is also that of the kernel where memory is full."""
+
+LONGEST_STEP_S = 5.0
+"""The most that one look adds to a silence: a driver that was stopped itself must not blame its workers."""
+
+_TRACE_BYTES = 32 << 10
+_LAST_WORDS_S = 2.0
+"""How long a worker that stalls may take to write where it is."""
+
+_LONGEST_END_S = 10.0
+"""How long a killed process may take to go. One that waits for a dead disk goes when the disk answers."""
+
+
+class WorkerProcess:
+    """One process and the task it holds.
+
+    Args:
+        url: of OUTPUT.
+        environment: variables to add to those of this process.
+    """
+
+    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        page, self._trace = shared_file(PAGE_BYTES), shared_file()
+        with theirs:
+            descriptors = theirs.fileno(), page, self._trace
+            self.process = subprocess.Popen(
+                # -P: the working directory may hold another datapipe, a checkout say, than the driver runs
+                [sys.executable, "-P", "-c", f"from datapipe.engine.workers.worker import main; main{descriptors}"],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        self._page = Page(page)
+        os.close(page)
+        self.connection = Connection(ours.detach())
+        self.connection.send((sys.path, url))
+        self.task: Task | None = None
+        self.message: Message | None = None
+        self.is_ready = False  # it has imported what it needs
+        self._seen: tuple[int, float] = (-1, 0.0)  # messages, and CPU seconds
+        self._looked_at = time.monotonic()
+        self._last_words = ""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def give(self, task: Task, attempt: str) -> None:
+        self.task, self.message, self._looked_at = task, Message(attempt=attempt, task=task.label), time.monotonic()
+        try:
+            self.connection.send((pickle.dumps(task), attempt))
+        except OSError:
+            return  # it is gone; `receive` will say so
+
+    def receive(self) -> Attempt | None:
+        """The end of its attempt, or None where the worker is gone without a task."""
+        task = self.task
+        try:
+            if not self.connection.poll():  # its process is gone, and it has left nothing
+                raise EOFError
+            if not self.is_ready:
+                self.is_ready = self.connection.recv() == "ready"
+                return None
+            record, failure = self.connection.recv()
+        except (EOFError, OSError):
+            return self._lost()
+        assert task is not None
+        self.task = self.message = None
+        return Attempt(task=task, record=record, failure=failure)
+
+    def next_attempt(self, timeout_s: float) -> Attempt | None:
+        """Waits for the end of its attempt; None if it does not end in time."""
+        wait([self.connection], timeout_s)
+        # A worker that forked leaves its socket open in the child when it dies, so its end is looked for as well.
+        return self.receive() if self.connection.poll() or not self.is_alive else None
+
+    def _lost(self) -> Attempt | None:
+        task, message, told = self.task, self.message, self._page.read()
+        status = self.stop()
+        if task is None or message is None:
+            return None
+        if told is not None:
+            message = replace(message, activity=told[1])
+        if status > 0 and not self.is_ready:
+            raise DatapipeError(
+                f"a worker could not start: it exited with status {status}, and what it said is above. "
+                f"Check that `{sys.executable} -P -c 'import datapipe.tasks.run_task'` works."
+            ) from None
+        return Attempt(task=task, failure=_failure_of_end(status, message, self._last_words))
+
+    # ---------------------------------------------------------------------------------------------- silence
+
+    def watch(self, stall_s: float) -> Attempt | None:
+        """Looks at what the worker is at. Ends a stalled attempt, and the process with it."""
+        if self.task is None or self.message is None:
+            return None
+        now = time.monotonic()
+        step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
+        self.message = self._look(self.message, step_s)
+        if not is_stalled(self.message, stall_s):
+            return None
+        task, message = self.task, self.message
+        self._ask_where_it_is()
+        self.stop()
+        failure = Failure(
+            kind="infrastructure" if message.is_stopped else "stall",
+            message=f"a worker said nothing for {message.silent_s:,.0f} s and was ended: {described(message)}",
+            details=self._last_words,
+            activity=message.activity or Activity(),
+            memory_bytes=message.memory_bytes,
+        )
+        return Attempt(task=task, failure=failure)
+
+    def _look(self, message: Message, step_s: float) -> Message:
+        told = self._page.read()
+        count, activity = told if told is not None else (self._seen[0], message.activity)
+        is_stopped, cpu_s, memory_bytes = _process_state(self.process.pid)
+        is_new, has_worked = count != self._seen[0], cpu_s != self._seen[1]
+        self._seen = count, cpu_s
+        return replace(
+            message,
+            activity=activity,
+            silent_s=0.0 if is_new else message.silent_s + step_s,
+            idle_s=0.0 if is_new or has_worked else message.idle_s + step_s,
+            memory_bytes=memory_bytes,
+            is_stopped=is_stopped,
+        )
+
+    def _ask_where_it_is(self) -> None:
+        """Has the worker write the stacks of its threads, if it still can."""
+        if self.is_ready and self.message is not None and not self.message.is_stopped:
+            self.process.send_signal(signal.SIGUSR2)
+            deadline = time.monotonic() + _LAST_WORDS_S
+            while os.fstat(self._trace).st_size == 0 and time.monotonic() < deadline and self.is_alive:
+                time.sleep(0.01)
+
+    # ---------------------------------------------------------------------------------------------- the end
+
+    def stop(self) -> int:
+        """Ends the process; its exit status."""
+        if self.connection.closed:
+            return self.process.poll() or 0
+        self.connection.close()
+        if self.is_alive:
+            self.process.kill()
+        try:
+            status = self.process.wait(_LONGEST_END_S)
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGKILL
+        self._last_words = os.pread(self._trace, _TRACE_BYTES, 0).decode("utf-8", "replace")
+        os.close(self._trace)
+        self._page.close()
+        self.task = self.message = None
+        return status
+
+
+def is_stalled(message: Message, stall_s: float) -> bool:
+    """Whether a worker has been silent for longer than its work can take."""
+    activity = message.activity or Activity()
+    if activity.is_waiting and not message.is_stopped:
+        return False
+    return message.idle_s >= stall_s or message.silent_s >= stall_s * max(1.0, activity.num_bytes / BATCH_BYTES)
+
+
+def described(message: Message) -> str:
+    """What an attempt is at, in words: "web/read (0123…): filter.length on 80 documents, from a.jsonl:7; 1.2 GB of memory"."""
+    activity = "starting" if message.activity is None else str(message.activity)
+    memory = f"; {message.memory_bytes / 1e9:.1f} GB of memory" if message.memory_bytes else ""
+    stopped = "; its process is stopped (SIGSTOP)" if message.is_stopped else ""
+    return f"{message.task}: {activity}{memory}{stopped}"
+
+
+def _failure_of_end(status: int, message: Message, last_words: str) -> Failure:
+    cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    text = f"a worker was ended by {cause} while it ran {described(message)}"
+    if cause == "SIGKILL":
+        text += ". It may have run out of memory"
+    return Failure(
+        kind="infrastructure" if cause in _NOT_ITS_OWN else "crash",
+        message=text,
+        details=last_words,
+        cause=cause,
+        activity=message.activity or Activity(),
+        memory_bytes=message.memory_bytes,
+    )
+
+
+def _process_state(process_id: int) -> tuple[bool, float, int]:
+    """Whether a process is stopped, its CPU seconds, and the bytes of its memory.
+
+    Where the system has no /proc, a process counts as one that computes, so its silence alone counts."""
+    try:
+        content = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False, time.monotonic(), 0
+    state, *numbers = content.rpartition(")")[2].split()
+    ticks = int(numbers[10]) + int(numbers[11])  # utime and stime
+    return state in "tT", ticks / os.sysconf("SC_CLK_TCK"), int(numbers[20]) * os.sysconf("SC_PAGE_SIZE")

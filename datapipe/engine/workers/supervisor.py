@@ -1,0 +1,146 @@
+"""Attempts that run on other machines: a supervisor there keeps a worker process, and reports what it is at.
+
+    node: supervise(task) ─▶ its worker process         driver: Reported, one for each attempt
+                │                                                  ▲
+                └── Report, every `_REPORT_EVERY_S` ─▶ Board ──────┘
+
+Knows no cluster: the engine starts supervisors, carries their reports to the board, and kills those that report nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datapipe.engine.protocol import Failure, Message
+from datapipe.engine.workers.process import WorkerProcess, described
+from datapipe.plan.work import Record, Task
+
+_LOOK_EVERY_S = 0.5
+_REPORT_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A message, and the supervisor that sent it.
+
+    Attributes:
+        number: of the report, from 1 on: the driver sees that the supervisor lives.
+        process_id, started: of the supervisor's process; the time of its start, in ticks, tells it from a later one.
+    """
+
+    number: int
+    message: Message
+    process_id: int
+    started: str
+
+
+class Board:
+    """The latest report of each attempt, and the node that sent it. Bounded by the attempts that the driver asks for."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[str, Report]] = {}
+
+    def tell(self, node_id: str, report: Report) -> None:
+        self._reports[report.message.attempt] = node_id, report
+
+    def latest(self, attempts: Sequence[str]) -> dict[str, tuple[str, Report]]:
+        """The reports of these attempts; all others are forgotten."""
+        self._reports = {attempt: self._reports[attempt] for attempt in attempts if attempt in self._reports}
+        return self._reports
+
+
+@dataclass(slots=True)
+class Reported:
+    """An attempt on another machine, as the driver knows it.
+
+    Attributes:
+        report: the latest; None while it waits for a place to run.
+        node_id: where it runs.
+        unheard_s: seconds since a new report came.
+    """
+
+    task: Task
+    attempt: str
+    report: Report | None = None
+    node_id: str = ""
+    unheard_s: float = 0.0
+
+    def hear(self, node_id: str, report: Report | None, step_s: float) -> float:
+        """Takes the latest report, looked at `step_s` after the one before; for how long none was new."""
+        is_new = report is not None and report != self.report
+        self.unheard_s = 0.0 if is_new or self.report is None else self.unheard_s + step_s
+        if report is not None:
+            self.node_id, self.report = node_id, report
+        return self.unheard_s
+
+    @property
+    def message(self) -> Message | None:
+        if self.report is None:
+            return None
+        message, unheard_s = self.report.message, self.unheard_s
+        return replace(message, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
+
+    def __str__(self) -> str:
+        return self.task.label if self.message is None else described(self.message)
+
+
+# ------------------------------------------------------------------------------------------------ on the node
+
+_worker: tuple[Any, WorkerProcess] | None = None
+"""The worker of this process, and what it was started with."""
+
+
+def supervise(
+    task: Task, url: str, attempt: str, stall_s: float, report: Callable[[Report], object]
+) -> tuple[Record | None, Failure | None]:
+    """Runs one attempt in a worker process, which stays for the next one.
+
+    Args:
+        url: of OUTPUT.
+        report: sends a report to the driver; must not wait.
+    """
+    worker = _worker_for(url)
+    worker.give(task, attempt)
+    number, due = 0, time.monotonic()
+    while True:
+        ended = worker.watch(stall_s) or worker.next_attempt(_LOOK_EVERY_S)
+        if ended is not None:
+            return ended.record, ended.failure
+        if worker.message is not None and time.monotonic() >= due:
+            number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
+            process_id = os.getpid()
+            report(Report(number=number, message=worker.message, process_id=process_id, started=_started(process_id)))
+
+
+def _worker_for(url: str) -> WorkerProcess:
+    """The worker of the task before, where it lives and was started with the same paths and GPUs; otherwise a new one."""
+    global _worker  # noqa: PLW0603  # the process runs one task after another, and nothing else of it outlives a task
+    setting = url, tuple(sys.path), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if _worker is not None and (_worker[0] != setting or not _worker[1].is_alive):
+        _worker[1].stop()
+        _worker = None
+    if _worker is None:
+        _worker = setting, WorkerProcess(url, {})
+    return _worker[1]
+
+
+def kill_supervisor(report: Report) -> None:
+    """Kills the supervisor that sent a report, and with it its worker. Runs on its node."""
+    if _started(report.process_id) == report.started:
+        os.kill(report.process_id, signal.SIGKILL)
+
+
+def _started(process_id: int) -> str:
+    """When a process was started, in ticks; empty where it is gone."""
+    try:
+        content = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return content.rpartition(")")[2].split()[19]

@@ -1,0 +1,77 @@
+"""A worker: a process that runs one task after another for one supervisor, and goes when the supervisor goes.
+
+    supervisor ══ socket ══ worker:   first (sys.path, url of OUTPUT), then tasks; back come "ready", then attempts
+
+A thread reads the socket while the main thread works, so that the end of the supervisor, however sudden, ends the worker at
+once: the socket closes when the supervisor's process is gone, and the worker leaves without finishing. On Linux the kernel
+ends it as well, even where a native call holds the interpreter or the process is stopped. What it had in hand was not
+committed.
+
+The main thread tells what it is at in a page of shared memory. Where its threads are goes to `trace` when it crashes, and when
+the supervisor asks with SIGUSR2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+
+def main(descriptor: int, page: int, trace: int) -> None:
+    """Serves tasks from the socket `descriptor` until it closes.
+
+    Args:
+        page: descriptor of the memory for what it is at.
+        trace: descriptor of the file for stacks.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the driver decides
+    _end_with_supervisor()
+    faulthandler.enable(trace, all_threads=False)
+    faulthandler.register(signal.SIGUSR2, trace, all_threads=True)
+    connection = Connection(descriptor)
+    sys.path[:], url = connection.recv()
+    work: queue.SimpleQueue[tuple[bytes, str]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, work), daemon=True).start()
+
+    import pickle
+
+    import pyarrow as pa
+
+    from datapipe import activity
+    from datapipe.engine.protocol import Attempt, failure_of
+    from datapipe.storage import Root
+    from datapipe.tasks.run_task import run_task
+
+    pa.set_cpu_count(1)  # the engines are the only parallelism
+    pa.set_io_thread_count(2)
+    root = Root(url)
+    activity.tell_to(activity.Page(page))
+    connection.send("ready")
+    while True:
+        content, attempt = work.get()
+        task = pickle.loads(content)
+        try:
+            ended = Attempt(task=task, record=run_task(task, root, attempt))
+        except BaseException as error:  # a stage may raise SystemExit
+            ended = Attempt(task=task, failure=failure_of(error))
+        connection.send((ended.record, ended.failure))
+
+
+def _receive(connection: Connection, work: queue.SimpleQueue[tuple[bytes, str]]) -> None:
+    while True:
+        try:
+            work.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _end_with_supervisor() -> None:
+    """Has the kernel kill this process when the thread that started it is gone (prctl(2), PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,83 @@
+"""Whole runs with a stage that crashes or stalls its worker: the document is named, and the run ends or goes on without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from datapipe.engine import driver as driver_module
+from datapipe.engine.protocol import Message
+from datapipe.engine.workers import process as process_module
+from datapipe.errors import DatapipeError
+from datapipe.inspect.documents import DocumentQuery, Inspector
+from tests.support import hostile_stages, runs
+
+pytestmark = pytest.mark.medium
+
+
+@pytest.fixture(autouse=True)
+def _stage(tmp_path, monkeypatch):
+    hostile_stages.write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
+    mixture = hostile_stages.write_mixture(tmp_path, {17: "SEGFAULT"})
+    watcher = runs.Watcher()
+    with pytest.raises(
+        DatapipeError, match=r"document doc-5-17 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: SIGSEGV.*failure\.txt"
+    ):
+        runs.run_mixture(mixture, watcher=watcher)
+    assert [failure.cause for _, failure in watcher.retries] == ["SIGSEGV"] * 2
+    failure = (tmp_path / "out/work/failure.txt").read_text()
+    assert "doc-5-17" in failure
+    assert "in process" in failure
+
+
+def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raised(tmp_path):
+    marks = {3: "SEGFAULT", 18: "RAISE-IT", 59: "SEGFAULT"}  # of one length, so that all positions are the same
+    mixture, option = hostile_stages.write_mixture(tmp_path, marks), "execution.on_crash=quarantine"
+    crashed = [runs.run_mixture(mixture, output=tmp_path / name, overrides=[option]) for name in ("one", "two")]
+    raising = hostile_stages.write_mixture(tmp_path, dict.fromkeys(marks, "RAISE-IT"))
+    raised = runs.run_mixture(raising, output=tmp_path / "raised")
+    assert crashed[0].snapshot == crashed[1].snapshot
+    assert crashed[0].checksums == raised.checksums
+    assert crashed[0].report["total"]["documents"]["quarantined"] == len(marks)
+    found = Inspector.open(str(tmp_path / "one")).find(DocumentQuery(outcome="quarantined", count=100))
+    assert sorted("SIGSEGV" in document.error for document in found) == [False, True, True]
+
+
+def test_crash_that_one_document_alone_does_not_cause_is_survived(tmp_path):
+    plain = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "TOGETHER"}))
+    assert plain.report["total"]["documents"]["kept"] == 60
+    assert [failure.cause for _, failure in plain.watcher.retries] == ["SIGSEGV"] * 2
+
+
+def _is_in_the_stage(message: Message, stall_s: float) -> bool:
+    """Whether a worker is silent within the stage: nothing else may stall, however slow the machine of the test is."""
+    activity = message.activity
+    return activity is not None and activity.work.endswith(":Hostile") and message.silent_s >= stall_s
+
+
+def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(process_module, "is_stalled", _is_in_the_stage)
+    mixture = hostile_stages.write_mixture(tmp_path, {17: "FOREVER"})
+    watcher = runs.Watcher()
+    with pytest.raises(
+        DatapipeError,
+        match=r"hostile_\w+:Hostile on the document doc-5-17.* \(.*web\.jsonl at \d+\), for the second time.*stall_s, now 2",
+    ):
+        runs.run_mixture(mixture, watcher=watcher, overrides=["execution.stall_s=2"])
+    assert len(watcher.retries) == 1
+    assert any("no word for" in line and ":Hostile on" in line and "it computes" in line for line in watcher.lines)
+    assert "in process" in (tmp_path / "out/work/failure.txt").read_text()
+
+
+def test_stage_that_is_stopped_costs_one_attempt(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_module, "is_stalled", lambda message, stall_s: message.is_stopped)
+    mixture = hostile_stages.write_mixture(tmp_path, {17: "STOPPED"})
+    done = runs.run_mixture(mixture)
+    assert (tmp_path / "was-stopped").exists()
+    assert [failure.kind for _, failure in done.watcher.retries] == ["infrastructure"]
+    assert "stopped (SIGSTOP)" in done.watcher.retries[0][1].message
+    assert done.report["total"]["documents"]["kept"] == 60

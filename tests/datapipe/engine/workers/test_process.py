@@ -1,0 +1,95 @@
+"""One worker process and its supervisor: what is seen of its end and of its silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from datapipe.activity import Activity
+from datapipe.engine.protocol import Message
+from datapipe.engine.workers import process as process_module
+from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
+from datapipe.plan.work import SampleTask
+from datapipe.stage.documents import TARGET_BATCH_BYTES
+from tests.support.cli_processes import is_running, wait_until
+
+TASK = SampleTask(step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0)
+
+
+def _silent(silent_s: float, idle_s: float, is_stopped: bool = False, **activity) -> Message:
+    return Message(
+        attempt="a", task="t", activity=Activity(**activity), silent_s=silent_s, idle_s=idle_s, is_stopped=is_stopped
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (_silent(599, 599), False),
+        (_silent(600, 600), True),
+        (_silent(600, 0, num_bytes=BATCH_BYTES), True),  # a loop without end
+        (_silent(600, 0, num_bytes=10 * BATCH_BYTES), False),  # one call over a bucket of rows
+        (_silent(6000, 0, num_bytes=10 * BATCH_BYTES), True),
+        (_silent(600, 600, num_bytes=10 * BATCH_BYTES), True),  # it does not even compute
+        (_silent(9000, 9000, is_waiting=True), False),
+        (_silent(600, 600, is_waiting=True, is_stopped=True), True),
+    ],
+)
+def test_stall_is_silence_in_proportion_to_the_work_and_waiting_is_none(message, expected):
+    assert is_stalled(message, 600.0) is expected
+
+
+def test_stall_limit_is_that_of_a_batch():
+    assert BATCH_BYTES == TARGET_BATCH_BYTES
+
+
+@pytest.mark.medium
+def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
+    worker = WorkerProcess(str(tmp_path), {})
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    worker.give(TASK, "one")
+    ended = []
+    wait_until(lambda: ended.append(worker.watch(1.5)) or ended[-1] is not None, "the end of the attempt")
+    assert ended[-1].failure.kind == "infrastructure"
+    assert "stopped (SIGSTOP)" in ended[-1].failure.message
+    assert worker.process.poll() == -signal.SIGKILL
+
+
+@pytest.mark.medium
+def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(tmp_path, monkeypatch):
+    worker = WorkerProcess(str(tmp_path), {})
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    worker.give(TASK, "one")
+    worker.watch(600.0)
+    worker.watch(600.0)  # from here on only time passes
+    worker._looked_at -= 7200.0
+    assert worker.watch(600.0) is None
+    worker.stop()
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux ends a process with its parent")
+def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
+    script = textwrap.dedent(
+        f"""
+        from datapipe.engine.workers.process import WorkerProcess
+        worker = WorkerProcess({str(tmp_path)!r}, {{}})
+        while not worker.is_ready:
+            worker.next_attempt(60)
+        print(worker.process.pid, flush=True)
+        import signal; signal.pause()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        worker = int(supervisor.stdout.readline())
+        os.kill(worker, signal.SIGSTOP)
+        supervisor.kill()
+        supervisor.wait()
+    wait_until(lambda: not is_running(worker), "the end of the worker")

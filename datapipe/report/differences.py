@@ -3,9 +3,8 @@
     texts  ─▶  words  ─┬─▶  words of one text alone, n-grams in common: over everything that is compared
                        └─▶  without the common beginning and end  ─▶  aligned  ─▶  passages that differ, with context
 
-Words are those of near-duplicate detection: runs of ASCII letters and digits and of all characters beyond ASCII, with ASCII
-case folded. So every difference that separates n-grams is one that is shown. In scripts without spaces each character is a
-word.
+Words are those of near-duplicate detection (`word_characters.py`), compared in the canonical caseless form of Unicode. So every
+difference that separates n-grams is one that is shown. In scripts without spaces each character is a word.
 
 The comparison covers the first `COMPARED_CHARS` of each text. Alignment covers `ALIGNED_WORDS` words between the first and the
 last difference, because its time grows faster than the number of words: at most 2 s.
@@ -14,26 +13,22 @@ last difference, because its time grows faster than the number of words: at most
 from __future__ import annotations
 
 import re
-import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Literal, Self
+from unicodedata import normalize
+
+import numpy as np
+
+from datapipe.kernels.dedup.word_characters import ALONE, IGNORED, LETTER, MARK, NUMBER, word_table
 
 COMPARED_CHARS = 1_000_000
 ALIGNED_WORDS = 10_000
 CONTEXT_WORDS = 8
 _ISLAND_WORDS = 4
-
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u31ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-)
-_RUN = re.compile("[0-9a-z\x80-\U0010ffff]+")
-_CHARACTER = re.compile("[0-9a-z\x80-\U0010ffff]")
-_WORD = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[0-9a-z\x80-\U0010ffff])+")
-_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 Opcode = tuple[str, int, int, int, int]
 
@@ -102,7 +97,7 @@ def difference(
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
     words = _Words.of(texts[0]), _Words.of(texts[1])
     counts = Counter(words[0].folded), Counter(words[1].folded)
-    grams = _ngrams(texts[0], *shingles), _ngrams(texts[1], *shingles)
+    grams = _ngrams(words[0].folded, *shingles), _ngrams(words[1].folded, *shingles)
     num_either = len(grams[0] | grams[1])
     opcodes, is_aligned = _opcodes(words[0].folded, words[1].folded)
     groups = _groups(opcodes, context) if any(tag != "equal" for tag, *_ in opcodes) else []
@@ -120,7 +115,29 @@ def difference(
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """The start and stop of each word of a text."""
-    return [match.span() for match in _WORD.finditer(text.translate(_FOLDED))]
+    return [match.span() for match in _patterns()[0].finditer(text)]
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A word, and the characters in words that are ignored."""
+    kinds = word_table()
+    joined = _ranges((kinds & (LETTER | NUMBER) != 0) & (kinds & ALONE == 0))
+    alone, marks, ignored = (_ranges(kinds & kind != 0) for kind in (ALONE, MARK, IGNORED))
+    return re.compile(f"[{alone}][{marks}{ignored}]*|[{joined}][{joined}{marks}{ignored}]*"), re.compile(f"[{ignored}]+")
+
+
+def _ranges(chosen: np.ndarray) -> str:
+    """The code points that are chosen, (0x110000,) bool, as they are written between the brackets of a pattern."""
+    borders = np.flatnonzero(np.diff(chosen, prepend=False, append=False))  # start, stop, start, stop, ...
+    return "".join(f"\\U{start:08x}-\\U{stop - 1:08x}" for start, stop in borders.reshape(-1, 2).tolist())
+
+
+def _folded(word: str) -> str:
+    """The canonical caseless form of a word."""
+    if word.isascii():
+        return word.lower()
+    return normalize("NFD", normalize("NFD", _patterns()[1].sub("", word)).casefold())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +145,7 @@ class _Words:
     """The words of a text.
 
     Attributes:
-        folded: with ASCII case folded.
+        folded: in canonical caseless form.
         starts: (num_words + 1,) the first character of each, and the length of the text.
     """
 
@@ -138,17 +155,17 @@ class _Words:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        matches = list(_WORD.finditer(text.translate(_FOLDED)))
-        return cls(text, [match.group() for match in matches], [*(match.start() for match in matches), len(text)])
+        matches = list(_patterns()[0].finditer(text))
+        return cls(text, [_folded(match.group()) for match in matches], [*(match.start() for match in matches), len(text)])
 
     def between(self, start: int, stop: int) -> str:
         """Words [start, stop) as written, each with what follows it; the first word of the text also with what precedes it."""
         return self.text[self.starts[start] if start else 0 : self.starts[stop]] if start < stop else ""
 
 
-def _ngrams(text: str, size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
+def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
     """The n-grams of a text; one for a shorter text, none for a text without words."""
-    units = (_RUN if unit == "word" else _CHARACTER).findall(text.translate(_FOLDED))
+    units = words if unit == "word" else "".join(words)
     if len(units) < size:
         return {tuple(units)} if units else set()
     return set(zip(*(units[start:] for start in range(size))))

@@ -117,8 +117,7 @@ def by_contents(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The hashes, (num_rows,) uint64, and their documents, (num_rows,) int64, after the rules for documents without words and
     documents of digits alone. `empty` and `only_digits` are the options of `dedup.minhash`."""
-    content = np.empty(len(offsets) - 1, np.uint8)
-    contents.find_contents(offsets, data, content)
+    content = contents.contents_of(offsets, data)
     if only_digits == "never":
         with_letters = content[documents] == contents.LETTERS
         hashes, documents = hashes[with_letters], documents[with_letters]

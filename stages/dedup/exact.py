@@ -14,22 +14,24 @@ Which documents are compared:
 | digits and no letter | as any other | `only_digits: never` keeps them all |
 | short | as any other | |
 
+`normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
+(`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space.
+
 `normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking
 parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.kernels.dedup import contents, text_hashes
+from datapipe.kernels.dedup import case_folding, contents, text_hashes
 from datapipe.kernels.filters import url
 from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
@@ -63,9 +65,9 @@ class Exact(Global):
     )
     normalize: Literal["none", "whitespace_case", "url"] = Field(
         default="none",
-        description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, letters are "
-        "lower case. url: URLs in the form of C4, without scheme, www., all from ?utm_, ?ref or ?feed on, and slashes at the "
-        "end.",
+        description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, and case is "
+        "not compared, in the canonical caseless form of Unicode. url: URLs in the form of C4, without scheme, www., all from "
+        "?utm_, ?ref or ?feed on, and slashes at the end.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
     empty: Literal["meet", "never"] = Field(
@@ -79,7 +81,6 @@ class Exact(Global):
         "hold only page numbers, years or prices are kept.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
@@ -96,6 +97,11 @@ class Exact(Global):
 
     def source_order(self) -> tuple[str, ...] | None:
         return source_order(self.keep)
+
+    def row_identity(self, seed: int) -> Mapping[str, Any]:
+        """Rows that depend on case folding, or on what a letter is, are of version 2; all others have not changed."""
+        reads_characters = self.normalize == "whitespace_case" or self.only_digits == "never"
+        return {**super().row_identity(seed), "version": self.rows_version + reads_characters}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"texts": TEXTS}
@@ -122,9 +128,7 @@ class Exact(Global):
         if self.by == "field" or self.empty == "never":
             compared &= np.diff(offsets) > 0
         if self.only_digits == "never":
-            content = np.empty(batch.num_docs, np.uint8)
-            contents.find_contents(offsets, data, content)
-            compared &= content != contents.DIGITS
+            compared &= contents.contents_of(offsets, data) != contents.DIGITS
         return offsets, data, compared
 
     def exchanges(self) -> Sequence[Exchange]:
@@ -148,9 +152,9 @@ def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
 
 
 def _squeezed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of the texts in lower case, each run of white space as one space."""
-    offsets, data = columns.text_buffers(pc.call_function("utf8_lower", [texts]))
+    """Offsets and bytes of the texts without case, each run of white space as one space."""
+    offsets, data = case_folding.fold_texts(*columns.text_buffers(texts), case_folding.text_folding())
     out_offsets = np.empty(len(offsets), np.int64)
-    out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
+    out = np.empty(int(offsets[-1]), np.uint8)
     text_hashes.squeeze_space(offsets, data, out_offsets, out)
     return out_offsets, out

@@ -22,7 +22,7 @@ document is lost with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,7 @@ class Lines(Cutting):
     )
     normalize: Literal["none", "ccnet"] = Field(
         default="ccnet",
-        description="ccnet: lower case, digits as 0, no punctuation, no control characters, each run of white space as one "
+        description="ccnet: without case, digits as 0, no punctuation, no control characters, each run of white space as one "
         "space. none: the text as it is, without the white space around it.",
     )
     min_length: int = Field(
@@ -66,6 +66,10 @@ class Lines(Cutting):
         description="Least characters of a unit after normalization; shorter units are never cut. (Of three sentences: of all "
         "three together.)",
     )
+
+    def row_identity(self, seed: int) -> Mapping[str, Any]:
+        """Rows that depend on case folding are of version 2; those of `normalize: none` have not changed."""
+        return {**super().row_identity(seed), "version": self.rows_version + (self.normalize == "ccnet")}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"units": _UNITS}

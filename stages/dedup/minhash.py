@@ -13,9 +13,10 @@
 similarity, is at least `min_similarity`. The standard error of the estimate is 0.04 at a similarity of 0.75 with 112
 permutations. `stages/dedup/_banding.py` has the evidence for the default, `_verified.py` the choice of pairs.
 
-**N-grams.** A word is a run of letters and digits in lower case, so punctuation and case are not compared. `shingle: char`
-takes n-grams of the characters that words consist of, for scripts without spaces, where a sentence would be one word. At
-equal `ngram`, character n-grams of prose are more alike than word n-grams (SlimPajama uses 13).
+**N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
+are not compared. Nor is case, nor whether an accented letter is one code point or two (canonical caseless matching, Unicode
+3.13). In scripts without spaces, such as Chinese, Japanese and Thai, each character is a word; with `shingle: char` also in all
+others. At equal `ngram`, character n-grams of prose are more alike than word n-grams (SlimPajama uses 13).
 
 | document | compared with | option |
 |---|---|---|
@@ -77,8 +78,8 @@ class Minhash(Global):
     ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
     shingle: Literal["word", "char"] = Field(
         default="word",
-        description="word: n-grams of words. char: n-grams of the characters of words, for scripts without spaces; slower, "
-        "since a text has more of them.",
+        description="word: n-grams of words; in scripts without spaces each character is a word. char: n-grams of the "
+        "characters of words; slower, since a text has more of them.",
     )
     short: Literal["same_words", "never"] = Field(
         default="same_words",
@@ -118,6 +119,7 @@ class Minhash(Global):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
+    rows_version: ClassVar[int] = 2
     apply_options = ("min_similarity", "components_bytes")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()

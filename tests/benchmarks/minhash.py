@@ -135,14 +135,14 @@ def _plot(path: Path, curves: dict[tuple[int, int], tuple[list[Point], list[Poin
     draw(path, "Jaccard similarity", "share of pairs that match", points, theory)
 
 
-def _read(corpus: Path) -> pa.Array:
+def read_texts(corpus: Path) -> pa.Array:
     with pa.input_stream(str(corpus), compression="detect") as stream:
         return pj.read_json(stream, pj.ReadOptions(block_size=256 << 20))["text"].combine_chunks().cast(pa.large_string())
 
 
 def table(settings: Settings) -> Table:
     """Signatures, and the whole of the stage."""
-    texts = _read(settings.web)
+    texts = read_texts(settings.web)
     corpus = list(batches(texts))
     mb = sum(batch.text_bytes for batch in corpus) / 1e6
     peer = _peer_rate(settings.datatrove, texts) if settings.datatrove else None
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--peer", help="the Python that has datatrove")
     parser.add_argument("--plot", type=Path, help="where to draw the curves (needs matplotlib)")
     given = parser.parse_args()
-    texts = _read(given.corpus)
+    texts = read_texts(given.corpus)
     corpus = list(batches(texts))
     mb = sum(batch.text_bytes for batch in corpus) / 1e6
     ours = mb / _emit_s(_opened(), corpus)

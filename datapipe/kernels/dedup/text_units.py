@@ -4,9 +4,9 @@
 
 A unit owns the bytes from its start to the start of the next unit in its document, so cutting units leaves the others
 unchanged. The hash covers the unit without the white space around it, as it is or folded as CCNet (Wenzek et al. 2020) folds
-paragraphs: letters in lower case, digits as 0, no punctuation, no control characters, each run of white space as one space.
-CCNet's program drops 34 marks; its paper says all Unicode punctuation, which is what this module does. A character whose
-lower case has several characters stays as it is.
+paragraphs: no case, digits as 0, no punctuation, no control characters, each run of white space as one space.
+CCNet's program drops 34 marks; its paper says all Unicode punctuation, which is what this module does. Characters are
+decomposed and without case as in `case_folding.py`; marks stay in the order in which they are written.
 
 A sentence ends at a newline; at a sentence-final mark and the signs that follow it, before white space; and at a sentence-final
 mark of East Asian scripts, whatever follows. Abbreviations are not recognized: duplicates only need the same rule everywhere.
@@ -23,10 +23,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.dedup.case_folding import CODE_MASK, text_folding
 from datapipe.kernels.hashing import mix64
 from datapipe.kernels.text.marks import DIGIT, END, PUNCT, WHITE, mark_at, mark_table
 from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode
-from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s, UInt32sOut, UInt64sOut
+from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s, UInt32sOut, UInt64sOut, input_record
 
 Unit = Literal["line", "paragraph", "three_sentences"]
 
@@ -46,11 +47,14 @@ class NormalForm(NamedTuple):
     """How units are folded before they are hashed: an input of kernels.
 
     Attributes:
-        fold: (0x110000,) int32, `fold_table`.
+        fold: (0x110000,) int32, the folded character; `_DROPPED`; `_SPACE`; or -p where their number is at `expansions[p]` and
+            they follow.
+        expansions: int32.
         squeezed: whether a run of white space becomes one space.
     """
 
     fold: Int32s
+    expansions: Int32s
     squeezed: bool
 
 
@@ -69,23 +73,6 @@ class TextUnits(NamedTuple):
     sizes: UInt32sOut
     hashes: UInt64sOut
     digests: UInt64sOut
-
-
-@lru_cache(maxsize=2)
-def fold_table(normalize: Literal["none", "ccnet"]) -> np.ndarray:
-    """The replacement of every code point, (0x110000,) int32: -1 drops the character, -2 marks white space."""
-    table = np.arange(sys.maxunicode + 1, dtype=np.int32)
-    if normalize == "ccnet":
-        for code in np.flatnonzero(mark_table() != 0).tolist():
-            lowered = chr(code).lower()
-            table[code] = ord(lowered) if len(lowered) == 1 else code
-        marks = mark_table()
-        table[(marks & DIGIT) != 0] = _ZERO
-        table[(marks & PUNCT) != 0] = _DROPPED
-        table[_CONTROLS] = _DROPPED
-    table[class_table() == SPACE] = _SPACE
-    table.flags.writeable = False
-    return table
 
 
 def find_units(
@@ -109,9 +96,21 @@ def find_units(
     return TextUnits._make(column[:num_units] for column in out)
 
 
+@lru_cache(maxsize=2)
 def normal_form(normalize: Literal["none", "ccnet"]) -> NormalForm:
     """The normal form by the name of the option."""
-    return NormalForm(fold=fold_table(normalize), squeezed=normalize == "ccnet")
+    fold, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), np.zeros(1, np.int32)
+    if normalize == "ccnet":
+        codes, parts, _ = text_folding()
+        # codes of several characters move up, past the numbers that mark dropped characters and white space
+        fold = np.where(codes < 0, codes + _SPACE, codes & CODE_MASK).astype(np.int32)
+        expansions = np.concatenate([np.zeros(-_SPACE, np.int32), parts & CODE_MASK])
+        marks = mark_table()
+        fold[(marks & DIGIT) != 0] = _ZERO
+        fold[(marks & PUNCT) != 0] = _DROPPED
+        fold[_CONTROLS] = _DROPPED
+    fold[class_table() == SPACE] = _SPACE
+    return input_record(NormalForm, (fold, expansions, normalize == "ccnet"))
 
 
 def room_for_units(limit: int) -> TextUnits:
@@ -144,15 +143,16 @@ def _absorb(hashed, digest, code) -> tuple[Any, Any]:
 
 
 @inline
-def _hash_unit(data, position, stop, fold, squeezed) -> tuple[Any, Any, Any]:
-    """Both halves of the hash of a unit's normal form, and its number of characters; white space at the ends is left out."""
+def _hash_unit(data, position, stop, fold, expansions, squeezed) -> tuple[Any, Any, Any]:
+    """Both halves of the hash of a unit's normal form, and the number of characters that it is made of; white space at the
+    ends is left out."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), np.int64(-1)
     while position < stop:
         code, size = np.int64(data[position]), np.int64(1)
         if code >= 0x80:
             code, size = decode(data, position, stop)
         folded = np.int64(fold[code])
-        if folded >= 0:
+        if folded >= 0 or folded < _SPACE:
             if white >= 0 and length:
                 if squeezed:
                     hashed, digest = _absorb(hashed, digest, np.uint64(_BLANK))
@@ -163,7 +163,11 @@ def _hash_unit(data, position, stop, fold, squeezed) -> tuple[Any, Any, Any]:
                         hashed, digest = _absorb(hashed, digest, np.uint64(code))
                         length += 1
                         white += step
-            hashed, digest = _absorb(hashed, digest, np.uint64(folded))
+            if folded >= 0:
+                hashed, digest = _absorb(hashed, digest, np.uint64(folded))
+            else:
+                for part in range(1 - folded, 1 - folded + expansions[-folded]):
+                    hashed, digest = _absorb(hashed, digest, np.uint64(expansions[part]))
             length += 1
             white = np.int64(-1)
         elif folded == _SPACE and white < 0:
@@ -204,7 +208,7 @@ def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, 
         min_chars: least characters of the normal form; at least one is required.
         paragraphs: whether consecutive lines without a blank line between them are one unit.
     """
-    (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
+    (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     for doc in range(len(offsets) - 1):
         position, end = offsets[doc], offsets[doc + 1]
@@ -213,7 +217,7 @@ def find_lines(offsets: Int64s, data: UInt8s, form: NormalForm, min_chars: int, 
             line_stop = _next_newline(data, position, end)
             blank = position < end and _is_blank(data, position, line_stop, fold)
             if begin >= 0 and not blank and (apart or not paragraphs or position == end):
-                hashed, digest, length = _hash_unit(data, begin, content, fold, squeezed)
+                hashed, digest, length = _hash_unit(data, begin, content, fold, expansions, squeezed)
                 if length >= max(min_chars, 1):
                     documents[count], starts[count], sizes[count] = doc, begin, position - begin
                     hashes[count], digests[count] = hashed, digest
@@ -260,14 +264,14 @@ def find_three_sentences(
         marks: `marks.mark_table`.
         min_chars: least characters of the three sentences together.
     """
-    (fold, squeezed), (documents, starts, sizes, hashes, digests) = form, out
+    (fold, expansions, squeezed), (documents, starts, sizes, hashes, digests) = form, out
     count = np.int64(0)
     begins, lengths, halves = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)
     for doc in range(len(offsets) - 1):
         position, end, seen = offsets[doc], offsets[doc + 1], np.int64(0)
         while position < end:
             begin, position = position, _sentence_stop(data, position, end, marks)
-            hashed, digest, length = _hash_unit(data, begin, position, fold, squeezed)
+            hashed, digest, length = _hash_unit(data, begin, position, fold, expansions, squeezed)
             if length:
                 slot = seen % 3
                 begins[slot], lengths[slot], halves[slot, 0], halves[slot, 1] = begin, length, hashed, digest

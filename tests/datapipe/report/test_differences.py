@@ -6,6 +6,7 @@ import random
 
 from datapipe.report import differences
 from datapipe.report.differences import CONTEXT_WORDS, Difference, difference
+from tests.oracles import case_folding as oracle
 
 
 def _marked(result: Difference) -> list[tuple[list[str], list[str]]]:
@@ -48,6 +49,20 @@ def test_difference_counts_each_occurrence_of_a_folded_word():
     assert not same.is_equal
     assert same.in_common == 1.0
     assert difference("a b", "a b").is_equal
+
+
+def test_difference_signs_spaces_case_and_normal_form_are_no_difference():
+    result = difference("Don't stop - the caf\u00e9's house", "DON’T\u00a0STOP — the cafe\u0301’s hou\u00adse", (2, "word"))
+    assert result.has_same_words
+    assert (result.words, result.in_common) == ((7, 7), 1.0)
+    assert _marked(difference("a — b c", "a – d c")) == [(["b"], ["d"])]
+
+
+def test_difference_words_are_those_that_signatures_are_made_of():
+    text = "Don’t pay 3,50 €: naïve Ærger ΣΊΣΥΦΟΣ 太郎 ชาก่ ガ\u3099 हिन्दी co\u00adop \u0301 각각"
+    words = [text[start:stop] for start, stop in differences.word_spans(text)]
+    folded = [oracle.words(word.encode()) for word in words]
+    assert [parts[0] for parts in folded if parts] == oracle.words(text.encode())
 
 
 def test_difference_by_characters_has_n_grams_across_words():

@@ -59,6 +59,8 @@ def _corpus(seed: int) -> list[str]:
         "中文。",
         "中文。再",
         "é? É",
+        "e\u0301 ß",
+        "SS. 각",
         "\n",
         "\n\n",
         "  \n",
@@ -68,6 +70,19 @@ def _corpus(seed: int) -> list[str]:
         "\u3000",
     ]
     return ["".join(rng.choices(pieces, k=rng.randint(0, 14))) for _ in range(rng.randint(1, 9))]
+
+
+@pytest.mark.parametrize(
+    "changed", ["DIE STRASSE ZUM CAFÉ, 1999!", "Die Strasse\u00a0zum\u2003Cafe\u0301 – 2001", "die ſtraße zum café 1234"]
+)
+def test_lines_case_and_normal_form_of_any_script_are_not_compared(changed: str) -> None:
+    assert _left(["Die Straße zum Café 1984", changed]) == ["Die Straße zum Café 1984", ""]
+    assert _left(["ΣΊΣΥΦΟΣ", "Σίσυφος", "σισυφος"]) == ["ΣΊΣΥΦΟΣ", "", "σισυφος"]
+
+
+def test_lines_a_folded_character_counts_once_towards_min_length() -> None:
+    assert _left(["ßé", "ßé"], min_length=3) == ["ßé", "ßé"]
+    assert _left(["ßé", "ßé"], min_length=2) == ["ßé", ""]
 
 
 @pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])

@@ -6,6 +6,7 @@ import json
 import pickle
 from itertools import product
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
+from tests.benchmarks import near_copies
 from tests.oracles import minhash as oracle
 from tests.support import minhash_pairs
 from tests.support.global_stages import batch_of, dropped, opened, reduce_all, row_of
@@ -94,11 +96,64 @@ def test_minhash_by_character_finds_near_duplicates_without_spaces() -> None:
     broken = text[:100] + "\n" + text[100:300] + " " + text[300:]
     texts = [text, changed, broken, other]
     assert dropped(_opened(shingle="char"), texts) == {1: 0, 2: 0}
-    assert dropped(_opened(), texts) == {}  # words: each text is a single one
+    assert dropped(_opened(), texts) == {1: 0, 2: 0}  # each character is a word
+
+
+SENTENCE = "Don't stop: the \"old\" house - built in 1901 - stands where my grand-parents' café was, isn't that so?"
+PLAIN = "Le café déjà vu coûte 3 € à l'hôtel où Ægir et Œdipe dînent, et Straße ist kein naïver Name für Κύριος Σίσυφος."
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        SENTENCE.replace("'", "’").replace(' "', " “").replace('"', "”").replace(" - ", " – "),
+        SENTENCE.replace(" - ", "—").replace("'", "\u02b9").replace("\u02b9", "‘"),
+        SENTENCE.replace(" ", "\u00a0"),
+        SENTENCE.replace(" ", "\u2009\u3000"),
+        SENTENCE.upper(),
+        SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f"),
+        SENTENCE.replace("é", "e\u0301"),
+    ],
+)
+def test_minhash_typographic_signs_spaces_and_case_are_not_compared(changed: str) -> None:
+    assert dropped(_opened(min_similarity=1.0), [SENTENCE, changed]) == {1: 0}
+
+
+@pytest.mark.parametrize("changed", [PLAIN.upper(), PLAIN.lower(), normalize("NFD", PLAIN), normalize("NFD", PLAIN).upper()])
+def test_minhash_case_and_normal_form_of_any_script_are_not_compared(changed: str) -> None:
+    assert changed != PLAIN
+    assert dropped(_opened(min_similarity=1.0), [PLAIN, changed]) == {1: 0}
+
+
+def test_minhash_words_of_other_letters_or_marks_differ() -> None:
+    stage = _opened(min_similarity=1.0)
+    assert dropped(stage, ["resume a b c d e", "résumé a b c d e"]) == {}
+    assert dropped(stage, ["क का कि की कु कू", "क क क क क क"]) == {}
+
+
+@pytest.mark.real
+@pytest.mark.medium
+@pytest.mark.parametrize("change", near_copies.CHANGES)
+def test_minhash_web_pages_and_copies_that_differ_in_signs_are_found(real_data: Path, change: str) -> None:
+    names = ("cleaneval_web", "govuk_news", "rust_book", "ccnet_cc_en_head-0091")
+    texts = [row["text"] for name in names for row in _read(real_data / f"prose/{name}.jsonl.zst")]
+    found, num_pairs = near_copies.found_copies(texts, near_copies.CHANGES[change], limit=150)
+    assert num_pairs >= 100
+    assert found >= 0.99 * num_pairs
+
+
+@pytest.mark.real
+@pytest.mark.medium
+def test_minhash_estimates_of_real_pairs_have_the_error_of_independent_coins(real_data: Path) -> None:
+    pairs = near_copies.similar_pairs(real_data, 250, seed=1)
+    errors = near_copies.errors(pairs, range(10))
+    assert len(pairs) == 250
+    assert near_copies.rms(errors) <= 1.1 * near_copies.least_rms(pairs)
+    assert abs(errors.mean()) <= 0.002
 
 
 def test_minhash_by_character_short_texts_match_only_equal_characters() -> None:
-    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0}
+    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0, 4: 0}
 
 
 def _chances(line: str) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.dedup import minhash as kernels
+from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from tests.oracles import minhash as oracle
 from tests.support.kernel_table import Case, Row
 
@@ -14,29 +15,17 @@ _NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2
 """One permutation more than the bands use."""
 
 
-def _texts(offsets: np.ndarray, data: np.ndarray) -> list[bytes]:
-    return [data[start:stop].tobytes() for start, stop in zip(offsets[:-1], offsets[1:])]
-
-
 def _sign_arguments(case: Case, by_character: bool = False) -> list[Any]:
     chosen, num_docs = kernels.permutations(case.seed, _NUM_PERM), len(case.texts)
-    folded = np.empty(max(map(len, case.texts), default=0) + 8, np.uint8)
+    offsets, words = fold_texts(case.offsets, case.data, word_folding())
     signed = np.empty((num_docs, _NUM_PERM), np.uint32)
     out = kernels.SignaturesOut(np.empty(num_docs, np.int64), np.empty(num_docs, np.uint64), signed)
-    return [case.offsets, case.data, chosen, _NGRAM, by_character, folded, out]
+    return [offsets, words, chosen, _NGRAM, by_character, out]
 
 
-def _sign_expected(
-    offsets: np.ndarray,
-    data: np.ndarray,
-    chosen: kernels.Permutations,
-    ngram: int,
-    by_character: bool,
-    folded: np.ndarray,
-) -> tuple[None, list[Any]]:
-    signatures = [
-        oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), ngram, by_character) for text in _texts(offsets, data)
-    ]
+def _sign_expected(case: Case, by_character: bool = False) -> tuple[None, list[Any]]:
+    chosen = kernels.permutations(case.seed, _NUM_PERM)
+    signatures = [oracle.signature(text, chosen.a.tolist(), chosen.b.tolist(), _NGRAM, by_character) for text in case.texts]
     return None, [[signed_text[part] for signed_text in signatures] for part in range(3)]
 
 
@@ -59,12 +48,13 @@ def _band_expected(
 
 
 ROWS = [
-    Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected),
+    Row(kernel=kernels.sign, arguments=_sign_arguments, oracle=_sign_expected, from_case=True),
     Row(
         kernel=kernels.sign,
         arguments=lambda case: _sign_arguments(case, by_character=True),
-        oracle=_sign_expected,
+        oracle=lambda case: _sign_expected(case, by_character=True),
         variant="characters",
+        from_case=True,
     ),
     Row(kernel=kernels.band, arguments=_band_arguments, oracle=_band_expected, num_outputs=2),
 ]

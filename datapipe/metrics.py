@@ -211,6 +211,7 @@ class TaskMetrics:
         packing: by sequence length; of pack tasks.
         fertility: tokens by language; of tokenize tasks.
         unreadable_files: in the order of the input, one for each damage; of map tasks.
+        field_values: by kept field, documents that were read and have a value; of tasks that read input.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -222,6 +223,7 @@ class TaskMetrics:
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
+    field_values: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -248,6 +250,7 @@ class TaskMetrics:
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "fertility": self.fertility.to_json(),
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
+            "field_values": self.field_values,
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }

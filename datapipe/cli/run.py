@@ -125,7 +125,10 @@ def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, 
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     request, plan = planned(mixture, limit)
-    wide_console().print(plan_view(mixture, request, plan))
+    console = wide_console()
+    console.print(plan_view(mixture, request, plan))
+    for warning in request.warnings:
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
 
 
 def bench(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,10 +21,12 @@ from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
-from datapipe.plan.compile import Plan, compile_plan
+from datapipe.plan.compile import Plan, Step, compile_plan
 from datapipe.plan.counts import (
     SourceCounts,
     excess_drops,
+    fields_without_value,
+    is_hopeless,
     source_counts,
     source_over_quarantine_limit,
     unreadable_text,
@@ -76,13 +78,19 @@ class Driver:
         self.request, self.ledger, self.observer = request, ledger, observer
         self.plan: Plan | None = None
         self._warned: set[tuple[str, str]] = set()
+        self._reading: dict[str, tuple[Step, list[Record]]] = {}
 
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
         self.plan = plan = compile_plan(self.request, self.ledger.look_up)
         self.observer.planned(plan)
+        reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
+        self._reading = {step.id: (step, list(step.records)) for step in reading if not step.is_committed}
+        for step, records in self._reading.values():
+            self._check_first_tasks(step, records)
         self._check_unreadable(plan)
         self._check_quarantine(plan)
+        self._check_fields(plan)
         self._check_dropped(plan)
         return plan
 
@@ -128,6 +136,10 @@ class Driver:
         """Commits a record, or queues the task for another attempt. Returns whether it was committed."""
         if attempt.record is not None:
             self.observer.committed(self.ledger.commit(attempt.record))
+            if attempt.record.step in self._reading:
+                step, records = self._reading[attempt.record.step]
+                records.append(attempt.record)
+                self._check_first_tasks(step, records)
             return True
         assert attempt.failure is not None
         self._check_inputs(attempt.task, attempt.failure)
@@ -207,15 +219,45 @@ class Driver:
         total = document_counts[source].document_counts
         raise DatapipeError(
             f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {self._example(plan, source)} "
-            f"List them with `datapipe inspect {self.ledger.root.url} --quarantined`. Then correct the input, the source's "
-            f"field names or the stage that the error names, or raise max_quarantined, and run the same command again."
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. "
+            f"{self._example(record for step in plan.of_kind('map', source) for record in step.records)} {self._remedy()}, or "
+            f"raise max_quarantined, and run the same command again."
         )
 
-    def _example(self, plan: Plan, source: str) -> str:
-        """The first document of a source in quarantine, and its error."""
-        outputs = (output for step in plan.of_kind("map", source) for output in step.outputs("quarantine", TableFile))
-        for output in outputs:
+    def _remedy(self) -> str:
+        return (
+            f"List them with `datapipe inspect {self.ledger.root.url} --quarantined`. Then correct the input, the source's "
+            f"field names or the stage that the error names"
+        )
+
+    def _check_first_tasks(self, step: Step, records: Sequence[Record]) -> None:
+        """Raises DatapipeError where the first tasks of a source have quarantined all that they read: the others would too."""
+        share = self.request.mixture.max_quarantined
+        if is_hopeless(step, records, share):
+            num_read = sum(record.metrics.document_counts.read for record in records)
+            raise DatapipeError(
+                f"source '{step.source}': all {num_read:,} records that its first tasks read are quarantined, so the other "
+                f"tasks of {len(step.tasks or ()):,} do not run; max_quarantined allows {share:.2%}. {self._example(records)} "
+                f"{self._remedy()}, and run the same command again."
+            )
+
+    def _check_fields(self, plan: Plan) -> None:
+        """Raises UserError where a kept field that a stage decides by is null in every document; warns for other fields, and in
+        a run of the first documents alone."""
+        for source in self.request.sources:
+            for name in fields_without_value(plan.of_kind("map", source)[0]):
+                place = self.request.mixture.where("sources", source, "keep")
+                problem = f"{place}: the field '{name}' is null in every document of the source."
+                asked_by = self.request.deciding.get(source, {}).get(name)
+                if asked_by is not None and self.request.limit is None:
+                    raise UserError(f"{problem} {asked_by} decides by it. Correct the name, or leave that out.")
+                if (source, name) not in self._warned:
+                    self._warned.add((source, name))
+                    self.observer.say(f"warning: {problem}")
+
+    def _example(self, records: Iterable[Record]) -> str:
+        """The first document in quarantine, and its error."""
+        for output in (output for record in records for output in record.of("quarantine", TableFile)):
             for batch in read_table(self.ledger.root, output):
                 row = batch.slice(0, 1).to_pylist()[0]
                 reason = row["error"].strip().rpartition("\n")[2]

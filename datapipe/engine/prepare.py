@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
+from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover
@@ -35,10 +36,19 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
+    warnings = [line for name in mixture.sources for line in check_fields(mixture, name, files[name], stages[name])]
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
-    return Request(mixture=mixture, sources=sources, tokenizer_content=content, limit=limit, reference_rows=reference_rows)
+    return Request(
+        mixture=mixture,
+        sources=sources,
+        tokenizer_content=content,
+        limit=limit,
+        deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in mixture.sources},
+        warnings=tuple(warnings),
+        reference_rows=reference_rows,
+    )
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:

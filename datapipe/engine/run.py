@@ -63,6 +63,8 @@ class Run:
 
     def _run_and_publish(self) -> Snapshot:
         request = prepare(self.mixture, self.limit)
+        for warning in request.warnings:
+            self.observer.say(f"warning: {warning}")
         _check_output(self.root)
         with exclusive(self.root):
             self._guard_limit()

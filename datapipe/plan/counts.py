@@ -6,12 +6,14 @@ kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_counts, total_packing, total_work
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.work import Record
 from datapipe.stage.tables import drops_for_others
 
 
@@ -150,6 +152,31 @@ def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
     named = [f"{file.path} from {file.position:,} on: {file.error}" for file in files[:_NAMED_FILES]]
     more = f"; and {len(files) - len(named):,} more" if len(files) > len(named) else ""
     return f"source '{source}': {len(files):,} input file(s) cannot be read whole: {'; '.join(named)}{more}"
+
+
+def fields_without_value(step: Step) -> list[str]:
+    """The kept fields that are null in every document that a source's first step read, where it read any."""
+    values: Counter[str] = Counter()
+    for record in step.records:
+        values.update(record.metrics.field_values)
+    counts = total_counts(record.metrics.document_counts for record in step.records)
+    has_documents = step.is_committed and counts.read > counts.quarantined
+    return [name for name, count in values.items() if count == 0] if has_documents else []
+
+
+def is_hopeless(step: Step, records: Sequence[Record], max_share: float) -> bool:
+    """Whether all records that the first tasks of a source read are quarantined, in so many of its tasks that the source is
+    over the limit even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is
+    one record in quarantine, have a limit of their own.
+
+    Args:
+        records: of the committed tasks.
+        max_share: the share of documents that may be quarantined.
+    """
+    counts = total_counts(record.metrics.document_counts for record in records)
+    num_damages = sum(len(record.metrics.unreadable_files) for record in records)
+    is_all = num_damages < counts.read == counts.quarantined
+    return is_all and _is_more(len(records), len(step.tasks or ()), max_share)
 
 
 def source_over_quarantine_limit(counts_by_source: Mapping[str, SourceCounts], max_share: float) -> str | None:

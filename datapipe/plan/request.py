@@ -44,6 +44,8 @@ class Request:
     Attributes:
         tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
         limit: at most so many documents of each source; None for all.
+        deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
+        warnings: about the mixture and its inputs, for the user.
         reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
     """
 
@@ -51,4 +53,6 @@ class Request:
     sources: Mapping[str, PlannedSource]
     tokenizer_content: bytes = b""
     limit: int | None = None
+    deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datapipe.stage.base import (
         FieldNames,
+        FieldsSeen,
         Filter,
         FilterResult,
         InputFile,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DocumentBatch",
     "FieldNames",
+    "FieldsSeen",
     "Filter",
     "FilterResult",
     "Global",

@@ -320,6 +320,21 @@ class ReadBatch:
     input_bytes: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldsSeen:
+    """The fields of the first records of a split.
+
+    Attributes:
+        num_records: records looked at; 0 where none could be read.
+        found: those of the asked fields, text and kept ones, that at least one of the records has, be its value null.
+        names: fields of the records, for messages; a field inside an object with dots.
+    """
+
+    num_records: int = 0
+    found: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+
+
 class OpenInput(Protocol):
     """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned
     one, so that a reader knows no file system."""
@@ -343,6 +358,15 @@ class Reader(Stage):
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         raise NotImplementedError
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
+        counts as found where it has a value."""
+        for batch in self.read(split, fields, open_input):
+            if len(batch.positions):
+                kept = (name for name, column in batch.extra.items() if column.null_count < len(column))
+                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}))
+        return FieldsSeen()
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""

@@ -97,6 +97,7 @@ class _Mapper:
 
     def _records(self) -> Iterator[pa.RecordBatch]:
         """The readers' batches with keys, up to the limit. Raises ChangedInputError where a file is not the planned one."""
+        self.metrics.field_values = dict.fromkeys(self.task.fields.keep, 0)
         for source in self.task.inputs:
             if self.left == 0:
                 return
@@ -120,6 +121,8 @@ class _Mapper:
             num_records += len(part.positions) + len(part.rejected)
             self._reject(split, part.rejected)
             if record.num_rows:
+                for name, column in part.extra.items():
+                    self.metrics.field_values[name] += len(column) - column.null_count
                 yield record
         if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
             self.document_counts.counts["read:empty_files"] += 1

@@ -5,6 +5,7 @@ A dot in the name of a field selects a member of a struct, unless a column has t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,26 @@ def columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
     """The names of the needed columns that the file has."""
     wanted = [fields.text, fields.id, *fields.keep]
     return [name for name in wanted if name in schema.names or name.split(".")[0] in schema.names]
+
+
+def has_field(schema: pa.Schema, name: str) -> bool:
+    """Whether files of a schema have a field: a column of this name, or a member of structs."""
+    if name in schema.names:
+        return True
+    first, *rest = name.split(".")
+    kind = schema.field(first).type if schema.names.count(first) == 1 else None
+    for part in rest:
+        is_member = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
+        kind = kind.field(part).type if is_member and kind is not None else None
+    return kind is not None
+
+
+def field_names(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """The names of all columns and members of structs."""
+    for field in fields:
+        yield f"{above}{field.name}"
+        if pa.types.is_struct(field.type):
+            yield from field_names(field.type, f"{above}{field.name}.")
 
 
 def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:

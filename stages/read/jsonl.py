@@ -16,8 +16,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import Block, line_blocks
+from stages.read._json_fields import fields_of_lines
 from stages.read._json_lines import NO_TEXTS, LineParser
 
 _BATCH_DOCS = 8192
@@ -56,6 +57,13 @@ class Jsonl(Reader):
                 yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
             else:
                 yield from _sliced(parser.documents(block))
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """The fields of the objects in the first block of lines, as far as `_json_fields.py` looks."""
+        for block in line_blocks(split, open_input, self.max_line_bytes):
+            if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
+                return seen
+        return FieldsSeen()
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """The text of one line. Only the line is read from a plain file; of an archive everything before it too."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._parquet_columns import columns_to_read, documents
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field
 
 _BATCH_ROWS = 8192
 _LOCAL_READ_BYTES = 1 << 20
@@ -91,6 +91,19 @@ class Parquet(Reader):
                 group = _RowGroup(number=number, first_row=row, num_rows=planned[number][0], num_bytes=planned[number][1])
                 yield from group.read(file, names, fields, watched)
                 row += group.num_rows
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """The fields of the schema; no row is read. Nothing for a file whose footer cannot be read, which `read` rejects."""
+        with open_input(split.file.url) as stream:
+            watched = _Watched(stream)
+            try:
+                file = watched.parquet()
+                schema, num_rows = file.schema_arrow, file.metadata.num_rows
+            except _BROKEN as error:
+                watched.raise_storage_error(error)
+                return FieldsSeen()
+        found = (name for name in (fields.text, *fields.keep) if has_field(schema, name))
+        return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(schema)))
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         row = 0

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.columns import text_lengths
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decoded
 
 
@@ -38,6 +38,10 @@ class Text(Reader):
             extra={name: pa.nulls(1, pa.large_string()) for name in fields.keep},
             input_bytes=int(text_lengths(texts)[0]),
         )
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """A file is one record, which has the text and no other field."""
+        return FieldsSeen(num_records=1, found=frozenset({fields.text}))
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         content = self._content(file, open_input)

@@ -1,0 +1,168 @@
+"""Looks at the first records of a source, before anything runs: do they have the fields that the mixture names?
+
+    stages, strata ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
+    input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur
+                                                    └─▶ text or a field that decides: an error. Any other kept field: a warning
+
+A field may be rare, so a field is missing only where none of `MOST_SPLITS` splits has it, spread over all files and within
+them. A record that has the field with the value null counts. What could not be read is left to the run.
+
+When a source is read, the driver knows exactly which kept fields never had a value (`plan.counts.fields_without_value`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from datapipe.config.mixture import Mixture
+from datapipe.errors import UserError, suggest
+from datapipe.own_columns import OWN_COLUMNS
+from datapipe.plan.work import BoundStage
+from datapipe.stage.base import FieldNames, Filter, InputFile, Reader, Split
+from datapipe.stage.global_stage import Global
+from datapipe.storage import open_input
+
+MOST_SPLITS = 16
+"""Splits that are looked at before a field counts as missing."""
+
+_SPLIT_BYTES = 1 << 20
+_LISTED_FILES, _LISTED_NAMES = 3, 30
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the records that were looked at have.
+
+    Attributes:
+        files: by path, those of which records were looked at.
+        names: fields that occur.
+    """
+
+    num_files: int
+    num_records: int = 0
+    files: dict[str, None] = field(default_factory=dict)
+    found: set[str] = field(default_factory=set)
+    names: dict[str, None] = field(default_factory=dict)
+
+    def lack(self, name: str) -> str:
+        """That no record has a field, what was looked at, and the fields that there are."""
+        listed = ", ".join(list(self.files)[:_LISTED_FILES]) + (", …" if len(self.files) > _LISTED_FILES else "")
+        names = list(self.names)
+        more = f", and {len(names) - _LISTED_NAMES:,} others" if len(names) > _LISTED_NAMES else ""
+        known = f"the fields {', '.join(names[:_LISTED_NAMES])}{more}" if names else "no fields beside the text"
+        return (
+            f"none of the {self.num_records:,} records looked at has the field '{name}' ({len(self.files):,} of "
+            f"{self.num_files:,} files: {listed}).{suggest(name, names)} They have {known}."
+        )
+
+
+def check_fields(
+    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]
+) -> list[str]:
+    """Warnings about kept fields of a source that no record has. Raises UserError for the fields that it cannot do without."""
+    source = mixture.sources[name]
+    needed, absent = deciding_columns(mixture, name, stages)
+    wanted = dict.fromkeys((source.text, *source.keep, *absent))
+    seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
+    problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
+    warnings: list[str] = []
+    if seen.num_records:
+        if source.text not in seen.found:
+            place = mixture.where("sources", name, "text")
+            problems.append(f"{place}: {seen.lack(source.text)} Write the name of the field with the text.")
+        place = mixture.where("sources", name, "keep")
+        for column in (column for column in source.keep if column not in seen.found):
+            if column in needed:
+                decides = f"{needed[column]} decides by it. Correct the name, or leave that out."
+                problems.append(f"{place}: {seen.lack(column)} {decides}")
+            else:
+                warnings.append(f"{place}: {seen.lack(column)} It will be null in documents like these.")
+    if problems:
+        raise UserError("\n".join(problems))
+    return warnings
+
+
+def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) -> tuple[dict[str, str], dict[str, str]]:
+    """The kept fields that stages or strata decide by, and the columns that they decide by and documents would not have. Each
+    with what asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist."""
+    source = mixture.sources[name]
+    written: set[str] | None = set(OWN_COLUMNS)
+    needed: dict[str, str] = {}
+    absent: dict[str, str] = {}
+
+    def ask(column: str, asked_by: str) -> None:
+        if written is not None and column not in written:
+            (needed if column in source.keep else absent).setdefault(column, asked_by)
+
+    for bound in stages:
+        for column, option in bound.stage.columns_read().items():
+            ask(column, f"{bound.name} ({option})")
+        more = _written_by(bound)
+        written = None if more is None or written is None else written | more
+    if source.strata is not None:
+        ask(source.strata.by, f"sources.{name}.strata.by")
+    return needed, absent
+
+
+def _written_by(bound: BoundStage) -> set[str] | None:
+    """The columns that a stage adds to documents; None if they are not known."""
+    stage = bound.stage
+    if isinstance(stage, Global):
+        return {column for column in (stage.size_column, stage.cluster_column) if column is not None}
+    if stage.writes is None:
+        return None
+    tags: set[str] = set()
+    if isinstance(stage, Filter) and stage.mode == "tag":
+        tags = {f"{bound.name}.{tag}" for tag in ("rule", "value", *(rule.name for rule in stage.rules()))}
+    return {*stage.writes, *tags}
+
+
+def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen) -> str:
+    """The error about a column that a stage decides by, and that the source does not keep and no stage before writes."""
+    problem = f"{mixture.where('sources', name, 'keep')}: {asked_by}: documents have no column '{column}'."
+    if column in seen.found:
+        return f"{problem} The input has the field: name it under `keep`."
+    known = dict.fromkeys([*mixture.sources[name].keep, *seen.names])
+    listed = f" The input has the fields {', '.join(list(known)[:_LISTED_NAMES])}." if known else ""
+    remedy = "If the input has it, name it under `keep`; otherwise put a stage before that writes it."
+    return f"{problem}{suggest(column, known)}{listed} Correct the name. {remedy}"
+
+
+# ------------------------------------------------------------------------------------------------ looking
+
+
+def _look(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, wanted: set[str]) -> _Seen:
+    """Looks at one split after another until every wanted field has occurred."""
+    seen = _Seen(num_files=len(files))
+    for split, reader in _splits(files):
+        try:
+            part = reader.fields_seen(split, fields, open_input)
+        except OSError:  # the run opens the file again, and tells what is wrong
+            continue
+        if part.num_records:
+            seen.files[split.file.path] = None
+            seen.num_records += part.num_records
+            seen.found |= part.found
+            seen.names |= dict.fromkeys(part.names)
+        if wanted <= seen.found:
+            break
+    return seen
+
+
+def _splits(files: Sequence[tuple[InputFile, Reader]]) -> Iterator[tuple[Split, Reader]]:
+    """At most `MOST_SPLITS` splits, spread over the files and within them, the first of the first file first."""
+    chosen = _spread(files, MOST_SPLITS)
+    of_each = MOST_SPLITS // max(1, len(chosen))
+    for file, reader in chosen:
+        size = sum(num_bytes for _, num_bytes in file.row_groups) or file.num_bytes
+        for split in _spread(reader.cut(file, max(_SPLIT_BYTES, -(-size // of_each))), of_each):
+            yield split, reader
+
+
+def _spread(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` items at even distances, the first among them."""
+    return [items[number * len(items) // count] for number in range(count)] if len(items) > count else list(items)

@@ -4,9 +4,10 @@
                        └────────────────────┴─▶ page of shared memory ──────────▶ count of messages, latest `Activity`
 
 A native call may crash, or hold the interpreter for ever, so nothing can be sent when it matters: the worker writes before it
-calls. A message is one copy of `PAGE_BYTES` into memory, 4 µs for a batch and a stage. The page belongs to the supervisor and
-survives any end of the worker. The state is one for the process, because a kernel that is compiled, a thousand calls below
-the task, has something to tell too. Without a page, as in tests and benchmarks, nothing is written.
+calls. A message is one copy of `PAGE_BYTES` into memory: about 10 µs for each stage and batch, which takes 10 ms and more. The
+page belongs to the supervisor and survives any end of the worker. The state is one for the process, because a kernel that is
+compiled, a thousand calls below the task, has something to tell too. Without a page, as in tests and benchmarks, nothing is
+written.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Retries, TaskFailedError
-from datapipe.engine.workers.process import described
+from datapipe.engine.workers.process import state_of
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
@@ -67,7 +67,7 @@ class _Silences:
         if message.silent_s < max(SILENCE_S, 2 * told_s):
             return told_s
         computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        say(f"no word for {message.silent_s:.0f} s from {described(message)}{computes}")
+        say(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}")
         return message.silent_s
 
 

@@ -109,7 +109,7 @@ class RayEngine:
         except RayTaskError as error:  # our own function failed outside of run_task: a module that cannot be loaded
             return Attempt(task=task, failure=failure_of(error.cause if isinstance(error.cause, BaseException) else error))
         except (RayError, OutOfMemoryError) as error:
-            lost = Failure(kind="infrastructure", message=f"Ray lost {running}: {type(error).__name__}: {error}")
+            lost = Failure(kind="infrastructure", message=f"Ray lost {running}. {type(error).__name__}: {error}")
             return Attempt(task=task, failure=lost)
         return Attempt(task=task, record=record, failure=failure)
 

@@ -130,7 +130,7 @@ class Retries:
         if count == 1:  # it may be the machine's fault
             return self._again(task, failure.message)
         if not isinstance(task, MapTask) or not activity.is_on_documents:
-            raise TaskFailedError(f"{failure.message}, for the second time. {_advice(activity)}", failure)
+            raise TaskFailedError(f"{task.label}: {failure.message}, for the second time. {_advice(activity)}", failure)
         if count > MOST_UNNAMED_CRASHES:
             text = f"{task.label} crashed {count} times, and on no document alone. The last time: {failure.message}. "
             raise TaskFailedError(text + _advice(activity), failure)
@@ -141,7 +141,7 @@ class Retries:
         return self._without_document(task, failure, activity)
 
     def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
-        blamed = f"the document {activity.place} ({self.locate(task, activity.key)}) crashes {activity.work}: {failure.cause}"
+        blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}"
         if self.on_crash == "fail":
             raise TaskFailedError(
                 f"{task.label}: {blamed}. Take the document out of the input, leave the stage out or correct it, or set "
@@ -153,7 +153,12 @@ class Retries:
             text = f"{task.label}: {blamed}, after {len(crashing) - 1} other documents of the task. {_advice(activity)}"
             raise TaskFailedError(text, failure)
         again = replace(task, care=replace(task.care, crashing=crashing))
-        return self._again(again, f"{task.label}: {blamed}. It goes to quarantine")
+        return self._again(again, f"{blamed}. It goes to quarantine")
+
+    def _located(self, task: Task, activity: Activity) -> str:
+        """The first document in hand: its position, and its id where that is another."""
+        located = self.locate(task, activity.key)
+        return located if activity.place == located.replace(" at ", ":") else f"{activity.place} ({located})"
 
     # ---------------------------------------------------------------------------------------------- stalls
 
@@ -163,10 +168,10 @@ class Retries:
         identity = task.fingerprint, "stall", activity.work
         self._failures[identity] += 1
         if self._failures[identity] > 1:
-            located = f" ({self.locate(task, activity.key)})" if activity.is_on_documents else ""
+            first = f" The document is {self._located(task, activity)}." if activity.num_docs == 1 else ""
             raise TaskFailedError(
-                f"{failure.message}{located}, for the second time at this work. If it is only slow, raise execution.stall_s, "
-                f"now {self.stall_s:g}; otherwise look at the stage, the input or the disk that it waits for",
+                f"{task.label}: {failure.message}, for the second time.{first} If the work is only slow, raise "
+                f"execution.stall_s, now {self.stall_s:g}. Otherwise look at the stage, the input or the disk it waits for",
                 failure,
             )
         if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:

@@ -141,7 +141,7 @@ class WorkerProcess:
         self.stop()
         failure = Failure(
             kind="infrastructure" if message.is_stopped else "stall",
-            message=f"a worker said nothing for {message.silent_s:,.0f} s and was ended: {described(message)}",
+            message=f"a worker said nothing for {message.silent_s:,.0f} s and was ended. It was at: {state_of(message)}",
             details=self._last_words,
             activity=message.activity or Activity(),
             memory_bytes=message.memory_bytes,
@@ -199,17 +199,17 @@ def is_stalled(message: Message, stall_s: float) -> bool:
     return message.idle_s >= stall_s or message.silent_s >= stall_s * max(1.0, activity.num_bytes / BATCH_BYTES)
 
 
-def described(message: Message) -> str:
-    """What an attempt is at, in words: "web/read (0123…): filter.length on 80 documents, from a.jsonl:7; 1.2 GB of memory"."""
+def state_of(message: Message) -> str:
+    """What an attempt is at, in words: "filter.length on 80 documents, from a.jsonl:7; 1.2 GB of memory"."""
     activity = "starting" if message.activity is None else str(message.activity)
     memory = f"; {message.memory_bytes / 1e9:.1f} GB of memory" if message.memory_bytes else ""
     stopped = "; its process is stopped (SIGSTOP)" if message.is_stopped else ""
-    return f"{message.task}: {activity}{memory}{stopped}"
+    return f"{activity}{memory}{stopped}"
 
 
 def _failure_of_end(status: int, message: Message, last_words: str) -> Failure:
     cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    text = f"a worker was ended by {cause} while it ran {described(message)}"
+    text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
     if cause == "SIGKILL":
         text += ". It may have run out of memory"
     return Failure(

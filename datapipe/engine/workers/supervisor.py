@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.process import WorkerProcess, described
+from datapipe.engine.workers.process import WorkerProcess, state_of
 from datapipe.plan.work import Record, Task
 
 _LOOK_EVERY_S = 0.5
@@ -88,7 +88,7 @@ class Reported:
         return replace(message, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
 
     def __str__(self) -> str:
-        return self.task.label if self.message is None else described(self.message)
+        return self.task.label if self.message is None else f"{self.task.label}. It was at: {state_of(self.message)}"
 
 
 # ------------------------------------------------------------------------------------------------ on the node

@@ -105,7 +105,7 @@ def test_stall_is_narrowed_and_the_second_ends_the_run_and_never_the_document(ma
     again = _after(retries, TASK, _stall(_on(80)))
     assert again.care.of("filter.length").suspects == {_on(80).key}
     with pytest.raises(
-        TaskFailedError, match=r"the document a\.jsonl:3 \(b\.jsonl at 4\), for the second time.*stall_s, now 600"
+        TaskFailedError, match=r"for the second time\. The document is a\.jsonl:3 \(b\.jsonl at 4\)\..*stall_s, now 600"
     ):
         retries.add(again, _stall(_on(1, 3)))
 
@@ -142,3 +142,11 @@ def test_failures_are_allowed_by_kind(make):
             _after(retries, TASK, Failure(kind=kind, message="no"))
         with pytest.raises(TaskFailedError, match=f"failed {allowed + 1} times"):
             retries.add(TASK, Failure(kind=kind, message="no"))
+
+
+def test_document_whose_id_is_its_position_is_named_once(make):
+    retries = make()
+    activity = Activity(work="filter.length", place="b.jsonl:8", key=bytes([8]) * 16, num_docs=1)
+    retries.add(TASK, _crash(activity))
+    with pytest.raises(TaskFailedError, match=r"the document b\.jsonl at 8 crashes"):
+        retries.add(TASK, _crash(activity))

@@ -65,7 +65,7 @@ def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_p
     watcher = runs.Watcher()
     with pytest.raises(
         DatapipeError,
-        match=r"hostile_\w+:Hostile on the document doc-5-17.* \(.*web\.jsonl at \d+\), for the second time.*stall_s, now 2",
+        match=r"hostile_\w+:Hostile on the document doc-5-17.*document is doc-5-17 \(.*web\.jsonl at \d+\).*stall_s, now 2",
     ):
         runs.run_mixture(mixture, watcher=watcher, overrides=["execution.stall_s=2"])
     assert len(watcher.retries) == 1

@@ -13,9 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from datapipe.credentials import masked
+
 
 class DatapipeError(Exception):
-    """An error for the user. Its text says what was found, what was expected, and what to do next."""
+    """An error for the user. Its text says what was found, what was expected, and what to do next; it holds no credentials."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(masked(message))
 
 
 class UserError(DatapipeError):

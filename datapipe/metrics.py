@@ -307,3 +307,12 @@ def by_file(unreadable: Iterable[UnreadableFile]) -> tuple[UnreadableFile, ...]:
 def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
     """Millions of bytes per second, or None where nothing was timed."""
     return num_bytes / 1e6 / seconds if seconds > 0 else None
+
+
+def size(num_bytes: float) -> str:
+    """Bytes with a unit, in steps of 1,000: "1.2 MB"."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError

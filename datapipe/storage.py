@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -37,6 +39,7 @@ from urllib.parse import parse_qsl, urlencode
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 
 CONNECT_TIMEOUT_S = 1.0
@@ -45,6 +48,8 @@ MAX_ATTEMPTS = 5
 _PATIENCE = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
 _ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
 """Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters."""
+UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
+"""Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -58,11 +63,16 @@ def is_remote(url: str) -> bool:
 def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
     if not is_remote(base):
         return pafs.LocalFileSystem(), os.path.abspath(base.removeprefix("file://"))
+    if is_masked(base):
+        raise UserError(
+            f"cannot open {base}: its credentials are not stored with the output. Write them in the mixture as variables, "
+            f"such as s3://${{KEY}}:${{SECRET}}@bucket/folder, and set these variables here too."
+        )
     url, patience = _split_patience(base) if base.startswith("s3://") else (base, None)
     try:
         filesystem, path = pafs.FileSystem.from_uri(url)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"cannot open {base}: {error}. Expected a local path or a URL such as s3://bucket/folder") from error
+    except pa.ArrowInvalid as error:  # `from None`: its text quotes the URL, credentials and all
+        raise UserError(f"cannot open {base}: {error}. Expected a local path or a URL such as s3://bucket/folder") from None
     return (_bounded(filesystem, patience), path) if patience is not None else (filesystem, path)
 
 
@@ -251,11 +261,15 @@ class Root:
         target = Path(self.path(relative))
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, target)
+        try:
+            with open(temporary, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         sync_folder(target.parent)
 
     def publish(self, source: str, target: str, staging: str) -> None:
@@ -272,12 +286,14 @@ class Root:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         try:
-            os.link(self.path(source), link)
-        except OSError:  # the file system has no hard links
-            shutil.copyfile(self.path(source), link)
-        sync_file(link)
-        os.replace(link, final)
-        link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
+            try:
+                os.link(self.path(source), link)
+            except OSError:  # the file system has no hard links
+                shutil.copyfile(self.path(source), link)
+            sync_file(link)
+            os.replace(link, final)
+        finally:
+            link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
         sync_folder(final.parent)
 
     def delete(self, relative: str) -> None:
@@ -288,10 +304,15 @@ class Root:
             return
 
     def delete_folder(self, relative: str) -> None:
-        if self.local is not None:
-            shutil.rmtree(self.path(relative), ignore_errors=False) if os.path.isdir(self.path(relative)) else None
-        else:
-            self.filesystem.delete_dir_contents(self.path(relative), missing_dir_ok=True)
+        """Deletes a folder with all its files, if it exists."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path(relative))
+
+    def delete_empty_folders(self, relative: str) -> None:
+        """Deletes the folders below a local folder that have no files."""
+        for folder, _, _ in os.walk(self.path(relative), topdown=False) if self.local is not None else ():
+            if folder != self.path(relative) and not os.listdir(folder):
+                os.rmdir(folder)
 
     def exists(self, relative: str) -> bool:
         return self.size(relative) is not None
@@ -309,9 +330,9 @@ class Root:
         infos = self.filesystem.get_file_info(selector)
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
-    def list_files(self, relative: str) -> list[tuple[str, int]]:
-        """(path relative to this root, bytes) of every file below `relative`, sorted by path."""
-        selector = pafs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
+    def list_files(self, relative: str, *, recursive: bool = True) -> list[tuple[str, int]]:
+        """(path relative to this root, bytes) of every file below `relative`, or directly in it, sorted by path."""
+        selector = pafs.FileSelector(self.path(relative), allow_not_found=True, recursive=recursive)
         prefix = len(self.path()) + 1
         infos = self.filesystem.get_file_info(selector)
         return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)

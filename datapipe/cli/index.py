@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from datapipe.credentials import masked
 from datapipe.errors import UserError
 
 
@@ -29,13 +30,13 @@ def index(
         - dedup.minhash: {against: indexes/crawls}
     """
     from datapipe.index.takedown import make_index
-    from datapipe.report.funnel import size
+    from datapipe.metrics import size
 
     made = make_index(outputs, to)
     num_files = len({file.hash for file in made.files})
     row_bytes = sum(rows.output.bytes for rows in made.rows)
     stages = ", ".join(stage.name for stage in made.stages)
-    print(f"{to}: {size(row_bytes)} of rows about the documents of {num_files:,} files, for {stages}")
+    print(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {num_files:,} files, for {stages}")
 
 
 def takedown(

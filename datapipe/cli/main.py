@@ -28,7 +28,9 @@ from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
+from datapipe.outages import outage_of
 
 app = typer.Typer(
     name="datapipe",
@@ -76,13 +78,16 @@ def main() -> None:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print(f"datapipe: {message}", file=sys.stderr)
+    print(f"datapipe: {masked(message)}", file=sys.stderr)
     sys.exit(status)
 
 
 def _unexpected(error: Exception) -> str:
-    """A message for an unexpected error. The traceback goes to a file for the bug report."""
+    """A message for an unexpected error. The traceback goes to a file for the bug report; that of an outage helps nobody."""
+    outage = outage_of(error, "")
+    if outage is not None:
+        return f"{outage}. Run the same command again when that has changed"
     with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write("".join(traceback.format_exception(error)))
+        file.write(masked("".join(traceback.format_exception(error))))
     cause = "The operating system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
     return f"{type(error).__name__}: {error}\n{cause}; the traceback is in {file.name}"

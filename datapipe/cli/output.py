@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from datapipe.cli.options import OutputFolder, size_of
+from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 
@@ -48,10 +49,11 @@ def verify(output: OutputFolder) -> None:
         damaged = verify_snapshot(folder, snapshot)
         if not damaged:
             num_tokens = sum(shard.tokens for shard in snapshot.shards)
-            print(f"{folder.url}: {len(snapshot.shards)} shards, {num_tokens:,} tokens: every byte equals what was committed")
+            shards = f"{len(snapshot.shards)} shards, {num_tokens:,} tokens"
+            print(f"{masked(folder.url)}: {shards}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(masked(problem), file=sys.stderr)
     if problems:
         raise typer.Exit(1)
 
@@ -89,4 +91,4 @@ def export(
     for part in exported:
         counts = f"{part.sequences:,} sequences, {part.tokens:,} tokens, {len(part.files)} files"
         print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
-    print(f"{to}: {sum(len(part.files) for part in exported)} files, {sum(part.tokens for part in exported):,} tokens")
+    print(f"{masked(to)}: {sum(len(part.files) for part in exported)} files, {sum(part.tokens for part in exported):,} tokens")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datapipe.cli.options import Limit, MixtureFile, Output, Settings, interrupt, size_of
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 
 if TYPE_CHECKING:
@@ -66,25 +67,38 @@ def run(
     if problem is not None:
         raise problem
     for length in mixture.pack.sequence_length:
-        _print_next_steps(run.root.within(mixture.pack.folder(length)).url, length)
+        _print_next_steps(masked(run.root.within(mixture.pack.folder(length)).url), length)
 
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     """Writes report.json and prints the funnel of what is committed."""
-    from datapipe.report.fertility import tokenizer_report
     from datapipe.report.funnel import print_funnel
-    from datapipe.report.summary import summarize, write_report
+    from datapipe.report.summary import write_report
 
     if run.plan is None:
         return
+    try:
+        report = _summary(run, problem)
+        write_report(run.root, report)
+    except OSError as error:
+        if problem is None:
+            raise
+        print(masked(f"the report cannot be written: {error}"), file=sys.stderr)
+        return
+    if report["total"]["documents"]["read"]:
+        print_funnel(report | {"problem": None}, console)
+
+
+def _summary(run: Run, problem: BaseException | None) -> dict[str, Any]:
+    from datapipe.report.fertility import tokenizer_report
+    from datapipe.report.summary import summarize
+
+    assert run.plan is not None
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     tokenizer = tokenizer_report(run.root, run.plan)
     mixture = run.mixture
     message = None if problem is None else str(problem)
-    report = summarize(mixture.name, run.plan, mixture.sources, status, message, tokenizer, run.snapshot)
-    write_report(run.root, report)
-    if report["total"]["documents"]["read"]:
-        print_funnel(report | {"problem": None}, console)
+    return summarize(mixture.name, run.plan, mixture.sources, status, message, tokenizer, run.snapshot)
 
 
 def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:
@@ -106,7 +120,7 @@ def _engine_factory(engine: str, workers: int | None, address: str | None) -> Ca
 
 
 def _command() -> str:
-    return " ".join(["datapipe", *sys.argv[1:]])
+    return masked(" ".join(["datapipe", *sys.argv[1:]]))
 
 
 def _print_next_steps(output: str, sequence_length: int) -> None:

@@ -5,7 +5,8 @@
     ${python:site-packages}    the folder of its installed packages
     $${CORPUS}                 the text ${CORPUS} itself
 
-References in keys, and in the values of references, stay as they are.
+References in keys, and in the values of references, stay as they are. What is written of a mixture keeps its references to
+environment variables, since their values may be secrets (`references`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from datapipe.config.origins import Origins
 from datapipe.config.yaml import KeyPath
+from datapipe.credentials import remember
 from datapipe.errors import UserError, suggest
 
 _PYTHON_FOLDERS = {"python:site-packages": "purelib", "python:stdlib": "stdlib"}
@@ -24,15 +26,28 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
 
 
-def interpolated(data: Any, origins: Origins, path: KeyPath = ()) -> Any:
-    """`data` with every reference in its text values replaced. Raises UserError, which names the reference and its line."""
+def interpolated(data: Any, origins: Origins, path: KeyPath = (), *, keep_unset: bool = False) -> Any:
+    """`data` with every reference in its text values replaced. Raises UserError, which names the reference and its line.
+
+    Args:
+        keep_unset: leave references to variables that are not set.
+    """
     if isinstance(data, dict):
-        return {key: interpolated(value, origins, (*path, key)) for key, value in data.items()}
+        return {key: interpolated(value, origins, (*path, key), keep_unset=keep_unset) for key, value in data.items()}
     if isinstance(data, list):
-        return [interpolated(value, origins, (*path, index)) for index, value in enumerate(data)]
+        return [interpolated(value, origins, (*path, index), keep_unset=keep_unset) for index, value in enumerate(data)]
     if isinstance(data, str) and "${" in data:
-        return _REFERENCE.sub(lambda match: _replacement(match, origins.where(path)), data)
+        return _REFERENCE.sub(lambda match: _replacement(match, origins.where(path), keep_unset), data)
     return data
+
+
+def references(data: Any, path: KeyPath = ()) -> dict[KeyPath, str]:
+    """The text values of `data` that refer to environment variables, by path."""
+    children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    found = {deeper: text for key, value in children for deeper, text in references(value, (*path, key)).items()}
+    if isinstance(data, str) and any(_NAME.fullmatch(match["name"] or "") for match in _REFERENCE.finditer(data)):
+        found[path] = data
+    return found
 
 
 def escaped(text: str) -> str:
@@ -40,7 +55,7 @@ def escaped(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def _replacement(match: re.Match[str], where: str) -> str:
+def _replacement(match: re.Match[str], where: str, keep_unset: bool) -> str:
     if match["escaped"]:
         return "${"
     name = match["name"]
@@ -54,8 +69,11 @@ def _replacement(match: re.Match[str], where: str) -> str:
             f"{where}: found ${{{name}}}.{suggest(name, _PYTHON_FOLDERS)} Expected the name of an environment variable, "
             f"or one of: {known}. Write $${{ for the text itself."
         )
+    if name not in os.environ and keep_unset:
+        return match[0]
     if name not in os.environ:
         raise UserError(
             f"{where}: the environment variable {name} is not set. Set it, or write $${{{name}}} for the text itself."
         )
+    remember(os.environ[name], match[0], match.string)
     return os.environ[name]

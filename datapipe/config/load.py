@@ -7,11 +7,12 @@ mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data �
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from datapipe.config.interpolation import interpolated
+from datapipe.config.interpolation import interpolated, references
 from datapipe.config.mixture import Mixture
 from datapipe.config.origins import Origins
 from datapipe.config.overrides import apply_override
@@ -19,12 +20,15 @@ from datapipe.config.problems import problems_error
 from datapipe.config.yaml import read_yaml_mapping
 
 
-def load_mixture(path: str | Path, overrides: Sequence[str] = (), output: str | None = None) -> Mixture:
+def load_mixture(
+    path: str | Path, overrides: Sequence[str] = (), output: str | None = None, *, keep_unset: bool = False
+) -> Mixture:
     """The mixture in a file. Raises UserError.
 
     Args:
         overrides: the values of `--set`, each "key.path=value", applied in order.
         output: the value of `--output`; it replaces the mixture's own.
+        keep_unset: leave references to environment variables that are not set, to look at a mixture that does not run.
     """
     text = read_yaml_mapping(path)
     data, origins = text.data, Origins.of(text, str(path))
@@ -32,7 +36,8 @@ def load_mixture(path: str | Path, overrides: Sequence[str] = (), output: str | 
         data, origins = apply_override(data, origins, override)
     if output is not None:
         data, origins = data | {"output": output}, origins.replaced(("output",), output, "--output")
-    data = interpolated(data, origins)
+    origins = replace(origins, references=references(data))
+    data = interpolated(data, origins, keep_unset=keep_unset)
     try:
         mixture = Mixture.model_validate(data)
     except ValidationError as error:

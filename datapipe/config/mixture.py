@@ -12,20 +12,18 @@ mixture equals its resolved form.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
-from ruamel.yaml import YAML
 
 from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
-from datapipe.config.interpolation import escaped
 from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_schedule_problems, weight_phases
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
+from datapipe.config.resolved import written_yaml
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
@@ -392,19 +390,6 @@ class Mixture(Record):
         return copy
 
     def resolved_yaml(self) -> str:
-        """This mixture as YAML, with all defaults and without references. Loading it gives an equal mixture."""
-        writer = YAML(typ="safe", pure=True)
-        writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
-        writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
-        stream = io.StringIO()
-        writer.dump(_plain(self.model_dump(exclude_none=True)), stream)
-        return stream.getvalue()
-
-
-def _plain(data: Any) -> Any:
-    """Dumped data for YAML: tuples become lists, and text that looks like a reference is escaped."""
-    if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    return escaped(data) if isinstance(data, str) else data
+        """This mixture as YAML, with all defaults and without credentials. References to environment variables stay. Loading it
+        where the variables have the same values gives an equal mixture, but for credentials that were written out."""
+        return written_yaml(self.model_dump(exclude_none=True), self._origins.references)

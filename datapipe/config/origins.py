@@ -1,4 +1,4 @@
-"""The origin of every value of a mixture, so that later errors can name the line.
+"""The origin of every value of a mixture, so that later errors can name the line and written copies keep its references.
 
 where(("sources", "web", "weight"))   ->   "mixture.yaml:14: sources.web.weight"
 where(("stages", 2))                  ->   "mixture.yaml:23: stages[2]"
@@ -21,10 +21,12 @@ class Origins:
     Attributes:
         file: the mixture's file; empty for a mixture built in Python.
         locations: "mixture.yaml:14" or "--set", by path.
+        references: texts with environment variables as they were written, "s3://${KEY}:${SECRET}@bucket", by path.
     """
 
     file: str = ""
     locations: Mapping[KeyPath, str] = field(default_factory=dict)
+    references: Mapping[KeyPath, str] = field(default_factory=dict)
 
     @staticmethod
     def of(text: YamlText, file: str) -> Origins:

@@ -7,12 +7,15 @@ The driver holds tasks, never documents. It alone commits, so two attempts at on
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from datapipe.credentials import masked
+from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
@@ -21,6 +24,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
+from datapipe.outages import outage_of
 from datapipe.plan.compile import Plan, Step, compile_plan
 from datapipe.plan.counts import (
     SourceCounts,
@@ -37,6 +41,8 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.work import Record, Task
 
 _TICK_S = 0.25
+
+T = TypeVar("T")
 
 
 class Observer(Protocol):
@@ -79,10 +85,11 @@ class Driver:
         self.plan: Plan | None = None
         self._warned: set[tuple[str, str]] = set()
         self._reading: dict[str, tuple[Step, list[Record]]] = {}
+        self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
 
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
-        self.plan = plan = compile_plan(self.request, self.ledger.look_up)
+        self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up))
         self.observer.planned(plan)
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
         self._reading = {step.id: (step, list(step.records)) for step in reading if not step.is_committed}
@@ -112,11 +119,11 @@ class Driver:
         silences = _Silences()
         while not plan.is_committed:
             ready.extend(retries.due())
-            while ready and len(in_flight) < 2 * engine.slots:
+            while ready and len(in_flight) < 2 * engine.slots and not self._patience.is_waiting:
                 task = ready.popleft()
                 in_flight.add(task.fingerprint)
                 engine.submit(task, uuid.uuid4().hex[:12])
-            attempt = engine.next_attempt(_TICK_S)
+            attempt = engine.next_attempt(_TICK_S) if in_flight else time.sleep(_TICK_S)
             self.observer.tick()
             silences.tell(engine.messages(), self.observer.say)
             if attempt is None:
@@ -135,10 +142,12 @@ class Driver:
     def _take(self, attempt: Attempt, retries: Retries) -> bool:
         """Commits a record, or queues the task for another attempt. Returns whether it was committed."""
         if attempt.record is not None:
-            self.observer.committed(self.ledger.commit(attempt.record))
-            if attempt.record.step in self._reading:
-                step, records = self._reading[attempt.record.step]
-                records.append(attempt.record)
+            record = attempt.record
+            self.observer.committed(self._patiently(lambda: self.ledger.commit(record)))
+            self._patience.change()
+            if record.step in self._reading:
+                step, records = self._reading[record.step]
+                records.append(record)
                 self._check_first_tasks(step, records)
             return True
         assert attempt.failure is not None
@@ -146,17 +155,38 @@ class Driver:
         if attempt.failure.kind == "stage":
             raise StageError(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
-            text = retries.add(attempt.task, attempt.failure)
+            if attempt.failure.outage is not None:
+                text = self._patience.wait(attempt.failure.outage)
+                retries.wait(attempt.task, self._patience.resumes_at)
+            else:
+                text = retries.add(attempt.task, attempt.failure)
         except TaskFailedError as error:
             raise DatapipeError(f"{error}. {self._kept_traceback(error.failure)}") from None
-        self.observer.retried(attempt.task, replace(attempt.failure, message=text))
+        if text:
+            self.observer.retried(attempt.task, replace(attempt.failure, message=text))
         return False
 
     def _kept_traceback(self, failure: Failure) -> str:
-        """Writes a failure with its traceback, and says where it is."""
-        content = f"{failure.message}\n\n{failure.details}"
-        self.ledger.root.write_atomic(FAILURE, content.encode("utf-8", "backslashreplace"))
-        return f"The traceback is in {self.ledger.root.child_url(FAILURE)}"
+        """Writes a failure with its traceback; a sentence that tells where they are."""
+        root, content = self.ledger.root, f"{failure.message}\n\n{failure.details}"
+        try:
+            root.write_atomic(FAILURE, masked(content).encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            return f"Its traceback cannot be written to {root.child_url(FAILURE)}: {error}"
+        return f"The traceback is in {root.child_url(FAILURE)}"
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """The result of reading or writing the ledger, which is tried again as long as the run waits for an outage."""
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                outage = outage_of(error, self.ledger.root.url)
+                if outage is None:
+                    raise
+                if line := self._patience.wait(outage):
+                    self.observer.say(line)
+                time.sleep(max(0.0, self._patience.resumes_at - time.monotonic()))
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
         """Raises UserError where an input file of a failed task has changed since the plan.

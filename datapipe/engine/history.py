@@ -2,6 +2,8 @@
 
 work/run.json         version, limit, earlier runs it was compared with, and the fingerprints of every step's tasks, in order
 work/inputs.parquet   each input file: source, path, url, size, stamp, compression, pieces, format
+
+URLs are written without credentials. They get them back from the mixture, whose variables have to be set again.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import pyarrow.parquet as pq
 
 from datapipe import catalogue
 from datapipe.config import Mixture, load_mixture
+from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
 from datapipe.ledger.names import INPUTS, MIXTURE, RUN
@@ -64,7 +68,7 @@ def write_run(root: Root, plan: Plan, limit: int | None, earlier: Sequence[str] 
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
         for step in plan.steps
     ]
-    run = {"version": RECORD_VERSION, "limit": limit, "against": list(earlier), "steps": steps}
+    run = {"version": RECORD_VERSION, "limit": limit, "against": [masked_urls(url) for url in earlier], "steps": steps}
     root.write_atomic(RUN, json.dumps(run).encode())
 
 
@@ -74,7 +78,7 @@ def write_inputs(root: Root, request: Request) -> None:
         {
             "source": name,
             "path": path,
-            "url": file.url,
+            "url": masked_urls(file.url),
             "num_bytes": file.num_bytes,
             "stamp": file.stamp,
             "compression": file.compression,
@@ -102,6 +106,7 @@ def read_history(root: Root) -> RunHistory:
     except FileNotFoundError as error:
         raise UserError(f"{root.url}: no run has left anything here. Expected the output of `datapipe run`.") from error
     _check_version(root, run)
+    run["against"], inputs = _with_credentials(root, run["against"], inputs)
     ledger = Ledger(root)
     ledger.load()
     steps = []
@@ -110,6 +115,26 @@ def read_history(root: Root) -> RunHistory:
         committed = tuple(record for record in records if record is not None)
         steps.append(Step(id=entry["id"], kind=entry["kind"], label="", source=entry["source"], records=committed))
     return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]))
+
+
+def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """URLs of earlier runs, and rows of input files, with the credentials that the mixture has for them."""
+    if not any(is_masked(url) for url in (*earlier, *(row["url"] for row in inputs))):
+        return earlier, inputs
+    mixture = read_mixture(root)
+    paths = {name: source.path for name, source in mixture.sources.items()}
+    uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
+    against = [text for use in uses for text in _texts(use.options)]
+    rows = [row | {"url": restored(row["url"], paths.get(row["source"], ()))} for row in inputs]
+    return [restored(url, against) for url in earlier], rows
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in an option."""
+    if isinstance(value, str):
+        yield value
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(child)
 
 
 def _check_version(root: Root, run: Mapping[str, Any]) -> None:
@@ -131,8 +156,13 @@ def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
 
 
 def read_mixture(root: Root) -> Mixture:
-    """The mixture of an output, as the last run resolved it."""
+    """The mixture of an output. References to variables that are not set stay, where the mixture is valid with them."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MIXTURE
         file.write_bytes(root.read_bytes(MIXTURE))
-        return load_mixture(file, (), root.url)
+        try:
+            return load_mixture(file, (), root.url)
+        except UserError as error:
+            with suppress(UserError):
+                return load_mixture(file, (), root.url, keep_unset=True)
+            raise error

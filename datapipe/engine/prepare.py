@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from datapipe import catalogue
 from datapipe.config.mixture import Mixture, TokenizerSpec
 from datapipe.config.stage_use import StageUse
+from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
@@ -129,14 +130,17 @@ def _paths_in(value: Any) -> Iterator[Path]:
 
 
 def _canonical(value: Any) -> Any:
-    """Option values as JSON that is the same in every process: sets are sorted."""
+    """Option values as JSON that is the same in every process: sets are sorted, and URLs have lost their credentials, so that
+    a new key runs no task again."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted((_canonical(item) for item in value), key=json.dumps)
     if isinstance(value, (list, tuple)):
         return [_canonical(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
+    if isinstance(value, str):
+        return masked_urls(value)
+    return value if isinstance(value, (int, float, bool, type(None))) else to_jsonable_python(value, fallback=repr)
 
 
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:

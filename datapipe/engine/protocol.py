@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from datapipe.activity import Activity
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, StageError, UserError, is_retryable
+from datapipe.outages import Outage, OutageError
 from datapipe.plan.work import Record, Task
 
 
@@ -49,6 +51,7 @@ class Failure:
         cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3".
         activity: of a lost worker: what it was at.
         memory_bytes: of a lost worker: its resident memory when it was last seen.
+        outage: of a disk or store, which all tasks wait for together; None for any other failure.
     """
 
     kind: str
@@ -57,6 +60,7 @@ class Failure:
     cause: str = ""
     activity: Activity | None = None
     memory_bytes: int = 0
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,10 +101,14 @@ def failure_of(error: BaseException) -> Failure:
     notes = " ".join(getattr(error, "__notes__", []))
     name = "" if isinstance(error, DatapipeError) else f"{type(error).__name__}: "
     message = f"{name}{error}" + (f" ({notes})" if notes else "")
-    return Failure(kind=kind, message=message, details="".join(traceback.format_exception(error)))
+    outage = error.outage if isinstance(error, OutageError) else None
+    details = masked("".join(traceback.format_exception(error)))
+    return Failure(kind=kind, message=masked(message), details=details, outage=outage)
 
 
 def _kind_of(error: BaseException) -> str:
     if isinstance(error, StageError) or not isinstance(error, Exception):  # SystemExit and its like end no worker
         return "stage"
-    return "user" if isinstance(error, UserError) else "infrastructure" if is_retryable(error) else "task"
+    if isinstance(error, UserError):
+        return "user"
+    return "infrastructure" if isinstance(error, OutageError) or is_retryable(error) else "task"

@@ -2,7 +2,7 @@
 
     user             the run fails
     task             up to `max_retries`, at once
-    infrastructure   up to `max_infrastructure_retries`, after pauses
+    infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is `patience.py`'s
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
 
@@ -86,7 +86,13 @@ class Retries:
             case _:
                 failure = self._with_memory(task, failure)
                 count = self._count(task, failure, self.max_infrastructure_retries)
-                return self._again(task, failure.message, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1)))
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
+                attempts = f"attempt {count} of {self.max_infrastructure_retries + 1}; the next is in {pause_s:.1f} s"
+                return self._again(task, f"{failure.message} ({attempts})", pause_s)
+
+    def wait(self, task: Task, until: float) -> None:
+        """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
+        heapq.heappush(self._waiting, (until, task.fingerprint, task))
 
     def due(self) -> list[Task]:
         """Takes the tasks whose pause is over."""

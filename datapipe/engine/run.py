@@ -7,6 +7,7 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from datapipe.config import Mixture
@@ -14,10 +15,11 @@ from datapipe.engine.driver import Driver, Observer
 from datapipe.engine.history import last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
+from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Engine
 from datapipe.engine.publish import publish
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
 from datapipe.kernels.compiling import Compilation
@@ -55,8 +57,13 @@ class Run:
     def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.runs_here else []
-        with Compilation(names, usable_cores(), self._tell_compiled):
-            return self._run_and_publish()
+        try:
+            with Compilation(names, usable_cores(), self._tell_compiled):
+                return self._run_and_publish()
+        except Exception as error:
+            if isinstance(error, DatapipeError) or (stopped := stopped_by(error, self.mixture.output)) is None:
+                raise
+            raise stopped from error
 
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
@@ -80,6 +87,7 @@ class Run:
             if index is not None:
                 write_index(index)
             self.snapshot, warnings = publish(self.root, request, plan)
+            ledger.sweep()
         for warning in warnings:
             self.observer.say(f"warning: {warning}")
         return self.snapshot
@@ -88,12 +96,19 @@ class Run:
         """Runs what is not committed; writes the history of the run whether it fails or not."""
         try:
             plan = driver.compile()
-            return plan if plan.is_committed else self._run(driver, request)
-        finally:
-            self.plan = driver.plan
-            if driver.plan is not None:
-                stages = (bound for source in request.sources.values() for bound in source.stages)
-                write_run(self.root, driver.plan, self.limit, earlier_runs(stages))
+            plan = plan if plan.is_committed else self._run(driver, request)
+        except BaseException:
+            with suppress(OSError):  # a full disk must not hide why the run failed
+                self._write_history(driver, request)
+            raise
+        self._write_history(driver, request)
+        return plan
+
+    def _write_history(self, driver: Driver, request: Request) -> None:
+        self.plan = driver.plan
+        if driver.plan is not None:
+            stages = (bound for source in request.sources.values() for bound in source.stages)
+            write_run(self.root, driver.plan, self.limit, earlier_runs(stages))
 
     def _run(self, driver: Driver, request: Request) -> Plan:
         engine = self.make_engine(self.root, request)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from datapipe.config import Mixture
+from datapipe.credentials import masked
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError
 from datapipe.index.write import open_index
@@ -46,7 +47,7 @@ class LocatedDocument:
     @property
     def label(self) -> str:
         """PATH:POSITION, as `trace` and `takedown` take it behind the source."""
-        return f"{self.path}:{self.position}" + (f" (of {self.run})" if self.run else "")
+        return f"{self.path}:{self.position}" + (f" (of {masked(self.run)})" if self.run else "")
 
 
 class DocumentLocator:

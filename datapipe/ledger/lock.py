@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from datapipe.errors import UserError
 from datapipe.ledger.names import LEASE, LOCK
@@ -84,12 +84,14 @@ def _lease(root: Root) -> Iterator[None]:
     finally:
         done.set()
         renewing.join()
-        root.delete(LEASE)
+        with suppress(OSError):  # the store does not answer; the lease expires by itself
+            root.delete(LEASE)
 
 
 def _renew(root: Root, mine: str, done: threading.Event) -> None:
     while not done.wait(_RENEW_S):
-        _write_lease(root, mine)
+        with suppress(OSError):  # the store does not answer: the run waits for it, and so does the lease
+            _write_lease(root, mine)
 
 
 def _write_lease(root: Root, mine: str) -> None:

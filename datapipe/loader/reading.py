@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.credentials import masked
 from datapipe.errors import CorruptionError
 from datapipe.kernels.loader import gather as kernels
 from datapipe.loader.order.layout import Layout
@@ -144,7 +145,7 @@ class RowReader:
                 kept.append(self._locate_in_shard(shard, requests, rows, blocks, wanted))
             except Exception as error:
                 path = self.layout.shards[shard].path
-                error.add_note(f"while reading {len(requests)} rows of shard {path} of {self._root.url}")
+                error.add_note(f"while reading {len(requests)} rows of shard {path} of {masked(self._root.url)}")
                 raise
         return kept
 

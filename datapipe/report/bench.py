@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.report.funnel import size
+from datapipe.metrics import size
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.metrics import UnreadableFile
+from datapipe.metrics import UnreadableFile, size
 from datapipe.report.mixture_shares import mixture_shares_table
 
 _SHOWN_LANGUAGES = 12
@@ -243,12 +243,3 @@ def _minus(number: int) -> str:
 def _kept(documents: Mapping[str, Any]) -> str:
     share = f" ({documents['kept'] / documents['read']:.0%})" if documents["read"] else ""
     return f"{documents['kept']:,}{share}"
-
-
-def size(num_bytes: float) -> str:
-    """Bytes with a unit, in steps of 1,000: "1.2 MB"."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError

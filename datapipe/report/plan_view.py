@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
+from datapipe.credentials import masked
+from datapipe.metrics import size
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceCounts, source_counts
 from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
-from datapipe.report.funnel import size
 from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
 
@@ -30,7 +31,7 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
 
 
 def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
-    tree = Tree(f"[bold]{mixture.name}[/bold] → {mixture.output}")
+    tree = Tree(f"[bold]{mixture.name}[/bold] → {escape(masked(mixture.output))}")
     branches: dict[str, Tree] = {}
     notes = {
         global_step.id: [
@@ -56,7 +57,7 @@ def _reference_note(request: Request, global_step: GlobalStep) -> list[str]:
     files = [file for table in tables.values() for file in table]
     if not files:
         return []
-    urls = ", ".join(cast(Global, global_step.stage.stage).against)
+    urls = masked(", ".join(cast(Global, global_step.stage.stage).against))
     return [f"against {urls}: {len(files):,} files, {size(sum(file.bytes for file in files))} of rows"]
 
 

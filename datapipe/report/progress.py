@@ -15,9 +15,10 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from datapipe.credentials import masked
+from datapipe.metrics import size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
-from datapipe.report.funnel import size
 
 _PLAIN_EVERY_S = 10.0
 
@@ -93,7 +94,7 @@ class Progress:
             self._last_plain = time.monotonic()
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(masked(line), markup=False, highlight=False, soft_wrap=True)
 
     # ---------------------------------------------------------------------------------------------- display
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.report.funnel import size
+from datapipe.metrics import size
 
 
 class Count(Protocol):

@@ -26,6 +26,7 @@ import numpy as np
 
 from datapipe import activity
 from datapipe.errors import DatapipeError, StageError, is_retryable
+from datapipe.outages import outage_of
 from datapipe.plan.work import StageCare
 from datapipe.stage.base import Stage
 from datapipe.stage.documents import DocumentBatch
@@ -154,7 +155,7 @@ def _is_isolated(error: BaseException, num_docs: int) -> bool:
     """Whether the batch is halved after the exception, or the document blamed."""
     if num_docs == 0 or isinstance(error, KeyboardInterrupt | DatapipeError):
         return False
-    return num_docs > 1 if isinstance(error, MemoryError) else not is_retryable(error)
+    return num_docs > 1 if isinstance(error, MemoryError) else not (is_retryable(error) or outage_of(error, ""))
 
 
 def _end_of_traceback(error: BaseException) -> str:

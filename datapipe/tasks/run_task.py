@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import resource
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from datapipe.activity import doing
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.metrics import TaskMetrics
+from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import (
     BoundStage,
@@ -56,10 +59,15 @@ _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 
 
 def run_task(task: Task, root: Root, attempt: str) -> Record:
-    """Runs one attempt of a task and returns its record. Its outputs exist only once the driver has committed the record.
+    """Runs one attempt of a task and returns its record. Its outputs exist only once the driver has committed the record; an
+    attempt that fails deletes what it has written.
 
     Args:
         attempt: unique over all attempts of all runs.
+
+    Raises:
+        OutageError: a disk is full, or a disk or store does not answer.
+        UserError: a disk or store refuses access, or the input is wrong.
     """
     started = perf_counter()
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
@@ -67,10 +75,23 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
     except BaseException as error:
         error.add_note(f"in {task.label}")
+        _clean_up(error, root, folder)
+        outage, refusal = outage_of(error, root.url), refusal_of(error)
+        if outage is not None:
+            raise OutageError(outage) from error
+        if refusal is not None:
+            raise UserError(f"{task.label}: {refusal}. Give this user access, and run the same command again.") from error
         raise
     metrics.seconds = perf_counter() - started
     metrics.peak_bytes = peak_bytes()
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+
+
+def _clean_up(error: BaseException, root: Root, folder: str) -> None:
+    """Deletes the files of a failed attempt, open ones too. A store that fails again keeps them until the run's end."""
+    traceback.clear_frames(error.__traceback__)  # frames hold the writers: a deleted file takes room until it is closed
+    with suppress(OSError):
+        root.delete_folder(folder)
 
 
 def _with_open_stages(task: Task) -> Task:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.engine import patience
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
 from datapipe.shards.export import ExportRequest, export_snapshot
@@ -15,6 +18,7 @@ from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.object_store import object_store
+from tests.support.unreliable_store import UnreliableStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -97,3 +101,22 @@ def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_p
     for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
         with pytest.raises(UserError, match=message):
             export_snapshot(root, remote.snapshot, taken, ExportRequest(format=format))
+
+
+def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(patience, "PATIENCE_S", 1.0)
+    _, _, local = finished
+    proxy = UnreliableStore(urlsplit(dict(parse_qsl(store.removeprefix("?")))["endpoint_override"]).netloc)
+    query = f"{proxy.query}&connect_timeout=1&request_timeout=1&max_attempts=1"
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: s3://corpus/web/*.jsonl.zst{query}\n")
+    watcher = runs.Watcher(on_commit=lambda record: proxy.close() if len(watcher.records) == 1 else None)
+    with pytest.raises(DatapipeError, match=r"no answer: .*Committed tasks are kept\. Then run the same command") as stopped:
+        runs.run_mixture(mixture, watcher=watcher, workers=1)
+    assert not isinstance(stopped.value, UserError)
+    told = [failure.message for _, failure in watcher.retries]
+    assert len(set(told)) == len(told) > 0
+    assert all("Attempt" in line and "unless it answers again" in line for line in told)
+    again = runs.write_mixture(tmp_path, f"  web:\n    path: s3://corpus/web/*.jsonl.zst{store}\n")
+    done = runs.run_mixture(again)
+    assert watcher.records[0].fingerprint not in {record.fingerprint for record in done.watcher.records}
+    assert done.checksums == local.checksums

@@ -1,0 +1,160 @@
+"""Failures of disks, stores and hubs: which of them may pass, and the words for them.
+
+    exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
+              └▶ refusal_of ─▶ text     access denied, read-only, too large: no attempt helps until somebody changes something
+
+pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known by
+the package of their class: none of these packages has to be installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError
+from datapipe.metrics import size
+
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+_SILENT = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED),
+    }
+)
+"""Errors of disks and network file systems that do not answer."""
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
+
+_STORE_MARKS = ("AWS Error", "curlCode", "google::cloud", "Azure::", "GCS returned")
+_STORE_REFUSALS = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "UNRECOGNIZED_CLIENT",
+    "EXPIRED_TOKEN",
+    "NO_SUCH_BUCKET",
+    "SIGNATURE_DOES_NOT",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "AuthenticationFailed",
+)
+"""Parts of the text of a store's answer that waiting does not change."""
+
+_HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
+_HTTP_REFUSALS = frozenset({401, 403, 404})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outage:
+    """A disk that is full, or a disk, store or hub that does not answer.
+
+    Attributes:
+        where: path or URL, without credentials; empty where it is not known.
+        cause: what it says: "the disk is full", or the text of the error.
+        free_bytes: on the disk, once everything that the failed attempt wrote is deleted; None for a store.
+    """
+
+    where: str
+    cause: str
+    free_bytes: int | None = None
+
+    def __str__(self) -> str:
+        free = "" if self.free_bytes is None else f", {size(self.free_bytes)} free"
+        return ": ".join(part for part in (self.where, f"{self.cause}{free}") if part)
+
+
+class OutageError(DatapipeError):
+    """A task or a run could not read or write, and may when it is tried again."""
+
+    def __init__(self, outage: Outage) -> None:
+        super().__init__(str(outage))
+        self.outage = outage
+
+    def __reduce__(self) -> tuple[type[OutageError], tuple[Outage]]:
+        return type(self), (self.outage,)
+
+
+def outage_of(error: BaseException, url: str) -> Outage | None:
+    """The outage that an exception tells of; None for any other exception.
+
+    Args:
+        url: the folder that is read and written, for an error that names no file; empty for none.
+    """
+    if isinstance(error, OutageError):
+        return error.outage
+    if refusal_of(error) is not None:
+        return None
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FULL:
+        path = _fullest(_paths(error, url))
+        return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
+    if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
+        return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}"))
+    return None
+
+
+def refusal_of(error: BaseException) -> str | None:
+    """Why an exception stays as long as nobody changes permissions, credentials or names; None for any other exception."""
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        return masked(f"{os.strerror(error.errno or 0)}: {_text(error)}")
+    if not _is_of_store(error):
+        return None
+    is_refused = _status(error) in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
+    return masked(_text(error)) if is_refused else None
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes that this user can still write to the disk of a path, which need not exist; None where no disk tells."""
+    while True:
+        try:
+            status = os.statvfs(path)
+        except FileNotFoundError:
+            path = os.path.dirname(os.path.abspath(path))
+        except OSError:
+            return None
+        else:
+            return status.f_bavail * status.f_frsize if status.f_favail or not status.f_files else 0
+
+
+def _paths(error: BaseException, url: str) -> Iterator[str]:
+    """The folder of the file that an error names, or where it may be: in `url`, if local, or among temporary files."""
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        yield os.path.dirname(os.path.abspath(error.filename))
+        return
+    if "://" not in url or url.startswith("file://"):
+        yield os.path.abspath(url.removeprefix("file://"))
+    yield tempfile.gettempdir()
+
+
+def _fullest(paths: Iterable[str]) -> str:
+    """The path on the disk with the least room; the first one of several on one disk."""
+    return min(paths, key=lambda path: free_bytes(path) or 0)
+
+
+def _is_of_store(error: BaseException) -> bool:
+    if isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS):
+        return True
+    return any(base.__module__.partition(".")[0] in _HTTP_PACKAGES for base in type(error).__mro__)
+
+
+def _named(error: BaseException) -> str:
+    """The file or URL that an error names; empty for none."""
+    name = error.filename if isinstance(error, OSError) else None
+    with suppress(RuntimeError):  # httpx: the error has no request
+        name = name or getattr(getattr(error, "request", None), "url", None)
+    return "" if name is None else str(name)
+
+
+def _status(error: BaseException) -> int | None:
+    """The status of the answer that an error of an HTTP library holds."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _text(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -10,7 +10,6 @@ from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, TableFile
-from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
@@ -20,13 +19,13 @@ _HELD_BYTES = 256 << 20
 
 
 class TableWriter:
-    """Writes record batches of one schema to one file; the schema is that of the first batch, or `default`."""
+    """Writes record batches of one schema, that of the first batch, to one file, which is made for the first row."""
 
-    def __init__(self, root: Root, path: str, default: pa.Schema) -> None:
-        self.root, self.path, self.default = root, path, default
+    def __init__(self, root: Root, path: str) -> None:
+        self.root, self.path = root, path
         self._stream: pa.NativeFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
-        self._schema = default
+        self._schema = pa.schema([])
         self._rows = 0
         self._row_bytes = 0
 
@@ -42,15 +41,14 @@ class TableWriter:
         self._rows += batch.num_rows
         self._row_bytes += batch.nbytes
 
-    def finish(self) -> TableFile:
-        if self._writer is None:
-            self._open(self.default)
-        assert self._writer is not None
-        assert self._stream is not None
+    def finish(self) -> tuple[TableFile, ...]:
+        """The finished file; none where no row was added."""
+        if self._writer is None or self._stream is None:
+            return ()
         self._writer.close()
         self._stream.close()
         checksum, size = file_checksum(self.root, self.path)
-        return TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes)
+        return (TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes),)
 
     def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -120,7 +118,3 @@ def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetric
             batch = DocumentBatch(record)
             work.bytes, work.documents = batch.text_bytes, batch.num_docs
         yield batch
-
-
-def documents_writer(root: Root, path: str) -> TableWriter:
-    return TableWriter(root, path, schemas.DOCUMENTS_BASE)

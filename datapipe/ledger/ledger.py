@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import xxhash
 
-from datapipe.ledger.names import ATTEMPTS, LEDGER
+from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, WORK
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
 from datapipe.plan.work import Record
-from datapipe.storage import Root, sync_file, sync_folder
+from datapipe.shards.manifest import length_folders
+from datapipe.storage import UNFINISHED, Root, sync_file, sync_folder
 
 RECORD_VERSION = 2
 """Of records. Version 1 had the same outputs as one type with a map of `facts`, and is not read."""
 
-_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+/")
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
 
 class RecordVersionError(ValueError):
@@ -68,8 +70,9 @@ class Ledger:
         if self.root.local is not None:
             self._sync(record)
         self.root.write_atomic(f"{LEDGER}/{record.fingerprint}.json", record_to_bytes(record))
-        self._records[record.fingerprint] = record
+        self._records[record.fingerprint] = self._stored[record.fingerprint] = record
         self._listed.add(record.fingerprint)
+        self._refused.discard(record.fingerprint)
         return record
 
     def forget(self, fingerprint: str) -> None:
@@ -79,19 +82,34 @@ class Ledger:
         self._listed.discard(fingerprint)
 
     def sweep(self) -> int:
-        """Deletes the files of attempts that no record names, as killed runs leave them, and records of other versions.
+        """Deletes what killed runs and killed attempts leave: attempts that no record names, files on their way to a final
+        name, and records of other versions. No task may be running.
 
         Returns:
             How many files of attempts it deleted.
         """
         with ThreadPoolExecutor(8) as pool:
             records = list(pool.map(self._read, sorted(self._listed)))
-        named = {output.path for record in records if record for outputs in record.outputs.values() for output in outputs}
-        listed = (path for path, _ in self.root.list_files(ATTEMPTS))
-        rubbish = [path for path in listed if path not in named and _ATTEMPT.match(path)]
-        for path in (*rubbish, *(f"{LEDGER}/{fingerprint}.json" for fingerprint in sorted(self._refused))):
+        paths = (output.path for record in records if record for outputs in record.outputs.values() for output in outputs)
+        named = {found[0] for found in map(_ATTEMPT.match, paths) if found}
+        listed = (_ATTEMPT.match(path) for path, _ in self.root.list_files(ATTEMPTS))
+        unnamed = Counter(found[0] for found in listed if found and found[0] not in named)
+        for folder in unnamed:
+            self.root.delete_folder(folder)
+        for fingerprint in sorted(self._refused):
+            self.root.delete(f"{LEDGER}/{fingerprint}.json")
+        self._sweep_unfinished()
+        return unnamed.total()
+
+    def _sweep_unfinished(self) -> None:
+        """Deletes files on their way to a final name, and empty folders of attempts."""
+        left = [path for path, _ in self.root.list_files(PUBLISH)]
+        for folder in ("", *length_folders(self.root), WORK, LEDGER, INDEX):
+            paths = (path for path, _ in self.root.list_files(folder, recursive=False))
+            left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
+        for path in left:
             self.root.delete(path)
-        return len(rubbish)
+        self.root.delete_empty_folders(ATTEMPTS)
 
     def _sync(self, record: Record) -> None:
         assert self.root.local is not None

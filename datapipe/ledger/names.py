@@ -4,11 +4,11 @@ snapshot.json                     `shards.manifest.SNAPSHOT`: the published snap
 shards/SOURCE/part-….arrow        its shards
 tokenizer.json   files.parquet    its tokenizer, and the input file behind each document key
 length-N/                         the same for every further sequence length
-mixture.yaml                      the mixture as resolved by the last run
+mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
 work/                             what runs need to resume, and `inspect` to look at documents
   ledger/FINGERPRINT.json         one record per committed task
-  attempts/STEP/TASK-ATTEMPT/     files of tasks; files that no record names are deleted when a run starts
+  attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/             rows of the run's global stages, for later runs
   run.json   inputs.parquet       the last run and its inputs
   publish/                        shards on their way to shards/
@@ -29,6 +29,8 @@ ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
 PUBLISH = f"{WORK}/publish"
+INDEX = f"{WORK}/index"
+PROBE = f"{WORK}/probe-"
 LOCK = f"{WORK}/lock"
 LEASE = f"{WORK}/lock.json"
 FAILURE = f"{WORK}/failure.txt"
@@ -36,4 +38,4 @@ FAILURE = f"{WORK}/failure.txt"
 
 def probe(name: str) -> str:
     """The file by which a cluster's nodes are asked whether they see OUTPUT; deleted once they answered."""
-    return f"{WORK}/probe-{name}"
+    return f"{PROBE}{name}"

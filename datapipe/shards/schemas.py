@@ -12,9 +12,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE
-from datapipe.stage.documents import BASE_FIELDS
-
-DOCUMENTS_BASE = pa.schema(BASE_FIELDS)
 
 DROPS = pa.schema(
     [

@@ -22,7 +22,7 @@ import pyarrow as pa
 from datapipe.activity import at_place
 from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
-from datapipe.exchange.partitions import TableWriter, documents_writer, read_documents
+from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
@@ -60,9 +60,9 @@ class _Mapper:
         self.left = task.limit  # documents to read
         self.metrics = TaskMetrics()
         self.document_counts = self.metrics.document_counts
-        self.documents = documents_writer(root, f"{folder}/documents.arrow")
-        self.drops = TableWriter(root, f"{folder}/drops.arrow", schemas.DROPS)
-        self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow", schemas.QUARANTINE)
+        self.documents = TableWriter(root, f"{folder}/documents.arrow")
+        self.drops = TableWriter(root, f"{folder}/drops.arrow")
+        self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow")
         self.input_paths = InputPaths(root, task)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
@@ -288,8 +288,8 @@ class _Mapper:
 
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
-            outputs: dict[str, tuple[OutputFile, ...]] = {"documents": (self.documents.finish(),)}
-        outputs |= {"drops": (self.drops.finish(),), "quarantine": (self.quarantine.finish(),)}
+            outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
+        outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish()}
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):
                 outputs |= self.emitted.finish("emitted.")

@@ -28,7 +28,7 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
 def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Writes the text of a keyed sample of the training documents; `plan/sampling.py` computes its fraction."""
     metrics = TaskMetrics()
-    writer = TableWriter(root, f"{folder}/sample.arrow", _SAMPLE)
+    writer = TableWriter(root, f"{folder}/sample.arrow")
     seed = seed_for(task.seed, "tokenizer", "sample")
     for batch in read_documents(root, task.documents, metrics):
         with metrics.timed("sample") as work:
@@ -37,4 +37,4 @@ def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, Task
             sampled = batch.filter(chosen)
             writer.add(pa.record_batch([sampled.texts], schema=_SAMPLE))
             work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
-    return {"sample": (writer.finish(),)}, metrics
+    return {"sample": writer.finish()}, metrics

@@ -54,8 +54,8 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     counts.kept, counts.kept_bytes = counts.read, counts.read_bytes
     metrics.tokens, metrics.fertility = parts.num_tokens, meter.fertility
     with metrics.timed("write tokens"):
-        outputs: dict[str, tuple[OutputFile, ...]] = {name: (file,) for name, file in parts.finish().items()}
-        outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),)
+        outputs: dict[str, tuple[OutputFile, ...]] = dict(parts.finish())
+        outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
     return outputs, metrics
 
 
@@ -87,9 +87,11 @@ class _Parts:
             self._num_tokens[name] += _count_tokens(own)
             writer.add(own)
 
-    def finish(self) -> dict[str, ExchangeFile]:
+    def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
+        """The files by name. A part without a row has no file: every row holds at least the end-of-text id."""
         return {
-            name: writer.finish(row_bytes=self._num_tokens[name] * self._id_bytes) for name, writer in self._writers.items()
+            name: (writer.finish(row_bytes=self._num_tokens[name] * self._id_bytes),) if self._num_tokens[name] else ()
+            for name, writer in self._writers.items()
         }
 
 

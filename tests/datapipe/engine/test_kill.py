@@ -39,6 +39,14 @@ def _committed(output: Path) -> dict[str, list[str]]:
     }
 
 
+def _files_of_no_record(output: Path) -> list[str]:
+    """Files and empty folders below work/attempts that no record names, and files on their way to a final name."""
+    named = "".join(path.read_text() for path in (output / "work" / "ledger").glob("*.json"))
+    left = [path for path in (output / "work" / "attempts").rglob("*") if not (path.is_dir() and any(path.iterdir()))]
+    unfinished = [path for path in output.rglob("*") if path.name.endswith(".tmp") or path.parent.name == "publish"]
+    return [str(path) for path in [*left, *unfinished] if str(path.relative_to(output)) not in named]
+
+
 def _snapshot(output: Path) -> Snapshot:
     return Snapshot.model_validate_json((output / "snapshot.json").read_bytes())
 
@@ -92,6 +100,7 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
     assert _committed(output) == committed
     records = _records(output)
     assert {name: records[name] for name in kept} == kept
+    assert _files_of_no_record(output) == []
 
 
 def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undisturbed):
@@ -109,6 +118,7 @@ def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undis
     _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 0, errors
     assert killed >= NUM_KILLS // 2
+    assert _files_of_no_record(output) == []
     assert _snapshot(output) == expected
     assert _committed(output) == committed
 

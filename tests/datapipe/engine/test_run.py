@@ -38,6 +38,13 @@ def test_run_leaves_nothing_under_shards_but_shards(finished):
     assert listed == sorted(finished.checksums)
 
 
+def test_run_leaves_no_file_without_rows_and_none_that_no_record_names(finished):
+    outputs = [output for record in finished.watcher.records for files in record.outputs.values() for output in files]
+    assert all(output.rows for output in outputs)
+    listed = [path for path, _ in Root(finished.mixture.output).list_files("work/attempts")]
+    assert listed == sorted(output.path for output in outputs)
+
+
 def test_run_report_balances_for_every_source(finished):
     report = finished.report
     for entry in (*report["sources"].values(), report["total"]):

@@ -91,6 +91,36 @@ def test_ledger_sweep_deletes_what_no_record_names_and_nothing_else(tmp_path):
     assert left == sorted([record.of("documents")[0].path, f"{ATTEMPTS}/notes/of-a-user.txt"])
 
 
+def test_ledger_sweep_deletes_what_killed_writers_left(tmp_path):
+    root = Root(str(tmp_path))
+    ledger = _opened(root)
+    kept = {ledger.commit(_record(root)).of("documents")[0].path, f"{LEDGER}/{FINGERPRINT}.json", "mixture.yaml", ".note.tmp"}
+    for path in ("mixture.yaml", ".note.tmp"):
+        root.write_atomic(path, b"mine")
+    unfinished = f".x.json.{'0a' * 16}.tmp"
+    left = ["", "work/", f"{LEDGER}/", "work/index/", "length-128/"]
+    for path in [*(folder + unfinished for folder in left), "work/publish/000003", "work/probe-ab", "work/publish/a/b"]:
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"half")
+    (tmp_path / f"{ATTEMPTS}/step/{'0' * 16}-killed/deeper").mkdir(parents=True)
+    ledger.sweep()
+    assert {path for path, _ in root.list_files("")} == kept
+    assert [folder.name for folder in (tmp_path / ATTEMPTS).rglob("*") if folder.is_dir()] == ["step", "first"]
+
+
+def test_ledger_sweep_keeps_a_record_that_replaced_a_refused_one(tmp_path):
+    root = Root(str(tmp_path))
+    record = _record(root)
+    root.write_atomic(f"{LEDGER}/{FINGERPRINT}.json", _as_version(record_to_bytes(record), 1))
+    ledger = _opened(root)
+    ledger.sweep()
+    root.write_atomic(record.of("documents")[0].path, b"first")
+    ledger.commit(record)
+    ledger.sweep()
+    assert _opened(root).look_up(FINGERPRINT) == record
+
+
 FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checksum": "x"}
 
 

@@ -16,9 +16,8 @@ from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Decisions
-from datapipe.shards import schemas
 from datapipe.stage.cut_points import CUT_POINTS
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
@@ -40,12 +39,12 @@ def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str =
 class _Applying:
     def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
-        self.drops = TableWriter(self.root, "dropped", schemas.DROPS)
+        self.drops = TableWriter(self.root, "dropped")
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
         self.applier = DecisionApplier.open(self.root, decisions, self.document_counts, self.drops)
 
     def dropped(self) -> list[dict]:
-        return [row for batch in read_table(self.root, self.drops.finish()) for row in batch.to_pylist()]
+        return [row for file in self.drops.finish() for batch in read_table(self.root, file) for row in batch.to_pylist()]
 
 
 def test_apply_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, monkeypatch):
@@ -135,7 +134,7 @@ def test_apply_documents_of_a_stage_that_cuts_have_one_schema_whatever_is_cut(tm
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 2, 4, "a"), (_key(1, 1), 0, 4, "a")]),)
     applier = _Applying(tmp_path, {"cuts": cuts}, removed_share=0.5).applier
     batches = batch_of(["01234567", "gone"]), batch_of(["other"], first=7)
-    some, other = (DocumentBatch(batch.record.cast(schemas.DOCUMENTS_BASE)) for batch in batches)
+    some, other = (DocumentBatch(batch.record.cast(pa.schema(BASE_FIELDS))) for batch in batches)
     cut, untouched = applier.apply(some), applier.apply(other)
     without_files = _Applying(tmp_path, {"cuts": ()}).applier.apply(other)
     assert cut.record.schema == untouched.record.schema == without_files.record.schema

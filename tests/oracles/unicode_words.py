@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-from datapipe.kernels.text.unicode_words import ALSO_DIGITS, ALSO_LETTERS, codes_of
+from datapipe.kernels.text.unicode_classes import codes_of
+from datapipe.kernels.text.unicode_words import ALSO_DIGITS, ALSO_LETTERS
 from tests.oracles.words import Span, characters, hashed, kind
 
 _ALONE = (

@@ -1,6 +1,6 @@
 """Counts the letters of texts, where a character of a script of syllables or ideographs counts as several letters.
 
-How much a text says of its language depends on its words, and scripts write the same words with different numbers of characters.
+How much a text says of its language depends on its words, and scripts write the same words with more or fewer characters.
 The Declaration of Human Rights has 8,675 letters in English. For each character it has in
 
     Chinese  Korean  Yi   | Amharic, Tigrinya  kana of Japanese | Devanagari, Bengali, Telugu, Thai, Khmer: letters and marks

@@ -1,8 +1,8 @@
-"""Abbreviations and addresses: words whose full stops end no sentence.
+"""Abbreviations: words whose full stops end no sentence.
 
 The list holds the abbreviations with a full stop among spaCy's English exceptions: facts of its
-`lang/en/tokenizer_exceptions.py`. Emoticons with dots, "ä." to "ü." and IP addresses are left out: they do not change whether a
-document reaches a limit of a few sentences.
+`lang/en/tokenizer_exceptions.py`. Emoticons with dots and IP addresses are left out: they do not change whether a document
+reaches a limit of a few sentences.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ ABBREVIATIONS = (
     "Ind.", "Jan.", "Jr.", "Jul.", "Jun.", "Kan.", "Kans.", "Ky.", "La.", "Ltd.", "Mar.", "Mass.", "Md.", "Messrs.", "Mich.",
     "Minn.", "Miss.", "Mo.", "Mont.", "Mr.", "Mrs.", "Ms.", "Mt.", "N.C.", "N.D.", "N.H.", "N.J.", "N.M.", "N.Y.", "Neb.",
     "Nebr.", "Nev.", "Nov.", "Oct.", "Okla.", "Ore.", "Pa.", "Ph.D.", "Prof.", "Rep.", "Rev.", "S.C.", "Sen.", "Sep.", "Sept.",
-    "St.", "Tenn.", "Va.", "Wash.", "Wis.", "a.m.", "co.", "e.g.", "i.e.", "p.m.", "v.s.", "vs.", "Wed.", "wed.",
+    "St.", "Tenn.", "Va.", "Wash.", "Wis.", "a.m.", "co.", "e.g.", "i.e.", "p.m.", "v.s.", "vs.", "Wed.", "wed.", "ä.",
+    "ö.", "ü.",
 )
 # fmt: on
 MOST_BYTES = 8
 """Bytes of the longest abbreviation, including its full stop."""
 _BEFORE_NOON, _AFTER_NOON = (int.from_bytes(one, "big") for one in (b"a.m.", b"p.m."))
-_DOT, _PLUS, _AT, _COLON, _SLASH = (ord(sign) for sign in ".+@:/")
+_DOT = ord(".")
 _BREAKS = np.zeros(256, np.uint8)
 """Bytes at which spaCy splits a word where letters follow: the last bytes of – — …, and - , : < > = / ~ ."""
 _BREAKS[np.frombuffer(b"-,:<>=/~\x93\x94\xa6", np.uint8)] = 1
@@ -95,58 +96,6 @@ def _is_abbreviation(data, first, dot, abbreviations) -> Any:
 def _is_unit(byte) -> Any:
     """Whether a letter is a unit of measure: g, m or t."""
     return byte == 0x67 or byte == 0x6D or byte == 0x74
-
-
-@inline
-def is_address(data, first, last) -> Any:
-    """Whether a word is a host name that ends in small letters, with an optional scheme, user, port and path."""
-    start = first
-    while start < last and (_is_label(data[start]) or data[start] == _DOT or data[start] == _PLUS):
-        start += 1
-    scheme = start - first >= 2 and start + 3 <= last and data[start] == _COLON
-    if scheme and data[start + 1] == _SLASH and data[start + 2] == _SLASH:
-        start += 3
-    else:
-        start = first
-    host = offset = start
-    while offset < last and data[offset] != _SLASH and data[offset] != 0x3F and data[offset] != 0x23:  # / ? #
-        host = offset + 1 if data[offset] == _AT else host
-        offset += 1
-    return _is_host(data, host, offset)
-
-
-@inline
-def _is_host(data, first, last) -> Any:
-    """Whether [first, last) is at least two labels separated by dots, the last of small letters, and an optional port."""
-    digits, offset = np.int64(0), last
-    while offset > first and digits < 6 and is_digit(data[offset - 1]):
-        offset, digits = offset - 1, digits + 1
-    if 2 <= digits <= 5 and offset > first and data[offset - 1] == _COLON:
-        last = offset - 1
-    label, small, num_labels = first, True, 0
-    for offset in range(first, last):
-        byte = data[offset]
-        if byte == _DOT:
-            if offset == label or not _is_edge(data[label]) or not _is_edge(data[offset - 1]):
-                return False
-            label, small, num_labels = offset + 1, True, num_labels + 1
-        elif not _is_label(byte):
-            return False
-        else:
-            small = small and (0x61 <= byte <= 0x7A or byte >= 0x80)
-    return num_labels > 0 and small and last - label >= 2
-
-
-@inline
-def _is_label(byte) -> Any:
-    """Whether a byte may occur in a host name: a letter, a digit, any byte that is not ASCII, _ and -."""
-    return _is_edge(byte) or byte == 0x5F or byte == 0x2D
-
-
-@inline
-def _is_edge(byte) -> Any:
-    """Whether a byte may begin or end a label."""
-    return is_alnum(byte) or byte >= 0x80
 
 
 @inline

@@ -38,8 +38,6 @@ _SPLIT = {
     "gotta": ("got", "ta"),
     "let's": ("let", "'s"),
     "c'mon": ("c'm", "on"),
-    "y'all": ("y'", "all"),
-    "yall": ("y", "all"),
     "i'ma": ("i", "'m", "a"),
     "ima": ("i", "m", "a"),
     "how'd'y": ("how", "'d", "'y"),
@@ -50,23 +48,28 @@ _ABBREVIATIONS = (
     "Minn. Miss. Mo. Mont. Mr. Mrs. Ms. Mt. N.C. N.D. N.H. N.J. N.M. N.Y. Neb. Nebr. Nev. Nov. Oct. Okla. Ore. Pa. Ph.D. "
     "Prof. Rep. Rev. S.C. Sen. Sep. Sept. St. Tenn. Va. Wash. Wis. a.m. and/or co. e.g. i.e. p.m. v.s. vs. w/o"
 )
+_SPLIT_AS_WRITTEN = {"y'all": ("y'", "all"), "y’all": ("y’", "all"), "yall": ("y", "all")}
 _CLIPPED = "doin goin havin lovin nothin nuthin ol somethin Doin Goin Havin Lovin Nothin Nuthin Ol Somethin"
-_APOSTROPHED = "'bout 'cause 'cos 'coz 'cuz 'Cause 'd 'em 'll 'nuff 're 's 'S ma'am Ma'am o'clock O'clock"
+_APOSTROPHED = (
+    "' 'bout 'cause 'cos 'coz 'cuz 'Cause 'Cos 'Coz 'Cuz 'd 'em 'll 'nuff 're 's 'S em ll nuff ‘s ‘S — ma'am Ma'am "
+    "o'clock O'clock"
+)
 _EMOTICONS = (
     "'' (-8 (-: (-; (: (; (= ): )-: -_- ._. 0.0 0.o 0_0 0_o 8) 8-) 8-D 8D :'( :') :( :(( :() :) :)) :* :-( :-(( :-) :-)) "
     ":-* :-/ :-0 :-3 :-> :-D :-O :-P :-X :-] :-o :-p :-x :-| :-} :/ :0 :1 :3 :> :D :O :P :X :] :o :o) :p :x :| :} ;) ;-) "
     ";-D ;D ;_; </3 <3 =( =) =/ =3 =D =[ =] =| >.< >.> >:( >:o @_@ O.O O.o O_O O_o V.V V_V XD [-: [: [= ]= ^_^ o.0 o.O "
-    "o.o o_0 o_O o_o v.v v_v xD"
+    "o.o o_0 o_O o_o v.v v_v xD (*_*) (-_-) (._.) (>_<) (^_^) (o: (¬_¬) (ಠ_ಠ) (╯°□°）╯︵┻━┻ -__- "
+    ":'-( :'-) :((( :))) :-((( :-))) <.< <33 <333 <space> ><(((*> XDD \\\") \\n \\t ^__^ ^___^ xDD ¯\\(ツ)/¯ ಠ_ಠ ಠ︵ಠ"
 )
 
-LONGEST_BYTES = 20
+LONGEST_BYTES = 32
 _NUM_PARTS = 4
 SIEVE_BITS = 16
 
 
 def cuts() -> dict[str, tuple[str, ...]]:
     """Every special case with its parts; a single part where the string is kept whole."""
-    splits: dict[str, tuple[str, ...]] = dict(_cased(_contractions()))
+    splits: dict[str, tuple[str, ...]] = dict(_cased(_contractions())) | _SPLIT_AS_WRITTEN
     for word, apostrophe in product(f"{_ABBREVIATIONS} {_EMOTICONS} {_APOSTROPHED}".split(), ("'", "’")):
         splits[word.replace("'", apostrophe)] = (word.replace("'", apostrophe),)
     for word, end in product(_CLIPPED.split(), ("", "'", "’")):
@@ -75,6 +78,8 @@ def cuts() -> dict[str, tuple[str, ...]]:
         splits[f"{letter}."] = (f"{letter}.",)
     for hour, half in product(range(1, 13), ("am", "pm", "a.m.", "p.m.")):
         splits[f"{hour}{half}"] = (str(hour), half)
+    for unit in "cfkCFK":
+        splits[f"°{unit}."] = ("°", unit, ".")
     return splits
 
 
@@ -115,22 +120,32 @@ class Wholes(NamedTuple):
         keys: (num_slots,) uint64, 0 where free.
         sizes: (num_slots, 4) uint8, bytes of the parts, 0 past the last.
         sieve: (2^13,) uint8, 2^16 bits by the first bits of a hash, which reject 49 of 50 other words.
+        num_tokens: (num_slots,) uint8, words into which signs split a special case inside of a chunk; 0 if they do not.
+        pairs: (2^13,) uint8, 2^16 bits by the hashes of the first two of these words.
     """
 
     keys: UInt64s
     sizes: UInt8Matrix
     sieve: UInt8s
+    num_tokens: UInt8s
+    pairs: UInt8s
 
 
 @lru_cache(maxsize=1)
 def table() -> Wholes:
-    """The hash table of `cuts`."""
+    """The hash table of `cuts`, without `num_tokens` and `pairs`."""
     entries = cuts()
     keys, slots = table_of([hash_of(word.encode()) for word in entries])
     sizes = np.zeros((len(keys), _NUM_PARTS), np.uint8)
     for slot, parts in zip(slots, entries.values(), strict=True):
         sizes[slot, : len(parts)] = [len(part.encode()) for part in parts]
+    sieve = sieve_of(keys[keys != 0])
+    return input_record(Wholes, (keys, sizes, sieve, np.zeros(len(keys), np.uint8), np.zeros_like(sieve)))
+
+
+def sieve_of(hashes: np.ndarray) -> np.ndarray:
+    """(2^13,) uint8: bits set by the first `SIEVE_BITS` bits of hashes, (num_hashes,) uint64."""
     sieve = np.zeros(1 << (SIEVE_BITS - 3), np.uint8)
-    bits = (keys[keys != 0] >> np.uint64(64 - SIEVE_BITS)).astype(np.int64)
+    bits = (hashes >> np.uint64(64 - SIEVE_BITS)).astype(np.int64)
     np.bitwise_or.at(sieve, bits >> 3, (1 << (bits & 7)).astype(np.uint8))
-    return input_record(Wholes, (keys, sizes, sieve))
+    return sieve

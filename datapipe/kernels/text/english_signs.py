@@ -3,8 +3,9 @@
     chunk  --prefix_bytes-->  signs at the front      --suffix_bytes-->  signs, 's and units at the end
            --infix_bytes--->  signs inside ("re-use"), unless the chunk is a web or e-mail address (`is_address`)
 
-The rules are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`). Sets of characters that spaCy lists by hand are taken from
-the Unicode database. Every function is linear in the bytes it reads.
+The rules are those of spaCy 3.8 (`lang/en`, `lang/punctuation.py`), and so are the sets of characters (`lang/char_classes.py`):
+letters are those of Latin, Greek and Cyrillic as spaCy lists them, and every character in blocks of scripts without case, marks
+and digits too. Letters of other scripts (Georgian, Armenian, Thai) are none. Every function is linear in the bytes it reads.
 """
 
 from __future__ import annotations
@@ -18,21 +19,53 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.hashing import hash_bytes, hash_of
-from datapipe.kernels.text.unicode_classes import LETTER, OTHER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
+from datapipe.kernels.text.unicode_classes import (
+    OTHER,
+    PUNCTUATION,
+    SPACE,
+    SYMBOL,
+    class_table,
+    codes_of,
+    decode,
+    decode_before,
+)
 
-EDGE, BEFORE, LOWER, UPPER, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(9))
+EDGE, BEFORE, LOWER, UPPER, ALPHA, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(10))
 """Roles of a character. EDGE: comes off either end. BEFORE: comes off the front. STOPS: a full stop after it comes off."""
 
-ALPHA = LOWER | UPPER
+_UNCASED = (
+    "591-5F4 620-64A 66E-6D5 6E5-6FF 750-77F 8A0-8BD 900-9FF B80-CFF D80-DFF 1100-137F 2E80-2FDF 2FF0-30FF 31C0-31EF 3200-4DBF "
+    "4E00-9FFF AC00-D7AF F900-FAFF FB1D-FBB1 FBD3-FD3D FD50-FDC7 FDF0-FDFB FE30-FE4F FE70-FEFC 1EE00-1EEBB 1F200-1F2FF "
+    "20000-2A6DF 2A700-2EBEF 2F800-2FA1F"
+)
+_CASED = (
+    "41-5A 61-7A C0-2AF 1D00-1D25 1D6B-1D77 1D79-1D9A 1E00-1EFF 2C60-2C7B 2C7E-2C7F A722-A76F A771-A787 A78B-A78E A790-A7B9 "
+    "A7FA AB30-AB5A AB60-AB64 FF21-FF3A FF41-FF5A "  # Latin
+    "386 388-38A 38C 38E-38F 391-3A9 3AC-3AF 3B1-3C9 3CC-3CE "  # Greek
+    "400-401 403-40A 40C-40D 410-451 453-45A 45C-45D 490-491 496-497 4A2-4A3 4AE-4AF 4BA-4BB 4D8-4D9 4E8-4E9"  # Cyrillic
+)
+"""Letters where the database knows their case."""
+
+_LETTERS_ALONE = "1BB 1C5 1C8 1CB 1F2"
+"""Letters that are neither small nor capitals."""
+
+_NO_ICONS = (
+    "166D 2B97 2BC9 2BFF 2E50-2E51 32FF FD40-FD4F FDCF FDFE-FDFF 1019C 11FD5-11FDC 11FE1-11FF1 1CF50-1CFC3 1D1E9-1D1EA 1E14F "
+    "1ED2E 1F10D-1F10F 1F16C-1F16F 1F1AD 1F6D5-1F6DF 1F6FA-1F6FF 1F7D9-1F7FF 1F8B0-1F8FF 1F90C-1F90F 1F93F 1F971-1F972 "
+    "1F977-1F979 1F97B 1F9A3-1F9AF 1F9BA-1F9BF 1F9C3-1F9CF 1FA00-1FA5F 1FA6E-1FBFF"
+)
+"""Symbols that spaCy does not list, most of them newer than its list."""
+
 _PUNCTUATION = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
-_QUOTES = "'\"”“`‘´’‚„»«「」『』（）〔〕【】《》〈〉⟦⟧"
+_QUOTES = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉〈〉⟦⟧"
 _LISTED = "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
 """The punctuation set of datatrove. A word of other signs (a bullet, a euro sign) is a word to its filters."""
 
 _CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫₭₮₯₰₱₲₳₵₶₷₸₹₺₻₼₾₿"
 _UNITS = (
     "km km² km³ m m² m³ dm cm cm² cm³ mm mm² ha µm nm yd in ft kg g mg µg t lb oz m/s km/h kmh mph hPa Pa mbar mb MB kb "
-    "KB gb GB tb TB T G M K %"
+    "KB gb GB tb TB T G M K % dm² dm³ км км² км³ м м² м³ дм дм² дм³ см см² см³ мм мм² мм³ нм кг г мг м/с км/ч кПа Па мбар Кб "
+    "КБ кб Мб МБ мб Гб ГБ гб Тб ТБ тбكم كم² كم³ م م² م³ سم سم² سم³ مم مم² مم³ كم غرام جرام جم كغ ملغ كوب اكواب"
 )
 
 _DOT, _COMMA, _PLUS, _DASH, _COLON, _SLASH, _AT, _S = (ord(sign) for sign in ".,+-:/@s")
@@ -40,6 +73,8 @@ _DOLLAR, _STRAIGHT, _UNDERSCORE, _TILDE, _CARET, _STAR = (ord(sign) for sign in 
 _PATH_SIGNS = tuple(ord(sign) for sign in "/?#")
 _SCHEME_SIGNS = (_UNDERSCORE, _PLUS, _DASH, _DOT)
 _CURLY, _EN, _EM, _ELLIPSIS = (ord(sign) for sign in "’–—…")
+_DEGREE, _GLOTTAL_STOP, _CAPITAL_S = 0xB0, 0x294, ord("S")
+_LONGEST_LABEL, _LONGEST_TOP = 64, 63
 _LONGEST_UNIT = max(len(unit.encode()) for unit in _UNITS.split())
 
 
@@ -47,14 +82,14 @@ _LONGEST_UNIT = max(len(unit.encode()) for unit in _UNITS.split())
 def sign_table() -> np.ndarray:
     """The roles of every code point: (0x110000,) uint16."""
     table = np.zeros(sys.maxunicode + 1, np.uint16)
-    for code in np.flatnonzero(class_table() & (LETTER | SYMBOL)).tolist():
-        character = chr(code)
-        category = unicodedata.category(character)
-        if category == "So":
-            table[code] = EDGE | ICON
-        elif category[0] == "L":
-            upper, lower = character.isupper(), character.islower()
-            table[code] = UPPER if upper else LOWER | STOPS if lower else UPPER | LOWER | STOPS
+    icons = [code for code in np.flatnonzero(class_table() == SYMBOL).tolist() if unicodedata.category(chr(code)) == "So"]
+    table[icons] = EDGE | ICON
+    table[codes_of(_NO_ICONS)] = 0
+    table[codes_of(_UNCASED)] |= ALPHA | UPPER | LOWER | STOPS
+    for code in codes_of(_CASED).tolist():
+        upper, lower = chr(code).isupper(), chr(code).islower() or code == _GLOTTAL_STOP
+        table[code] |= ALPHA | UPPER if upper else ALPHA | LOWER | STOPS if lower else 0
+    table[codes_of(_LETTERS_ALONE)] = ALPHA
     for members, bits in (
         (_PUNCTUATION, EDGE | STOPS),
         (_QUOTES, EDGE | QUOTE | STOPS),
@@ -63,7 +98,7 @@ def sign_table() -> np.ndarray:
         ("—–", EDGE),
         ("…", EDGE | ICON),
         ("§%=", BEFORE),
-        ("%²-+", STOPS),
+        ("%²-+|", STOPS),
     ):
         for member in members:
             table[ord(member)] |= bits
@@ -126,9 +161,23 @@ def suffix_bytes(data, start, stop, signs, units) -> Any:
         return unit
     if signs[code] & EDGE:
         return size
-    if (code == _PLUS or signs[code] & CURRENCY) and stop - size > start:
-        return size if signs[data[stop - size - 1]] & DIGIT and data[stop - size - 1] < 0x80 else 0
+    if code == _PLUS or signs[code] & CURRENCY:
+        return _after_digit(data, start, stop - size, signs, size, code == _DOLLAR)
     return 0
+
+
+@inline
+def _after_digit(data, start, offset, signs, size, is_dollar) -> Any:
+    """`size`, the bytes of a sign at `offset`, with the letters of `US$`, `C$` or `A$`, where a digit is before it; else 0."""
+    if offset > start and data[offset - 1] < 0x80 and signs[data[offset - 1]] & DIGIT:
+        return size
+    letters = 0
+    if is_dollar and offset > start and (data[offset - 1] == 0x41 or data[offset - 1] == 0x43):
+        letters = 1
+    elif is_dollar and offset - start >= 2 and data[offset - 1] == _CAPITAL_S and data[offset - 2] == 0x55:
+        letters = 2
+    before = offset - letters - 1
+    return size + letters if letters and before >= start and data[before] < 0x80 and signs[data[before]] & DIGIT else 0
 
 
 @inline
@@ -144,9 +193,12 @@ def _stop_bytes(data, start, stop, signs) -> Any:
     code, size = decode_before(data, run, start)
     if signs[code] & STOPS:
         return 1
-    if signs[code] & UPPER and run - size > start and signs[decode_before(data, run - size, start)[0]] & UPPER:
+    if run - size == start:
+        return 0
+    before = decode_before(data, run - size, start)[0]
+    if signs[code] & signs[before] & UPPER:
         return 1
-    return 0
+    return 1 if before == _DEGREE and (code | 0x20 == 0x63 or code | 0x20 == 0x66 or code | 0x20 == 0x6B) else 0
 
 
 @inline
@@ -235,21 +287,21 @@ def _is_host(data, host, stop, signs) -> Any:
 
     Reads no further than the labels go.
     """
-    label, offset, num_labels = host, host, 0
+    label, offset, num_labels, num_chars, is_small = host, host, 0, 0, True
     while offset < stop:
         code, size = decode(data, offset, stop)
         if code == _DOT:
-            if offset == label or data[offset - 1] in (_DASH, _UNDERSCORE) or data[label] in (_DASH, _UNDERSCORE):
+            if num_chars == 0 or num_chars > _LONGEST_LABEL or _is_inner(data[offset - 1]) or _is_inner(data[label]):
                 return False
-            label, num_labels = offset + 1, num_labels + 1
-        elif not (signs[code] & (ALPHA | DIGIT) or code >= 0xA1 or code == _DASH or code == _UNDERSCORE):
+            label, num_labels, num_chars, is_small = offset + 1, num_labels + 1, 0, True
+        elif signs[code] & (ALPHA | DIGIT) or 0xA1 <= code <= 0xFFFF or _is_inner(code):
+            num_chars += 1
+            is_small = is_small and signs[code] & LOWER != 0
+        else:
             break
         offset += size
-    if num_labels == 0 or offset - label < 2:
+    if num_labels == 0 or num_chars < 2 or num_chars > _LONGEST_TOP or not is_small:
         return False
-    for index in range(label, offset):
-        if data[index] < 0x80 and not signs[data[index]] & LOWER:
-            return False
     if offset < stop and data[offset] == _COLON:
         offset += 1
         port = offset
@@ -258,6 +310,12 @@ def _is_host(data, host, stop, signs) -> Any:
         if offset - port < 2 or offset - port > 5:
             return False
     return offset == stop or data[offset] in _PATH_SIGNS
+
+
+@inline
+def _is_inner(code) -> Any:
+    """Whether a sign may stand inside of a label, but neither begin nor end it."""
+    return code == _DASH or code == _UNDERSCORE
 
 
 @inline

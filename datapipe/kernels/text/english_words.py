@@ -4,15 +4,17 @@
                                  --any other chunk-->         signs off both ends, then cut inside ("re-use" -> re - use)
 
 The algorithm is that of spaCy 3.8 (`tokenizer.pyx`): datatrove's filters use it, and FineWeb's thresholds were tuned on it.
-`english_signs.py` has the rules about signs, `contractions.py` the special cases. Not covered: special cases that begin or end
-inside a chunk ("<p>Mr."), units in other scripts, and addresses with an IP number. On 30 MB of English news, web pages and
-novels 99.98 % of 4.8 million chunks are cut like spaCy cuts them.
+`english_signs.py` has the rules about signs, `contractions.py` the special cases. A special case that signs have split is
+joined again: "(so):" ends in the emoticon "):". On 40,613 real lines, 24,397 of English web pages and papers and the others in
+more than 400 languages, every word equals spaCy's; on 60,000 chunks of random signs 99.9 %. Not covered: addresses with an IP
+number, and "°F." before other signs.
 
 Each chunk is cut by itself: nothing depends on its neighbours. The cost is linear in the text for any bytes.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,11 @@ from datapipe.kernels.text.english_signs import (
     unit_hashes,
 )
 from datapipe.kernels.text.unicode_classes import LETTER, decode
-from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
-from datapipe.kernels.types import UInt8s, UInt16s, UInt64s
+from datapipe.kernels.text.words import SpansOut, Words, find_words, first_spans, room_for_spans
+from datapipe.kernels.types import UInt8s, UInt16s, UInt64s, input_record
 
 _LONGEST_WHOLE = contractions.LONGEST_BYTES
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SIEVE_SHIFT = np.uint64(64 - contractions.SIEVE_BITS)
 
 
@@ -46,16 +49,43 @@ def find_english_words(words: Words, data: np.ndarray) -> Words:
         words: the words between white space.
         data: (num_bytes,) uint8, of the same batch.
     """
-    wholes = contractions.table()
+    wholes = wholes_table()
     out = room_for_spans(len(words.doc_offsets), most_english_words(words, wholes))
     return first_spans(Words, cut_words(words, data, content_table(), sign_table(), wholes, unit_hashes(), out), out)
+
+
+@lru_cache(maxsize=1)
+def wholes_table() -> Wholes:
+    """The special cases, with the words into which their signs alone split them."""
+    table = contractions.table()
+    cases = [case.encode() for case in contractions.cuts()]
+    chunks = find_words(np.cumsum([0, *map(len, cases)]), np.frombuffer(b"".join(cases), np.uint8))
+    data = np.frombuffer(b"".join(cases), np.uint8)
+    none = table._replace(keys=np.zeros_like(table.keys), sieve=np.zeros_like(table.sieve))
+    out = room_for_spans(len(chunks.doc_offsets), len(data))
+    none = input_record(Wholes, none)
+    words = first_spans(Words, cut_words(chunks, data, content_table(), sign_table(), none, unit_hashes(), out), out)
+    num_tokens = np.diff(words.doc_offsets)
+    is_split = (num_tokens > 1) & (num_tokens >= [len(parts) for parts in contractions.cuts().values()])
+    firsts = words.doc_offsets[:-1][is_split]
+    slots = {key: slot for slot, key in enumerate(table.keys.tolist()) if key}
+    by_slot = np.zeros(len(table.keys), np.uint8)
+    by_slot[[slots[key] for key in chunks.hashes.tolist()]] = np.where(is_split, num_tokens, 0)
+    pairs = contractions.sieve_of(_pair(words.hashes[firsts], words.hashes[firsts + 1]))
+    return input_record(Wholes, (table.keys, table.sizes, table.sieve, by_slot, pairs))
+
+
+def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """One hash of the hashes of two words."""
+    with np.errstate(over="ignore"):
+        return first * _FACTOR + second
 
 
 @kernel
 def most_english_words(words: Words, wholes: Wholes) -> int:
     """An upper bound on the number of words: four per contraction, one per other chunk of letters, else one per byte."""
     _, _, lengths, hashes, _, flags = words
-    keys, _, sieve = wholes
+    keys, sieve = wholes.keys, wholes.sieve
     count = np.int64(0)
     for word in range(len(lengths)):
         if np.int64(flags[word]) & ~LETTER:
@@ -80,11 +110,11 @@ def cut_words(
         data: (num_bytes,) uint8.
         classes: (0x110000,) uint8, `content_table`.
         signs: (0x110000,) uint16, `sign_table`.
-        wholes: `contractions.table`.
+        wholes: `wholes_table`.
         units: hashes of units of measure, sorted.
     """
     chunk_offsets, chunk_starts, chunk_lengths, chunk_hashes, chunk_chars, chunk_flags = chunks
-    keys, sizes, sieve = wholes
+    keys, sizes, sieve, pairs = wholes.keys, wholes.sizes, wholes.sieve, wholes.pairs
     doc_offsets, starts, lengths, hashes, chars, flags = out
     word = np.int64(0)
     doc_offsets[0] = 0
@@ -103,7 +133,7 @@ def cut_words(
                 word += 1
                 continue
             if is_word_and_sign(data, start, stop, signs):
-                slot = _slot_of_bytes(data, start, stop - 1, keys, sieve)
+                slot, first = _slot_of_bytes(data, start, stop - 1, keys, sieve), word
                 if slot >= 0:
                     word = _write_parts(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
                 else:
@@ -111,25 +141,37 @@ def cut_words(
                     chars[word], flags[word] = stop - 1 - start, LETTER
                     word += 1
                 word = _write_word(data, stop - 1, stop, classes, word, starts, lengths, hashes, chars, flags)
+                if slot >= 0 and _may_be_split(first, word, hashes, pairs):
+                    word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
                 continue
+            first = word
             top = len(starts)  # suffixes wait at the end of the arrays, the last one found first
             while start < stop:
                 slot = _slot_of_bytes(data, start, stop, keys, sieve)
                 if slot >= 0:
                     break
                 prefix = prefix_bytes(data, start, stop, signs)
+                suffix = np.int64(0)
                 if prefix > 0:
-                    word = _write_word(data, start, start + prefix, classes, word, starts, lengths, hashes, chars, flags)
-                    start += prefix
-                    slot = _slot_of_bytes(data, start, stop, keys, sieve)
-                    if slot >= 0:
-                        break
-                suffix = suffix_bytes(data, start, stop, signs, units)
+                    slot = _slot_of_bytes(data, start + prefix, stop, keys, sieve)
+                    if slot < 0:
+                        suffix = np.int64(suffix_bytes(data, start + prefix, stop, signs, units))
+                        slot = _slot_of_bytes(data, start, stop - suffix, keys, sieve) if suffix > 0 else slot
+                        prefix = 0 if slot >= 0 else prefix
+                    if prefix > 0:
+                        word = _write_word(data, start, start + prefix, classes, word, starts, lengths, hashes, chars, flags)
+                        start += prefix
+                        if slot >= 0:
+                            break
+                else:
+                    suffix = np.int64(suffix_bytes(data, start, stop, signs, units))
                 if suffix > 0:
                     top -= 1
                     stop -= suffix
                     starts[top], lengths[top] = stop, suffix
                 elif prefix == 0:
+                    break
+                if slot >= 0:
                     break
             if slot >= 0 and start < stop:
                 word = _write_parts(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
@@ -139,6 +181,8 @@ def cut_words(
                 begin, size = starts[top], lengths[top]
                 word = _write_word(data, begin, begin + size, classes, word, starts, lengths, hashes, chars, flags)
                 top += 1
+            if _may_be_split(first, word, hashes, pairs):
+                word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
         doc_offsets[doc + 1] = word
     return int(word)
 
@@ -182,8 +226,9 @@ def _write_infixes(data, start, stop, classes, signs, word, starts, lengths, has
             checked = True
             if is_address(data, start, stop, signs):
                 break
-        if cut > 0 and offset > begin:
-            word = _write_word(data, begin, offset, classes, word, starts, lengths, hashes, chars, flags)
+        if cut > 0 and offset > start:
+            if offset > begin:
+                word = _write_word(data, begin, offset, classes, word, starts, lengths, hashes, chars, flags)
             word = _write_word(data, offset, offset + cut, classes, word, starts, lengths, hashes, chars, flags)
             begin = offset + cut
         before = signs[code]
@@ -203,3 +248,49 @@ def _write_word(data, start, stop, classes, word, starts, lengths, hashes, chars
     starts[word], lengths[word], hashes[word] = start, stop - start, hash_bytes(data, start, stop)
     chars[word], flags[word] = num_chars, union
     return word + 1
+
+
+@inline
+def _may_be_split(first, stop, hashes, pairs) -> Any:
+    """Whether two of the words [first, stop) in a row may begin a special case."""
+    for word in range(first, stop - 1):
+        bit = np.int64((hashes[word] * _FACTOR + hashes[word + 1]) >> _SIEVE_SHIFT)
+        if (pairs[bit >> 3] >> np.uint8(bit & 7)) & 1:
+            return True
+    return False
+
+
+@inline
+def _join_split(data, classes, wholes, first, stop, starts, lengths, hashes, chars, flags) -> Any:
+    """Joins the words among [first, stop) that are the parts of special cases, and returns the new stop.
+
+    Of special cases that overlap the one of most words counts, then the first. No special case gets more words than it had.
+    """
+    word, out = first, first
+    while word < stop:
+        size, slot = _split_case(data, wholes, word, stop, starts, lengths)
+        for later in range(word + 1, min(word + size, stop)):
+            if _split_case(data, wholes, later, stop, starts, lengths)[0] > size:
+                size = 0
+        if size > 0:
+            out = _write_parts(data, starts[word], slot, wholes.sizes, classes, out, starts, lengths, hashes, chars, flags)
+            word += size
+            continue
+        starts[out], lengths[out], hashes[out] = starts[word], lengths[word], hashes[word]
+        chars[out], flags[out] = chars[word], flags[word]
+        word, out = word + 1, out + 1
+    return out
+
+
+@inline
+def _split_case(data, wholes, word, stop, starts, lengths) -> tuple[Any, Any]:
+    """The most words from `word` on that are a special case, and its slot; (0, -1) for none."""
+    size, found = np.int64(0), np.int64(-1)
+    last = word + 1
+    while last < stop and starts[last] + lengths[last] - starts[word] <= _LONGEST_WHOLE:
+        key = hash_bytes(data, starts[word], starts[last] + lengths[last])
+        slot = np.int64(slot_of_key(wholes.keys, len(wholes.keys), key))
+        if slot >= 0 and wholes.num_tokens[slot] == last + 1 - word:
+            size, found = last + 1 - word, slot
+        last += 1
+    return size, found

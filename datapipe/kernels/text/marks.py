@@ -3,20 +3,20 @@
     code point  ->  mark_table()[code point]: a set of bits
     bytes       ->  stripped: where a text begins and ends without white space
 
-FRONT, BACK, QUOTE and BEFORE_DOT are the sets by which spaCy's English tokenizer cuts marks off a word (its
-`lang/punctuation.py` and `char_classes.py`). END is the set of sentence ends of its sentencizer. Two approximations: its list
-of icons is all symbols of category So, and letters without case are both small and capital, as in spaCy.
+FRONT, BACK, QUOTE, SMALL, LARGE and BEFORE_DOT are the sets by which spaCy's English tokenizer cuts marks off a word
+(`english_signs.py`); letters without case are both small and capital. END is the set of sentence ends of its sentencizer.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline
+from datapipe.kernels.text import english_signs
+from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 
 WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(12))
@@ -28,9 +28,6 @@ END_CHARS = (
     "!.?։؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡。"
     "𐩖𐩗𑁇𑁈𑂾𑂿𑃀𑃁𑅁𑅂𑅃𑇅𑇆𑇍𑇞𑇟𑈸𑈹𑈻𑈼𑊩𑑋𑑌𑗂𑗃𑗉𑗊𑗋𑗌𑗍𑗎𑗏𑗐𑗑𑗒𑗓𑗔𑗕𑗖𑗗𑙁𑙂𑜼𑜽𑜾𑩂𑩃𑪛𑪜𑱁𑱂𖩮𖩯𖫵𖬷𖬸𖭄𛲟𝪈"
 )
-QUOTES = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉〈〉⟦⟧"
-MARKS = "….,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪".replace(".", "")
-CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫₭₮₯₰₱₲₳₵₶₷₸₹₺₻₼₾₿"
 _CASED_BELOW = 0x20000  # no letter above has case, and few of those below
 
 
@@ -41,36 +38,26 @@ def mark_table() -> np.ndarray:
     table = np.zeros(len(classes), np.int32)
     table[classes == SPACE] |= WHITE
     table[classes == PUNCTUATION] |= PUNCT
-    letters = classes == LETTER
-    table[letters] |= SMALL | LARGE | ALNUM
-    table[classes == NUMBER] |= ALNUM
+    table[(classes & (LETTER | NUMBER)) != 0] |= ALNUM
     for code in np.flatnonzero((classes & (LETTER | NUMBER | SYMBOL)) != 0).tolist():
         if code >= _CASED_BELOW:
             break
-        character = chr(code)
-        if character.islower() and letters[code]:
-            table[code] &= ~LARGE
-        elif character.isupper():
-            table[code] = (table[code] & ~SMALL) | CAPITAL
-        if character.isdigit():
-            table[code] |= DIGIT
-        if unicodedata.category(character) == "So":
-            table[code] |= FRONT | BACK
-    for characters, bits in _SETS:
-        table[[ord(character) for character in characters]] |= bits
-    table[(table & SMALL) != 0] |= BEFORE_DOT
+        table[code] |= CAPITAL * chr(code).isupper() | DIGIT * chr(code).isdigit()
+    table[[ord(character) for character in END_CHARS]] |= END
+    for role, bits in _ROLES:
+        table[(sign_table() & role) != 0] |= bits
     narrow = table.astype(np.uint16)
     narrow.flags.writeable = False
     return narrow
 
 
-_SETS = (
-    (END_CHARS, END),
-    (QUOTES, FRONT | BACK | QUOTE | BEFORE_DOT),
-    (MARKS, FRONT | BACK | BEFORE_DOT),
-    (CURRENCY + "§%=", FRONT),
-    ("—–", FRONT | BACK),
-    ("0123456789%²-+|", BEFORE_DOT),
+_ROLES = (
+    (english_signs.EDGE, FRONT | BACK),
+    (english_signs.BEFORE, FRONT),
+    (english_signs.QUOTE, QUOTE),
+    (english_signs.LOWER, SMALL),
+    (english_signs.UPPER, LARGE),
+    (english_signs.STOPS, BEFORE_DOT),
 )
 
 

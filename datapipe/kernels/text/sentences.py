@@ -8,8 +8,8 @@ chunk that does, marks are cut off its front and back in turn, like spaCy's pref
 - A full stop at the back is cut off after a small letter, a digit, a mark, or two capitals: "it." ends a sentence, "J." and
   "U.S." do not. Neither do the abbreviations of `abbreviations.py` or a single small letter ("a.").
 - Two or more dots are punctuation and end no sentence; neither does "…".
-- Inside a word a full stop is cut out between a small letter and a capital ("end.Begin"), unless the word is an address
-  ("www.Example.com").
+- Inside a word a full stop is cut out between a small letter and a capital ("end.Begin", "année.Étienne"), unless the word is
+  an address ("www.Example.com").
 
 The cost is linear in the bytes of a line.
 """
@@ -25,11 +25,11 @@ from datapipe.kernels.text.abbreviations import (
     MOST_BYTES,
     abbreviation_table,
     ends_in_abbreviation,
-    is_address,
     is_alnum,
     is_digit,
     is_exception,
 )
+from datapipe.kernels.text.english_signs import is_address, sign_table
 from datapipe.kernels.text.marks import (
     BACK,
     BEFORE_DOT,
@@ -60,22 +60,29 @@ _IS_WHITE[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = 1
 def count_sentences(starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Sentences of every line that is `wanted` (num_lines,) bool, 0 for other lines: (num_lines,) int64."""
     out = np.zeros(len(starts), np.int64)
-    split_sentences(starts, lengths, wanted.view(np.uint8), data, mark_table(), abbreviation_table(), out)
+    split_sentences(starts, lengths, wanted.view(np.uint8), data, mark_table(), sign_table(), abbreviation_table(), out)
     return out
 
 
 @kernel
 def split_sentences(
-    starts: Int64s, lengths: Int32s, wanted: UInt8s, data: UInt8s, marks: UInt16s, abbreviations: Int64s, out: Int64sOut
+    starts: Int64s,
+    lengths: Int32s,
+    wanted: UInt8s,
+    data: UInt8s,
+    marks: UInt16s,
+    signs: UInt16s,
+    abbreviations: Int64s,
+    out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) where `wanted` is not 0."""
+    """Fills `out` (num_lines,) where `wanted` is not 0. `marks`: `marks.mark_table`; `signs`: `english_signs.sign_table`."""
     for line in range(len(starts)):
         if wanted[line]:
-            out[line] = sentences_between(data, starts[line], starts[line] + lengths[line], marks, abbreviations)
+            out[line] = sentences_between(data, starts[line], starts[line] + lengths[line], marks, signs, abbreviations)
 
 
 @inline
-def sentences_between(data, start, stop, marks, abbreviations) -> Any:
+def sentences_between(data, start, stop, marks, signs, abbreviations) -> Any:
     """Number of sentences in [start, stop) that are not blank."""
     count, ended, blank, offset = np.int64(0), False, True, start
     while offset < stop:
@@ -101,7 +108,7 @@ def sentences_between(data, start, stop, marks, abbreviations) -> Any:
             if mark & WHITE:
                 break
             offset += size
-        ended, more = _step_chunk(data, chunk, offset, marks, abbreviations, ended)
+        ended, more = _step_chunk(data, chunk, offset, marks, signs, abbreviations, ended)
         count += more
     return count
 
@@ -176,14 +183,14 @@ def _step_token(kind, ended, more) -> tuple[Any, Any]:
 
 
 @inline
-def _step_chunk(data, start, stop, marks, abbreviations, ended) -> tuple[Any, Any]:
+def _step_chunk(data, start, stop, marks, signs, abbreviations, ended) -> tuple[Any, Any]:
     """`_step_token` for all tokens of a chunk that holds an END mark."""
     first, last = _core(data, start, stop, marks, abbreviations)
     ended, more = _step_marks(data, start, first, marks, ended, np.int64(0))
     if first < last and is_exception(data, first, last, abbreviations):
         ended, more = _step_token(_OTHER, ended, more)
     elif first < last:
-        ended, more, word = _step_core(data, first, last, marks, abbreviations, ended, more)
+        ended, more, word = _step_core(data, first, last, marks, signs, abbreviations, ended, more)
         if _num_dots(data, last, stop) == 1 and ends_in_abbreviation(data, word, last, abbreviations):
             last += 1  # that full stop belongs to the word before it
     return _step_marks(data, last, stop, marks, ended, more)
@@ -205,7 +212,7 @@ def _step_marks(data, offset, stop, marks, ended, more) -> tuple[Any, Any]:
 
 
 @inline
-def _step_core(data, first, last, marks, abbreviations, ended, more) -> tuple[Any, Any, Any]:
+def _step_core(data, first, last, marks, signs, abbreviations, ended, more) -> tuple[Any, Any, Any]:
     """`_step_token` for the core of a chunk, split at full stops and ellipses inside; also returns the start of its last
     word.
     """
@@ -215,7 +222,7 @@ def _step_core(data, first, last, marks, abbreviations, ended, more) -> tuple[An
         cut = _inner_cut(data, offset, last, marks, before) if offset > first else 0
         if cut and not checked:
             checked = True
-            if is_address(data, first, last):
+            if is_address(data, first, last, signs):
                 break
         if cut == 0:
             before = mark
@@ -270,16 +277,29 @@ def _num_dots(data, offset, stop) -> Any:
 def _core(data, first, last, marks, abbreviations) -> tuple[Any, Any]:
     """The core of a chunk: marks are cut off its front and back in turn, until it is an exception or has no more marks."""
     while first < last and not is_exception(data, first, last, abbreviations):
+        if _is_degrees(data, first, last):
+            return last - 1, last - 1
         front = _front(data, first, last, marks)
         if front and is_exception(data, first + front, last, abbreviations):
             return first + front, last
+        if _is_degrees(data, first + front, last):
+            return last - 1, last - 1
         back = _back(data, first + front, last, marks)
         if back and is_exception(data, first, last - back, abbreviations):
             return first, last - back
         if front + back == 0:
             break
+        if _is_degrees(data, first, last - back):
+            return last - back - 1, last - back - 1
         first, last = first + front, last - back
     return first, last
+
+
+@inline
+def _is_degrees(data, first, last) -> Any:
+    """Whether [first, last) is a unit of temperature with its full stop, which is always cut off: "°C."."""
+    is_degree = last - first == 4 and data[first] == 0xC2 and data[first + 1] == 0xB0 and data[last - 1] == _DOT
+    return is_degree and _is_degree(data[first + 2])
 
 
 @inline

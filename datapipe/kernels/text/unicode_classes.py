@@ -50,6 +50,12 @@ def class_table() -> np.ndarray:
     return table
 
 
+def codes_of(listed: str) -> np.ndarray:
+    """The code points of ranges in hexadecimal: "41-5A 5F"."""
+    ranges = [[int(edge, 16) for edge in span.split("-")] for span in listed.split()]
+    return np.concatenate([np.arange(span[0], span[-1] + 1) for span in ranges])
+
+
 @lru_cache(maxsize=4)
 def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
     """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable.

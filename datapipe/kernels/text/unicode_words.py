@@ -26,7 +26,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
-from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, decode
+from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, codes_of, decode
 from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
 from datapipe.kernels.types import Int64s, UInt8s, UInt16s
 
@@ -78,12 +78,6 @@ _NO_EXTENDERS = "200B 600-605 6DD 70F 890-891 8E2 110BD 110CD"
 
 _ALSO_EXTENDERS = "FF9E-FF9F 1F3FB-1F3FF E0001 E0020-E007F"
 _CATEGORIES_BELOW = 0x20000  # no digit, no number letter and no other format character is above
-
-
-def codes_of(listed: str) -> np.ndarray:
-    """The code points of ranges in hexadecimal: "41-5A 5F"."""
-    ranges = [[int(edge, 16) for edge in span.split("-")] for span in listed.split()]
-    return np.concatenate([np.arange(span[0], span[-1] + 1) for span in ranges])
 
 
 @lru_cache(maxsize=1)

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.text import contractions, english_words
+from datapipe.kernels.text import english_words
+from datapipe.kernels.text.unicode_classes import LETTER
 from datapipe.kernels.text.words import Words, find_words, room_for_spans
 from tests.oracles import english_words as oracle
+from tests.oracles.words import kind
 from tests.support.kernel_table import Case, Row
 
 _CHUNKS = (
     "don't Don’t cannot, couldn't've (can't) Mr. Mrs., U.S. e.g., 10am 5km/h 12kg. 3% $5 5$ US$5 +5 +x 5+ word. word.Word "
     "re-use x--y 1-2 1990-1995 a/b and/or a,b 1,000 wait... ...so …x “quoted.” ('s) dog's DOG'S ’s :) http://a-b.com/c-d "
     "www.x.org:80/y me@mail.org/x-y a_b-c x@y me@1.co ://a.bc ab://c-d a.b-c.de/ f-g.h:1 f-g.hi:123456 :-D !!!??? ((a)) — – "
+    "(so): so'' ('' ''. itd. (Mr.Mrs.) e.Kr. 350°F. 10°C. °F. (:) ):-) a.,b so|. 5км² 5US$ x…♥y a♥♥b ǅ-a და-და है. หน. 🫶a "
+    "a.Éa a.éa 🙂.com a.bcd.é x.É/y www.é.com <space> \\n (^_^) 5كم p.m.… "
     "a—b a–b AB. A. b. .. . x²-y cm² 5cm² é.É ж,ж 中.中 ♥x♥ x♥y '' it's. C++ °C. 1.a ~ a~b #tag"
 )
 
@@ -33,7 +37,12 @@ def _chunks(case: Case) -> tuple[Words, np.ndarray]:
 
 def _arguments(case: Case) -> Sequence[Any]:
     words, data = _chunks(case)
-    tables = (english_words.content_table(), english_words.sign_table(), contractions.table(), english_words.unit_hashes())
+    tables = (
+        english_words.content_table(),
+        english_words.sign_table(),
+        english_words.wholes_table(),
+        english_words.unit_hashes(),
+    )
     return [words, data, *tables, room_for_spans(len(words.doc_offsets), len(data))]
 
 
@@ -54,7 +63,7 @@ def _expected(case: Case) -> tuple[Any, Sequence[Any]]:
 
 def _most_arguments(case: Case) -> Sequence[Any]:
     words, _ = _chunks(case)
-    return [words, contractions.table()]
+    return [words, english_words.wholes_table()]
 
 
 def _most(case: Case) -> tuple[Any, Sequence[Any]]:
@@ -62,7 +71,7 @@ def _most(case: Case) -> tuple[Any, Sequence[Any]]:
     count = 0
     for text in _texts(case):
         for chunk in ("".join(character for _, character, _ in oracle.characters(text))).split():
-            if all(oracle.letter(character) for character in chunk):
+            if all(kind(character) == LETTER for character in chunk):
                 count += 4 if chunk in oracle.WHOLES else 1
             else:
                 count += sum(size for _, character, size in oracle.characters(chunk.encode()))

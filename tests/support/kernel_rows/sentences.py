@@ -10,6 +10,7 @@ import numpy as np
 
 from datapipe.kernels.text import sentences
 from datapipe.kernels.text.abbreviations import abbreviation_table
+from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.words import find_lines
 from tests.oracles import sentences as oracle
@@ -20,9 +21,14 @@ _SPICES = (
     "Mr.", "vs.", "Mrs.", "U.S.", "J.", "a.", "9a.m.", "12p.m.", "13p.m.", "p.m.", "e.g.,", "(i.e.", "25g.", "x-co.",
     "and—Mr.", "Mr.”", "(Mr.)", "said.Mr.", "etc.", "No.", "Ph.D.", "end.Begin", "end.begin", "www.Foo.com",
     "http://a.Bc.de/x?y", "a.B@c.de", "www.Foo.com:80", "www.Foo.com:8", "x.Y.z1", "wait...What", "wait…What",
-    "...and", "!?", "!...", "?”", "Yahoo!'s", "it's.", "it’s!", "(so.)", "[so.])", "$5.", "5%.", "70°C.", "A$.",
+    "...and", "!?", "!...", "?”", "Yahoo!'s", "it's.", "it’s!", "(so.)", "[so.])", "$5.", "5%.", "70°C.",
+    "°C.", "(°f.)", "«°K.", "°c.",
+    "A$.",
     "EU.", "US.", "Iq.", "字.", "字。字", "¿qué?", "؟", "।", "......", "..", ".", ".a", "+.", "+5.", "☺.", "a.☺", "|.",
     ">.", "«so.»", "''", ".'", "\t.", "\u00a0.", "'Tis.So", "so.'So", "so.”",
+    "année.Étienne", "www.é.Éa", "a.Éé.fr",
+    "год.Жизнь", "год.жизнь", "წელი.", "ปี.", "है.", "है.है", "ä.", "ǅ.", "ы.Ы@б.ру", "x.,y",
+    "🫶.", "♥.", "5км.", "Ѣ.", "é.É/é.fr", "a.B\u0301.c", "中.中", "字.Mr.",
 )
 # fmt: on
 
@@ -41,7 +47,7 @@ def _arguments(case: Case) -> Sequence[Any]:
         lines = find_lines(case.offsets, case.data)
     wanted = (case.generator.random(len(lines.starts)) < 0.9).view(np.uint8)
     out = np.zeros(len(lines.starts), np.int64)
-    return [lines.starts, lines.lengths, wanted, case.data, mark_table(), abbreviation_table(), out]
+    return [lines.starts, lines.lengths, wanted, case.data, mark_table(), sign_table(), abbreviation_table(), out]
 
 
 def _expected(

@@ -1,0 +1,39 @@
+"""Sentences of lines by hand, counted as spaCy's sentencizer counts them: letters that are not ASCII."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe import columns
+from datapipe.kernels.text.sentences import count_sentences
+
+CASES = {
+    "a new year.Étienne came in.": 2,
+    "a new year.Etienne came in.": 2,
+    "une année.École finie": 2,
+    "год.Жизнь идёт. Да": 3,
+    "год.жизнь идёт": 1,
+    "see www.Éa.fr/x.Éb now": 1,
+    "see www.é.É now": 2,
+    "წელი. მეორე": 1,
+    "ปี. ที่": 1,
+    "यह है. वह है.": 2,
+    "文句。次の文。": 1,
+    "文句。 次の文。": 2,
+    "ä. and ü. are letters": 1,
+    "a.b.Ǆ x. Y": 2,
+    "so.“Élan” it is": 2,
+    "25 °C. The end": 2,
+    "(25 °c.) the end": 2,
+    "x.é.Ü. Z": 2,
+}
+
+
+@pytest.mark.parametrize("line", CASES)
+def test_sentences_are_counted_as_spacy_counts_them(line: str) -> None:
+    offsets, data = columns.text_buffers(pa.array([line], pa.large_string()))
+    with np.errstate(over="ignore"):
+        counted = count_sentences(offsets[:-1].copy(), np.diff(offsets).astype(np.int32), np.ones(1, bool), data)
+    assert counted.tolist() == [CASES[line]]

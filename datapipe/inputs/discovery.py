@@ -4,9 +4,9 @@
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
 `*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
-followed, links to folders only in the fixed part; a broken link is not a file. A folder that cannot be listed, a file that may
-not be read, and a folder with the ending that a pattern asks for (`part.parquet/`, as Spark writes them) are errors, since
-their documents would be missing in silence.
+followed, links to folders only in the fixed part. Errors are what would be missing in silence: a folder that cannot be listed,
+a file that may not be read, and, where a pattern asks for an ending such as `*.parquet`, a broken link with this ending and a
+folder with it, as Spark writes them. Patterns without an ending pass over broken links and over folders.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from datapipe.storage import is_remote, open_input, resolve, split_query
 _WILD = re.compile(r"[*?\[]")
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
+
+
+_FOLDER = "a folder"
 
 
 def discover(
@@ -109,26 +112,31 @@ def _absolute(pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file or a folder that a pattern matches.
+    """A file that a pattern matches, or what is in the place of one.
 
     Attributes:
         path: absolute, or a URL without its query.
+        instead: what it is instead of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file.
     """
 
     path: str
     num_bytes: int = 0
     mtime_ns: int = 0
     ctime_ns: int | None = None
-    is_folder: bool = False
+    instead: str = ""
 
     @classmethod
-    def local(cls, path: str, status: os.stat_result) -> _Entry:
+    def local(cls, path: str, status: os.stat_result | None) -> _Entry:
+        if status is None:
+            return cls(path, instead="a broken link")
+        if not stat.S_ISREG(status.st_mode):
+            return cls(path, instead="neither file nor folder")
         return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     @classmethod
     def remote(cls, path: str, info: pafs.FileInfo) -> _Entry:
         if info.type == pafs.FileType.Directory:
-            return cls(path, is_folder=True)
+            return cls(path, instead=_FOLDER)
         return cls(path, info.size, info.mtime_ns)
 
     def file(self, prefix: str, query: str) -> InputFile:
@@ -166,13 +174,14 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool]) -> li
         raise _not_utf8(where, base) from None
     except OSError as error:
         raise UserError(f"{where}: cannot list {error.filename or prefix}: {error.strerror or error}") from error
-    folder = next((entry.path for entry in listed if entry.is_folder and not is_left_out(entry.path)), None)
-    if folder is not None and glob.takes_files_alone:
-        raise UserError(
-            f"{where}: {folder} is a folder, and '{pattern}' takes files. Expected a file of this name: '{folder}/**' takes "
-            f"all files below the folder, and `exclude` leaves it out."
-        )
-    return [entry.file(prefix, query) for entry in listed if not entry.is_folder]
+    for entry in listed:
+        if glob.expects_file(entry) and not is_left_out(entry.path):
+            inside = f": '{entry.path}/**' takes all files below it" if entry.instead == _FOLDER else ""
+            raise UserError(
+                f"{where}: '{pattern}' takes files, and {entry.path} is {entry.instead}. Expected a file{inside}. `exclude` "
+                f"leaves it out."
+            )
+    return [entry.file(prefix, query) for entry in listed if not entry.instead]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,10 +207,10 @@ class _Glob:
     def takes_hidden(self) -> bool:
         return _is_hidden(self.below)
 
-    @property
-    def takes_files_alone(self) -> bool:
-        """Whether the pattern selects by an ending and enters no folder of that ending."""
-        return self.depth is not None and _LITERAL_ENDING.search(self.below) is not None
+    def expects_file(self, entry: _Entry) -> bool:
+        """Whether something else has a name that the pattern expects of files: with an ending. `**` enters such folders."""
+        has_ending = _LITERAL_ENDING.search(self.below) is not None
+        return bool(entry.instead) and has_ending and (entry.instead != _FOLDER or self.depth is not None)
 
     def matches(self, path: str) -> bool:
         return self.expression.fullmatch(path) is not None and (self.takes_hidden or not _is_hidden(path[len(self.prefix) :]))
@@ -219,12 +228,10 @@ def _listed_locally(glob: _Glob) -> Iterator[_Entry]:
     for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
         if not glob.takes_hidden:
             folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from (_Entry(path, is_folder=True) for path in _joined(folder, folders) if glob.matches(path))
+        yield from (_Entry(path, instead=_FOLDER) for path in _joined(folder, folders) if glob.matches(path))
         if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
             folders.clear()
-        for path in _joined(folder, names):
-            if glob.matches(path) and (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
-                yield _Entry.local(path, status)
+        yield from (_Entry.local(path, _status(path)) for path in _joined(folder, names) if glob.matches(path))
 
 
 def _joined(folder: str, names: Iterable[str]) -> list[str]:

@@ -10,8 +10,9 @@ Ids and kept fields are taken as they are written in the line, so no type is inf
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ _PLAINER = {
     "Number too big to be stored in double": "a number beyond the range of a 64-bit float",
 }
 """Clearer words for messages of Arrow's parser."""
+_MOST_PARSED_BYTES = 64 << 20
+_LONGEST_WORD = len("-Infinity")
+_CUT_OFF = "the file is cut off: it ends within the object on its last line"
 _NO_OBJECT = "not a JSON object: expected '{' to '}' on one line"
 NO_TEXTS = pa.array([], pa.large_string())
 
@@ -161,6 +165,32 @@ class LineParser:
             raise _Refused(f"{table.num_rows} JSON objects on one line; expected one", num_lines // 2)
         column = table.column(self.text_path[0])
         return as_large_string(pc.struct_field(column, self.text_path[1:]) if self.text_path[1:] else column)
+
+
+def told_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
+    """The batch of a block. Where the file ends within the object on its last line, the reject of the line says so: it stands
+    for all documents behind it that are lost. Lines that are too long keep their error, at whichever end they are rejected."""
+    start = block.content.rfind(b"\n") + 1
+    is_last = bool(batch.rejected) and batch.rejected[-1].position == block.byte_offset + start
+    if not is_last or not 0 < len(block.content) - start <= max_line_bytes or not _is_open_object(block.content[start:]):
+        return batch
+    *others, last = batch.rejected
+    return replace(batch, rejected=(*others, replace(last, error=_CUT_OFF, is_file_damage=True)))
+
+
+def _is_open_object(line: bytes) -> bool:
+    """Whether a line is the beginning of a JSON object: JSON is right up to its end, or to the last number or word in it."""
+    if len(line) > _MOST_PARSED_BYTES or not line.lstrip().startswith(b"{"):
+        return False
+    text = line.decode(errors="replace").rstrip()
+    try:
+        json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :]
+        return error.msg.startswith("Unterminated string") or (len(rest) <= _LONGEST_WORD and not set(rest) & set('"{}[],:'))
+    except (ValueError, RecursionError):  # a number of too many digits, deep nesting
+        return False
+    return False
 
 
 def _undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray) -> dict[int, str]:

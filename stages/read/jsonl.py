@@ -19,7 +19,7 @@ from pydantic import Field
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import Block, line_blocks
 from stages.read._json_fields import fields_of_lines
-from stages.read._json_lines import NO_TEXTS, LineParser
+from stages.read._json_lines import NO_TEXTS, LineParser, told_cut_off
 
 _BATCH_DOCS = 8192
 
@@ -56,7 +56,7 @@ class Jsonl(Reader):
             if isinstance(block, Rejected):
                 yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
             else:
-                yield from _sliced(parser.documents(block))
+                yield from _sliced(told_cut_off(parser.documents(block), block, self.max_line_bytes))
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The fields of the objects in the first block of lines, as far as `_json_fields.py` looks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.request import Request, urlopen
 
 import pyarrow.fs as pafs
 
@@ -20,12 +21,13 @@ def object_store(bucket: str) -> Iterator[str]:
     os.environ.update(_CREDENTIALS)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
+    host, port = server.get_host_and_port()
     try:
-        host, port = server.get_host_and_port()
         store = pafs.S3FileSystem(endpoint_override=f"http://{host}:{port}", region="us-east-1", allow_bucket_creation=True)
         store.create_dir(bucket)
         yield f"?endpoint_override=http://{host}:{port}&region=us-east-1"
     finally:
-        server.stop()
+        with urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")):  # its objects would outlive the server
+            server.stop()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

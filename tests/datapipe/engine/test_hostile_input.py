@@ -343,6 +343,7 @@ _DAMAGES: dict[str, tuple[str, bytes, str]] = {
         gzip.compress(_line("lost")),
         "the file is a gzip archive, and its name is that of a plain",
     ),
+    "cut_plain": ("b.jsonl", _line("lost")[:-3], "the file is cut off: it ends within the object on its last line"),
     "cut_gzip": ("b.jsonl.gz", gzip.compress(_line("lost"))[:-9], "the gzip archive is cut off"),
     "garbage": ("b.jsonl.zst", zstandard.compress(b"\n") + b"garbage", "bytes that are no zstd archive follow the end"),
     "zeros": ("b.jsonl.gz", gzip.compress(b"\n") + bytes(512), "bytes that are no gzip archive follow the end of the archive"),

@@ -264,11 +264,20 @@ def test_discover_folder_of_the_ending_that_a_pattern_asks_for_is_an_error(tree:
     (tree / "web/part.jsonl").mkdir()
     (tree / "web/part.jsonl/part-0.jsonl").write_bytes(b"")
     for pattern in ("web/*.jsonl", "*/part*.jsonl", "web/p?rt.jsonl"):
-        with pytest.raises(UserError, match=rf"here: {tree}/web/part\.jsonl is a folder, and '.*' takes files"):
+        with pytest.raises(UserError, match=rf"here: '.*' takes files, and {tree}/web/part\.jsonl is a folder"):
             discover("web", [f"{tree}/{pattern}"], _reader_for, "stat", "here")
     assert "part.jsonl/part-0.jsonl" in _paths(f"{tree}/web/**/*.jsonl")
     assert "part.jsonl" not in _paths(f"{tree}/web/*")
     assert _paths(f"{tree}/web/*.jsonl", exclude=("**/part.jsonl",)) == _paths(f"{tree}/web/[!p]*.jsonl")
+
+
+@pytest.mark.parametrize("pattern", ["web/*.jsonl", "web/**/*.jsonl", "*/g*.jsonl"])
+def test_discover_broken_link_of_the_ending_that_a_pattern_asks_for_is_an_error(tree: Path, pattern: str) -> None:
+    (tree / "web/gone.jsonl").symlink_to(tree / "nowhere")
+    with pytest.raises(UserError, match=rf"takes files, and {tree}/web/gone\.jsonl is a broken link"):
+        _files(f"{tree}/{pattern}")
+    assert "gone.jsonl" not in _paths(f"{tree}/web/**")
+    assert _paths(f"{tree}/web/*.jsonl", exclude=("**/gone*",)) == _paths(f"{tree}/web/[!g]*.jsonl")
 
 
 def test_discover_file_that_may_not_be_read_is_an_error_before_anything_runs() -> None:

@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.stage import FieldNames, Split
+from datapipe.stage import FieldNames, ReadBatch, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
 from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
@@ -132,6 +132,44 @@ def test_jsonl_what_is_no_json_is_rejected(tmp_path: Path, line: bytes) -> None:
     error = _rejected(tmp_path, line)
     assert error.startswith("not valid JSON: ") or error == NOT_OBJECT
     assert " in row" not in error
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_jsonl_file_that_ends_anywhere_within_an_object_is_cut_off(tmp_path: Path, ascii_only: bool) -> None:
+    record = {"a": {"b": [{"c": 1}, -2.5e-3, None, "x"]}, "text": 'é } ] \\ " 𝄞', "z": {"k": {}, "u": "\t{", "t": True}}
+    before, line = b'{"text": "whole"}\n', json.dumps(record, ensure_ascii=ascii_only).encode()
+    for size in range(1, len(line)):
+        file = input_file(tmp_path / "a.jsonl", before + line[:size])
+        rejected = [reject for split in Jsonl().cut(file, 40) for batch in _batches(split) for reject in batch.rejected]
+        assert [(reject.position, reject.is_file_damage) for reject in rejected] == [(len(before), True)]
+        assert rejected[0].error == "the file is cut off: it ends within the object on its last line"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b'{"text": "a"},',
+        b'{"text": "a"}}',
+        b'{"text": "a", "x": [1,,2]}',
+        b'{"text": "a\tb"}',
+        b'{"text": "\xff"}',
+        b"not json",
+        b"]",
+        b'{"text": 5}',
+        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"text": "whole", "x": ' + b"7" * 5000 + b"}}",
+        b'{"text": "with a newline at its e\n',
+    ],
+)
+def test_jsonl_bad_last_line_is_one_bad_record_of_a_whole_file(tmp_path: Path, last: bytes) -> None:
+    file = input_file(tmp_path / "a.jsonl", b'{"text": "a"}\n' + last)
+    rejected = [reject for batch in _batches(Split(file=file)) for reject in batch.rejected]
+    assert [(reject.position, reject.is_file_damage) for reject in rejected] == [(14, False)]
+
+
+def _batches(split: Split) -> list[ReadBatch]:
+    return list(Jsonl().read(split, FieldNames(), open_input))
 
 
 def test_jsonl_document_over_several_lines_is_rejected_line_by_line(tmp_path: Path) -> None:

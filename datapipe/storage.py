@@ -38,6 +38,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
@@ -187,6 +188,17 @@ def _unix_s(time: str) -> int:
 def whole_seconds(time_ns: int) -> int:
     """A time in nanoseconds without its fraction of a second."""
     return time_ns // _SECOND_NS * _SECOND_NS
+
+
+def parquet_table(content: bytes, columns: list[str] | None = None) -> pa.Table:
+    """The table in the bytes of a Parquet file, decoded by the calling thread alone.
+
+    `pq.read_table` decodes in threads of pyarrow, one of which may release the bytes after the call has returned. The thread
+    needs the interpreter for that. Where the interpreter is ending meanwhile, the process aborts with "terminate called without
+    an active exception" and status 134.
+    """
+    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    return file.read(columns, use_threads=False)
 
 
 @dataclass(frozen=True)

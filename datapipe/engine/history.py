@@ -30,7 +30,7 @@ from datapipe.plan.compile import Plan, Step
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.stage.base import InputFile, Reader
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 _INPUTS = pa.schema(
     [
@@ -102,7 +102,7 @@ def read_history(root: Root) -> RunHistory:
     """The history of an output. Raises UserError where no run has been, or one of another version of datapipe."""
     try:
         run = json.loads(root.read_bytes(RUN))
-        inputs = pq.read_table(pa.BufferReader(root.read_bytes(INPUTS))).to_pylist()
+        inputs = parquet_table(root.read_bytes(INPUTS)).to_pylist()
     except FileNotFoundError as error:
         raise UserError(f"{root.url}: no run has left anything here. Expected the output of `datapipe run`.") from error
     _check_version(root, run)

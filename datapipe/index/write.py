@@ -5,7 +5,7 @@
 
 | file | content |
 |---|---|
-| index.json | the stages with their row identities, and the two files below with their checksums |
+| index.json | the stages with their row identities, the two files below with their checksums, and a checksum of all this |
 | tables | the files of rows, each with the group of input files that its documents come from |
 | files | the input files of each group |
 
@@ -33,12 +33,13 @@ from datapipe.plan.splits import file_hash
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 INDEX = "index.json"
 ROWS = "rows"
 _FOLDER = "index"
-_VERSION = 1
+_VERSION = 2
+"""Version 1 had no checksum of index.json, and its files of rows had none of their schemas."""
 
 _TABLES = pa.schema(
     [
@@ -170,10 +171,17 @@ def write_index(index: Index) -> None:
     }
     stages = [{"name": stage.name, "identity": stage.identity} for stage in index.stages]
     content = {"index": _VERSION, "stages": stages, **parts}
+    content["checksum"] = _checksum(content)
     index.root.write_atomic(INDEX, json.dumps(content, indent=1, ensure_ascii=False).encode())
     for path, _ in index.root.list_files(_FOLDER):
         if path not in {part["path"] for part in parts.values()}:
             index.root.delete(path)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Of what index.json says, but for the checksum itself."""
+    named = {name: value for name, value in content.items() if name != "checksum"}
+    return bytes_checksum(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
 
 def _row(rows: IndexedRows) -> dict[str, Any]:
@@ -201,14 +209,11 @@ def open_index(url: str, where: str = "") -> Index:
     Raises UserError when there is no index, CorruptionError when it is damaged.
     """
     root = _root_of(url.rstrip("/"), where)
-    content = _parsed(root, url)
-    version = content.get("index")
-    if version != _VERSION:
-        raise UserError(f"{where}{url}: an index of version {version}. Expected version {_VERSION}. Make the index again.")
+    content = _parsed(root, url, where)
     try:
         tables, files = (_read(root, content[name]) for name in ("tables", "files"))
     except CorruptionError:
-        rewritten = _parsed(root, url)  # another process may have replaced the index and deleted its old files
+        rewritten = _parsed(root, url, where)  # another process may have replaced the index and deleted its old files
         if rewritten == content:
             raise
         content = rewritten
@@ -234,12 +239,18 @@ def _root_of(url: str, where: str) -> Root:
     )
 
 
-def _parsed(root: Root, url: str) -> dict[str, Any]:
+def _parsed(root: Root, url: str, where: str) -> dict[str, Any]:
+    """The content of index.json. Raises UserError for one of another version, CorruptionError for a damaged one."""
     try:
-        content = json.loads(root.read_bytes(INDEX))
-        return {"index": content["index"], "stages": content["stages"], "tables": content["tables"], "files": content["files"]}
-    except (ValueError, KeyError, TypeError) as error:
+        content: dict[str, Any] = json.loads(root.read_bytes(INDEX))
+        version, checksum = content["index"], content.get("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{url}/{INDEX}: not an index ({error}). Make the index again.") from error
+    if version != _VERSION and (version == 1 or checksum == _checksum(content)):
+        raise UserError(f"{where}{url}: an index of version {version}. Expected version {_VERSION}. Make the index again.")
+    if checksum != _checksum(content):
+        raise CorruptionError(f"{url}/{INDEX}: the file has changed: its checksum is wrong. Make the index again.")
+    return content
 
 
 def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
@@ -249,7 +260,7 @@ def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
         raise CorruptionError(f"{root.child_url(part['path'])}: the file is missing. Make the index again.") from error
     if bytes_checksum(content) != part["checksum"]:
         raise CorruptionError(f"{root.child_url(part['path'])}: the file has changed. Make the index again.")
-    return pq.read_table(pa.BufferReader(content))
+    return parquet_table(content)
 
 
 def _rows(tables: pa.Table) -> Iterator[IndexedRows]:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.columns import KEY_BYTES
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows
 from datapipe.loader.order.layout import Split
@@ -31,9 +30,10 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash
+from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,9 +191,9 @@ class _TracedRun:
         """(source, path) by file hash, from files.parquet; empty if the snapshot has none."""
         if self.snapshot.files is None:
             return {}
-        with self.root.open_input(self.snapshot.files.path) as stream:
-            table = pq.read_table(stream, columns=["hash", "source", "path"])
-        listed = [table.column(name).to_pylist() for name in ("hash", "source", "path")]
+        names, files = ["hash", "source", "path"], self.snapshot.files
+        table = parquet_table(_committed(self.root, files.path, files.checksum), names)
+        listed = [table.column(name).to_pylist() for name in names]
         return {file_hash: (source, path) for file_hash, source, path in zip(*listed)}
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
@@ -337,7 +337,16 @@ class _TracedRun:
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_str(self.root.read_bytes(self.snapshot.tokenizer.path).decode())
+        tokenizer = self.snapshot.tokenizer
+        return Tokenizer.from_str(_committed(self.root, tokenizer.path, tokenizer.fingerprint).decode())
+
+
+def _committed(root: Root, path: str, checksum: str) -> bytes:
+    """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
+    content = root.read_bytes(path)
+    if bytes_checksum(content) != checksum:
+        raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
+    return content
 
 
 def _mesh(rank: int, world_size: int) -> Mesh:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError
@@ -29,7 +28,7 @@ from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 
 @dataclass(slots=True)
@@ -83,8 +82,7 @@ def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
     """By source, the hashes of its input files: (num_files,) uint64. Empty if the snapshot has no list of files."""
     if snapshot.files is None:
         return {}
-    with root.open_input(snapshot.files.path) as stream:
-        table = pq.read_table(stream, columns=["hash", "source"])
+    table = parquet_table(root.read_bytes(snapshot.files.path), ["hash", "source"])
     hashes, sources = columns.numbers(table["hash"]), table["source"].to_numpy()
     return {name: hashes[sources == name] for name in snapshot.sources}
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from datapipe.errors import CorruptionError, UserError
-from datapipe.exchange.files import read_range
 from datapipe.exchange.partitions import read_documents, read_table
+from datapipe.exchange.ranges import read_range
 from datapipe.index import write as indexes
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
@@ -22,7 +22,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import HASH_SPACE, MapTask, MergeTask
 from datapipe.storage import Root
-from tests.support import corpora, runs
+from tests.support import cli_processes, corpora, runs
 
 pytestmark = pytest.mark.medium
 
@@ -288,6 +288,17 @@ def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: ru
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
 
 
+@pytest.mark.slow
+def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(folder: Path, old: runs.Finished) -> None:
+    """One in thirty was ended by SIGABRT while a thread of pyarrow still had the bytes of the index."""
+    stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {folder}/of-old/out}}\n"
+    (folder / "refused").mkdir()
+    mixture = runs.write_mixture(folder / "refused", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
+    for _ in range(40):
+        done = cli_processes.run(["run", str(mixture)])
+        assert (done.returncode, done.stderr.count("bands is 14 there and 10 here")) == (2, 1), done.stderr
+
+
 # ---------------------------------------------------------------------------------------------------- indexes
 
 
@@ -437,8 +448,8 @@ def test_index_that_is_replaced_while_it_is_opened_is_the_new_one(
     key = sorted(_keys(Root(made), open_index(made).of_stage(0)["texts"]))[0]
     parsed, done = indexes._parsed, []
 
-    def slowly(root: Root, url: str) -> Any:
-        content = parsed(root, url)
+    def slowly(root: Root, url: str, where: str) -> Any:
+        content = parsed(root, url, where)
         if not done:
             done.append(True)
             take_down(made, [key.hex()])

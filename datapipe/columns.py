@@ -141,3 +141,39 @@ def hex_keys(keys: pa.Array) -> pa.Array:
     digits, matrix = np.frombuffer(b"0123456789abcdef", np.uint8), key_matrix(keys)
     pairs = np.stack([digits[matrix >> 4], digits[matrix & 15]], axis=2)
     return texts_from(np.arange(len(matrix) + 1, dtype=np.int64) * 2 * KEY_BYTES, pairs.reshape(-1))
+
+
+def take_rows(rows: pa.RecordBatch, chosen: np.ndarray) -> pa.RecordBatch:
+    """The rows `chosen`, (num_chosen,) integers, copied.
+
+    Lists of numbers are copied as strings of bytes: Arrow's `take` makes an index of 8 bytes for every number in them.
+    """
+    indices = pa.array(chosen)
+    taken = [
+        _list_views(_byte_views(column).take(indices), column.type) if _is_plain_list(column) else column.take(indices)
+        for column in rows.columns
+    ]
+    return pa.RecordBatch.from_arrays(taken, schema=rows.schema)
+
+
+def _is_plain_list(column: pa.Array) -> bool:
+    """Whether a column holds lists of numbers of whole bytes, without nulls."""
+    if not pa.types.is_large_list(column.type) or column.null_count:
+        return False
+    kind = column.type.value_type
+    return (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not column.values.null_count
+
+
+def _byte_views(lists: pa.Array) -> pa.Array:
+    """Lists of numbers, (num_rows,) large_list, as large_binary over the same bytes."""
+    num_bytes, values = lists.type.value_type.bit_width // 8, lists.values
+    offsets = (numbers(lists.offsets) + values.offset) * num_bytes
+    return pa.Array.from_buffers(pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), values.buffers()[1]])
+
+
+def _list_views(strings: pa.Array, list_type: pa.DataType) -> pa.Array:
+    """The lists of numbers in (num_rows,) large_binary, over the same bytes."""
+    num_bytes, buffers = list_type.value_type.bit_width // 8, strings.buffers()
+    offsets = np.frombuffer(buffers[1], np.int64)[: len(strings) + 1] // num_bytes
+    values = pa.Array.from_buffers(list_type.value_type, int(offsets[-1]), [None, buffers[2]])
+    return pa.Array.from_buffers(list_type, len(strings), [None, pa.py_buffer(offsets)], children=[values])

@@ -1,20 +1,21 @@
-"""The rows of an exchange in the portions that a stage gets: buckets of a bounded size, and hot keys in chunks. Streaming.
+"""The rows of an exchange in the portions that a stage gets: whole hashes in slices of a bounded size, and hot keys in chunks.
 
-    tables + a hash range ─▶ whole hashes, as many as fit ─▶ whole hashes ─▶ … a hash whose rows do not fit:
+    tables + a hash range ─▶ whole hashes, as many as fit ─▶ slices ─▶ … a hash whose rows do not fit:
                                                               its largest table in chunks, each with all rows of the others
 
-All tables together hold `limit_bytes`, shared in proportion to their sizes, whatever the range holds. Where a group of rows
-spans several chunks, each of them begins with the group's first row.
+All tables together hold `limit_bytes`, shared in proportion to their sizes, whatever the range holds. What a stage gets at once
+is a slice of that, since it makes several times as much of it. Where a group of rows spans several chunks, each of them begins
+with the group's first row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from datapipe.exchange.files import Bound, num_words, position, read_portion, read_rows, sort_words
+from datapipe.exchange.files import Bound, num_words, sorted_rows
+from datapipe.exchange.ranges import Parts, before, in_slices, position, read_portion, read_rows, read_slices, words_at
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Tables
 from datapipe.stage.tables import Bucket, Exchange
@@ -22,6 +23,9 @@ from datapipe.storage import Root
 
 LEAST_BYTES = 16 << 10
 """A table may always hold so much, so that a small table beside a large one is not read row by row."""
+
+HOT_BYTES = 64 << 20
+"""A hash of more rows than that is a hot key, even where the task may hold more."""
 
 
 def read_bucket(root: Root, tables: Tables, schemas: Mapping[str, pa.Schema], start: int, stop: int) -> Bucket:
@@ -52,14 +56,31 @@ def read_chunks(
         complete = min((bound for _, bound in portions.values()), default=end)
         if complete < end and complete[0] == reached[0]:  # not one hash is complete
             after = (reached[0] + 1,)
+            del portions
             yield from _hot_key(root, tables, schemas, exchange, reached, after, limits)
             reached = after
             continue
         reached = complete[:1]
-        bucket = {name: _before(rows, reached, schemas[name]) for name, (rows, _) in portions.items()}
+        whole = {name: before(parts, reached) for name, (parts, _) in portions.items()}
         del portions
-        if any(rows.num_rows for rows in bucket.values()):
-            yield bucket
+        for spans in in_slices(whole, 1):
+            yield from _slice(spans, schemas, exchange, min(limit_bytes, HOT_BYTES))
+
+
+def _slice(
+    spans: Mapping[str, Parts], schemas: Mapping[str, pa.Schema], exchange: Exchange, limit_bytes: int
+) -> Iterator[Bucket]:
+    """The rows of one slice, which are all of their hashes; in chunks where it is one hash of more than `limit_bytes`."""
+    sizes = {name: sum(span.nbytes for span in parts) for name, parts in spans.items()}
+    hashes = {hash for parts in spans.values() for span in parts for hash in (words_at(span, 0, 1), words_at(span, -1, 1))}
+    if sum(sizes.values()) <= limit_bytes or len(hashes) > 1:
+        yield {name: _sorted(parts, schemas[name]) for name, parts in spans.items()}
+        return
+    largest = _largest(sizes)
+    others = {name: _sorted(parts, schemas[name]) for name, parts in spans.items() if name != largest}
+    slices = (_sorted(parts[largest], schemas[largest]) for parts in in_slices({largest: spans[largest]}))
+    for chunk in _with_heads(slices, exchange, schemas[largest]):
+        yield {**others, largest: chunk}
 
 
 def _hot_key(
@@ -73,32 +94,40 @@ def _hot_key(
 ) -> Iterator[Bucket]:
     """The rows of one hash: chunks of the table that has most of them, each with all rows of the others."""
     sizes = {name: _size(root, files, start, stop, limits[name]) for name, files in tables.items()}
-    largest = max(sizes, key=lambda name: (sizes[name], name))
+    largest = _largest(sizes)
     others = {name: read_rows(root, files, start, stop) for name, files in tables.items() if name != largest}
     others = {name: _empty(schemas[name]) if rows is None else rows for name, rows in others.items()}
-    num_group = num_words(pa.schema([schemas[largest].field(name) for name in exchange.group]))
+    slices = read_slices(root, tables[largest], start, stop, limits[largest])
+    for chunk in _with_heads(slices, exchange, schemas[largest]):
+        yield {**others, largest: chunk}
+
+
+def _largest(sizes: Mapping[str, int]) -> str:
+    return max(sizes, key=lambda name: (sizes[name], name))
+
+
+def _with_heads(slices: Iterable[pa.RecordBatch], exchange: Exchange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The sorted rows of one hash as chunks: a slice that begins inside a group has the group's first row before it."""
+    num_group = num_words(pa.schema([schema.field(name) for name in exchange.group]))
     head: pa.RecordBatch | None = None
     last: pa.RecordBatch | None = None
-    while start < stop:
-        rows, start = read_portion(root, tables[largest], start, stop, limits[largest])
-        if rows is None:
-            continue
+    for rows in slices:
         chunk, next_head = rows, rows.slice(_group_start(rows, num_group), 1)
         if head is not None and last is not None and _same_group(head, rows, num_group):
-            before = [head, last] if exchange.neighbours and not last.equals(head) else [head]
-            chunk = pa.Table.from_batches([*before, rows]).combine_chunks().to_batches()[0]
+            heads = [head, last] if exchange.neighbours and not last.equals(head) else [head]
+            chunk = pa.Table.from_batches([*heads, rows]).combine_chunks().to_batches()[0]
             if _same_group(head, next_head, num_group):
                 next_head = head
         head, last = next_head, rows.slice(rows.num_rows - 1)
-        yield {**others, largest: chunk}
+        yield chunk
 
 
 def _size(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, limit_bytes: int) -> int:
     """Bytes of the rows of a range in memory; one portion is held at a time."""
     total = 0
     while start < stop:
-        rows, start = read_portion(root, files, start, stop, limit_bytes)
-        total += 0 if rows is None else rows.nbytes
+        parts, start = read_portion(root, files, start, stop, limit_bytes)
+        total += sum(part.nbytes for part in parts)
     return total
 
 
@@ -111,18 +140,16 @@ def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
 
 def _group_start(rows: pa.RecordBatch, num_group: int) -> int:
     """The first row of the last row's group."""
-    words = sort_words(rows)[:num_group]
-    return position(words, tuple(int(word[-1]) for word in words))
+    return position(rows, words_at(rows, -1, num_group))
 
 
 def _same_group(rows: pa.RecordBatch, others: pa.RecordBatch, num_group: int) -> bool:
     """Whether the first rows of both are of one group."""
-    pairs = zip(sort_words(rows.slice(0, 1))[:num_group], sort_words(others.slice(0, 1))[:num_group])
-    return all(np.array_equal(word, other) for word, other in pairs)
+    return words_at(rows, 0, num_group) == words_at(others, 0, num_group)
 
 
-def _before(rows: pa.RecordBatch | None, bound: Bound, schema: pa.Schema) -> pa.RecordBatch:
-    return _empty(schema) if rows is None else rows.slice(0, position(sort_words(rows, len(bound)), bound))
+def _sorted(parts: Parts, schema: pa.Schema) -> pa.RecordBatch:
+    return sorted_rows(pa.Table.from_batches(parts, schema))
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -1,19 +1,24 @@
 """Moving rows between workers by hash: one file per task, cut into sorted runs, with an index of the blocks at its end.
 
     writer   rows as they come ─▶ runs of `RUN_BYTES`, each sorted ─▶ blocks ─▶ index ─▶ one file
-    reader   files + a range ─▶ the blocks that overlap it ─▶ rows of the range, sorted
+    reader   files + a range ─▶ the blocks that overlap it ─▶ rows of the range, sorted (`ranges.py`)
 
-    file:    schema │ blocks, each an Arrow IPC message │ index: first and last row, offset, bytes, checksum of each │ tail
+    file     blocks, each an Arrow IPC message │ footer │ tail
+    footer   the schema, then of each block its first and last row, offset, bytes, checksum
+    tail     where the footer is, and its checksum
 
 Rows are sorted by their words: `hash`, then every other column of integers and keys, from left to right. A bucket is a hash
 range that the reader chooses, so the writer knows nothing of buckets and there are never maps × buckets files. The writer holds
-one run; the reader holds one bucket, or `limit_bytes` of it. Every block is checked when it is read.
+one run, and a column of it twice while it sorts; the reader holds one block of a file at a time.
+
+Every byte is under a checksum, which is compared before the byte is interpreted: Arrow may end the process over a damaged
+schema. Files are not mapped: the pages of a map count as memory of the task, and a mapped file that is cut short meanwhile ends
+the process.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,12 +27,12 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.activity import progress
-from datapipe.columns import KEY_TYPE, key_halves, numbers
+from datapipe.columns import KEY_TYPE, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.tables import RANK, as_reference, new_bit
-from datapipe.storage import Root, open_mapped
+from datapipe.storage import Root, open_input
 
 RUN_BYTES = 64 << 20
 """Rows held by a writer before they are sorted and written."""
@@ -35,8 +40,9 @@ RUN_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 """About the size of a block, the least that a reader fetches."""
 
-_TAIL = struct.Struct("<qqQ8s")  # offset of the index, number of blocks, checksum of the index, magic
-_MAGIC = b"DPXCHG03"
+_PLACES = struct.Struct("<qqq")  # offset of the footer, bytes of the schema at its start, number of blocks
+_TAIL = struct.Struct(f"<{_PLACES.size}sQ8s")  # the places, checksum of the footer and of the places, magic
+_FAMILY, _MAGIC = b"DPXCHG", b"DPXCHG04"
 _BLOCK_FIELDS = 4  # of the index, after the words of a block's first and last row: rows, offset, bytes, checksum
 _CODEC = "lz4"
 
@@ -98,10 +104,9 @@ class ExchangeWriter:
         self._row_bytes = 0
 
     def _opened(self) -> pa.NativeFile:
-        """The file, which begins with the schema; made when the first run is written, or an empty file is finished."""
+        """The file, made when the first run is written, or an empty file is finished."""
         if self._stream is None:
-            self._stream = stream = self.root.open_output(self.path)
-            stream.write(self.schema.serialize())
+            self._stream = self.root.open_output(self.path)
         return self._stream
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -123,10 +128,11 @@ class ExchangeWriter:
         """
         self._flush()
         stream = self._opened()
-        index_offset = stream.tell()
-        index = np.array(self._index, np.uint64).tobytes()
-        stream.write(index)
-        stream.write(_TAIL.pack(index_offset, len(self._index), xxhash.xxh3_64_intdigest(index), _MAGIC))
+        schema = self.schema.serialize().to_pybytes()
+        places = _PLACES.pack(stream.tell(), len(schema), len(self._index))
+        footer = schema + np.array(self._index, np.uint64).tobytes()
+        stream.write(footer)
+        stream.write(_TAIL.pack(places, xxhash.xxh3_64_intdigest(footer + places), _MAGIC))
         stream.close()
         checksum, size = file_checksum(self.root, self.path)
         first, last, num_runs = self._extent()
@@ -153,22 +159,27 @@ class ExchangeWriter:
     def _flush(self) -> None:
         if not self._held:
             return
-        table = pa.Table.from_batches(self._held, self.schema).combine_chunks()
-        self._held.clear()  # the rows are here twice already, and sorting makes a third
-        run = sorted_rows(table)
-        del table
+        pa.default_memory_pool().release_unused()  # what the rows were made from: an allocator keeps it until later
+        run = self._joined()
         rows_per_block = max(1, int(run.num_rows * BLOCK_BYTES / max(1, run.nbytes)))
-        words, stream = sort_words(run), self._opened()
+        order = order_of(run)  # of the run, there is never a sorted copy: blocks are taken from it one by one
         for start in range(0, run.num_rows, rows_per_block):
             progress()
-            block = run.slice(start, rows_per_block)
-            last = start + block.num_rows - 1
-            content = _message(block)
-            checksum = xxhash.xxh3_64_intdigest(content)
-            ends = [int(word[row]) for row in (start, last) for word in words]
-            self._index.append((*ends, block.num_rows, stream.tell(), len(content), checksum))
-            stream.write(content)
+            self._write_block(take_rows(run, order[start : start + rows_per_block]))
+
+    def _joined(self) -> pa.RecordBatch:
+        """The held rows as one batch. Each column is released when it is copied, so that not all rows are there twice."""
+        held = [rows.columns for rows in self._held]
+        self._held.clear()
         self._held_bytes = 0
+        joined = [pa.concat_arrays([columns.pop(0) for columns in held]) for _ in self.schema]
+        return pa.RecordBatch.from_arrays(joined, schema=self.schema)
+
+    def _write_block(self, block: pa.RecordBatch) -> None:
+        words, stream, content = sort_words(block), self._opened(), _message(block)
+        ends = [int(word[row]) for row in (0, -1) for word in words]
+        self._index.append((*ends, block.num_rows, stream.tell(), len(content), xxhash.xxh3_64_intdigest(content)))
+        stream.write(content)
 
 
 def _message(block: pa.RecordBatch) -> pa.Buffer:
@@ -189,129 +200,43 @@ def sorted_rows(table: pa.Table) -> pa.RecordBatch:
     table = table.combine_chunks()
     if table.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=table.schema)
-    order = _order(sort_words(table))
-    return table.take(pa.array(order)).combine_chunks().to_batches()[0]
+    rows = table.to_batches()[0]
+    return take_rows(rows, order_of(rows))
 
 
-def _order(words: list[np.ndarray]) -> np.ndarray:
+def order_of(rows: pa.RecordBatch) -> np.ndarray:
     """The order of rows by their words, (num_rows,). Further words count where hashes are equal: few are."""
-    order = np.argsort(words[0], kind="stable")
-    hashes = words[0][order]
+    (hashes,) = sort_words(rows, 1)
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
     same = hashes[1:] == hashes[:-1]
     tied = np.zeros(len(order), np.bool_)
     tied[1:] |= same
     tied[:-1] |= same
     positions = np.flatnonzero(tied)
     if len(positions):
-        rows = order[positions]
-        order[positions] = rows[np.lexsort([word[rows] for word in reversed(words)])]
+        of_equal = order[positions]
+        words = sort_words(take_rows(sorted_columns(rows), of_equal))
+        order[positions] = of_equal[np.lexsort(words[::-1])]
     return order
 
 
-def read_range(root: Root, files: Sequence[ExchangeFile], start: int, stop: int) -> pa.RecordBatch | None:
-    """All rows whose hash is in [start, stop), sorted; None where there are none."""
-    return read_rows(root, files, (start,), (stop,))
-
-
-def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
-    """All rows in [start, stop), sorted; None where there are none."""
-    parts = [part for output in files for part in read_blocks(root, output, start, stop)]
-    return sorted_rows(pa.Table.from_batches(parts)) if parts else None
-
-
-def read_portion(
-    root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound, limit_bytes: int, prefix: int | None = None
-) -> tuple[pa.RecordBatch | None, Bound]:
-    """The first rows of [start, stop), sorted, and the bound where they end: `stop`, or sooner where they pass the limit.
-
-    Whenever the held rows pass the limit, their upper half is dropped, to be read again by a later call. So memory is the limit
-    and a block, however many rows there are.
-
-    Args:
-        prefix: rows with so many equal words stay together, whatever they take; None: all words.
-    """
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for output in files:
-        with open_rows(root, output) as stream:
-            blocks, schema = read_index(stream, output)
-            for block in blocks:
-                part = _between(stream, output, block, schema, start, stop)  # a cut lowers `stop` within a file, too
-                if part is None:
-                    continue
-                held.append(part)
-                held_bytes += part.nbytes
-                if held_bytes > limit_bytes:
-                    rows = sorted_rows(pa.Table.from_batches(held))
-                    cut = _cut(sort_words(rows)[:prefix])
-                    if cut is None:
-                        limit_bytes *= 2
-                    else:
-                        stop, rows = cut, rows.slice(0, position(sort_words(rows, len(cut)), cut))
-                    held, held_bytes = [rows], rows.nbytes
-    return (sorted_rows(pa.Table.from_batches(held)) if held else None), stop
-
-
-def _cut(words: list[np.ndarray]) -> Bound | None:
-    """The border between different rows at or behind the middle, else the last one before it; None where all rows are equal."""
-    changes = np.zeros(len(words[0]) - 1, np.bool_)
-    for word in words:
-        changes |= word[1:] != word[:-1]
-    borders = np.flatnonzero(changes) + 1
-    if not len(borders):
-        return None
-    row = borders[min(np.searchsorted(borders, len(words[0]) // 2), len(borders) - 1)]
-    return tuple(int(word[row]) for word in words)
-
-
-def position(words: list[np.ndarray], bound: Bound) -> int:
-    """How many of the sorted rows come before a bound."""
-    low, high = 0, len(words[0])
-    for word, value in zip(words, bound):
-        if value >= 1 << 64:
-            return high
-        part = word[low:high]
-        high = low + int(np.searchsorted(part, np.uint64(value), "right"))
-        low += int(np.searchsorted(part, np.uint64(value), "left"))
-    return low
+def sorted_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that rows are sorted by."""
+    return rows.select([field.name for field in rows.schema if num_words(pa.schema([field]))])
 
 
 def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
-    """Opens a file of this run, or of an index. Raises UserError where a file of an index is gone."""
+    """Opens a file of this run, or of an index, without a map. Raises UserError where a file of an index is gone."""
     if not output.is_reference:
-        return root.open_input(output.path)
+        return root.filesystem.open_input_file(root.path(output.path))
     try:
-        return open_mapped(output.url)
+        return open_input(output.url)
     except FileNotFoundError as error:
         raise UserError(
             f"{output.url}: this file of an index is gone. If documents were taken down from the index meanwhile, run the same "
             "command again; otherwise make the index again with `datapipe index`."
         ) from error
-
-
-def read_blocks(root: Root, output: ExchangeFile, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:
-    """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and no batch is empty."""
-    with open_rows(root, output) as stream:
-        blocks, schema = read_index(stream, output)
-        for block in blocks:
-            part = _between(stream, output, block, schema, start, stop)
-            if part is not None:
-                yield part
-
-
-def _between(
-    stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema, start: Bound, stop: Bound
-) -> pa.RecordBatch | None:
-    """The rows of a block in [start, stop), or None where it has none; a block that does not overlap is not fetched."""
-    if block.last < start or block.first >= stop:
-        return None
-    rows = read_block(stream, output, block, schema)
-    if start <= block.first and block.last < stop:
-        return rows
-    words = sort_words(rows, max(len(start), len(stop)))
-    low, high = position(words, start), position(words, stop)
-    # copied: a slice would hold on to its block, and there is one for every run
-    return rows.take(pa.array(np.arange(low, high))) if low < high else None
 
 
 def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
@@ -331,22 +256,20 @@ def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block]
     if size != output.bytes or size < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")
     stream.seek(size - _TAIL.size)
-    index_offset, num_blocks, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
+    places, checksum, magic = _TAIL.unpack(stream.read(_TAIL.size))
     if magic != _MAGIC:
-        raise damaged(output, f"not an exchange file: it ends in {magic!r}")
-    if not 0 <= index_offset <= size - _TAIL.size:
+        what = "an exchange file of another version" if magic.startswith(_FAMILY) else "not an exchange file"
+        raise damaged(output, f"{what}: it ends in {magic!r}, expected {_MAGIC!r}")
+    offset, schema_bytes, num_blocks = _PLACES.unpack(places)
+    if not 0 <= offset <= size - _TAIL.size:
         raise damaged(output, "its last bytes are damaged")
-    stream.seek(index_offset)
-    content = stream.read(size - _TAIL.size - index_offset)
-    if xxhash.xxh3_64_intdigest(content) != checksum:
-        raise damaged(output, "the checksum of its index is wrong")
-    stream.seek(0)
-    schema = pa.ipc.read_schema(pa.ipc.read_message(stream))
+    stream.seek(offset)
+    footer = stream.read(size - _TAIL.size - offset)
+    if xxhash.xxh3_64_intdigest(footer + places) != checksum:
+        raise damaged(output, "the checksum of its footer is wrong")
+    schema = pa.ipc.read_schema(pa.ipc.read_message(footer[:schema_bytes]))
     width = num_words(schema)
-    entry_words = 2 * width + _BLOCK_FIELDS
-    if len(content) != num_blocks * entry_words * 8:
-        raise damaged(output, "its last bytes are damaged")
-    entries = np.frombuffer(content, np.uint64).reshape(num_blocks, entry_words)
+    entries = np.frombuffer(footer[schema_bytes:], np.uint64).reshape(num_blocks, 2 * width + _BLOCK_FIELDS)
     if output.is_reference:
         entries = _reference_entries(entries, schema, width)
     return [_block(entry, width) for entry in entries.tolist()], schema

@@ -80,7 +80,7 @@ def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iter
         names: decompress only these columns, as far as the file has them; empty: all.
     """
     with _checked(root, output) as stream:
-        options = pa.ipc.IpcReadOptions()
+        options = pa.ipc.IpcReadOptions(use_threads=False)  # no thread holds on to the bytes; see `storage.parquet_table`
         if names:
             schema = pa.ipc.read_schema(stream)
             stream.seek(0)
@@ -90,13 +90,13 @@ def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iter
 
 
 def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
-    """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it, where the file is mapped. A
-    remote file is fetched once for both; if it is too large to hold, its checksum is not verified."""
+    """Opens a committed file and verifies its checksum: a tenth of the cost of decompressing it. A remote file is fetched once
+    for both, or twice if it is too large to hold."""
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
-    if root.local is not None and file_checksum(root, output.path)[0] != output.checksum:
+    if file_checksum(root, output.path)[0] != output.checksum:
         raise damaged(output, "its checksum is not the committed one")
-    return root.open_input(output.path)
+    return root.filesystem.open_input_file(root.path(output.path))
 
 
 def committed_bytes(root: Root, output: OutputFile) -> bytes:

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES, key_matrix
 from datapipe.errors import UserError
-from datapipe.exchange.files import ExchangeWriter, read_blocks
+from datapipe.exchange.files import ExchangeWriter
+from datapipe.exchange.ranges import read_blocks
 from datapipe.index.write import INDEX, ROWS, Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import LEASE, LOCK

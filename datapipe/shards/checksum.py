@@ -13,7 +13,7 @@ import xxhash
 from datapipe import columns
 from datapipe.storage import Root
 
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def bytes_checksum(content: bytes | memoryview) -> str:
@@ -21,9 +21,12 @@ def bytes_checksum(content: bytes | memoryview) -> str:
 
 
 def file_checksum(root: Root, relative: str) -> tuple[str, int]:
-    """Checksum and size in bytes of a file, read in chunks of 8 MiB. Raises FileNotFoundError or OSError."""
+    """Checksum and size in bytes of a file, read in chunks of a MiB. Raises FileNotFoundError or OSError.
+
+    The file is not mapped: its pages would count as memory of the process.
+    """
     hasher, size = xxhash.xxh3_128(), 0
-    with root.open_input(relative) as stream:
+    with root.filesystem.open_input_file(root.path(relative)) as stream:
         while chunk := stream.read_buffer(_CHUNK_BYTES):
             hasher.update(chunk)
             size += len(chunk)

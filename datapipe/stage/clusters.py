@@ -20,7 +20,7 @@ task, union-find computes all components in one call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,8 @@ WIDE, NARROW = "wide", "narrow"
 greater document to the lesser; small-star reads it."""
 
 _MAX_ROUNDS = 200
+_SLICE_ROWS = 1 << 17
+"""Rows of edges that are taken apart at a time where all edges are joined at once."""
 
 
 # ---------------------------------------------------------------------------------------------------- stars
@@ -147,21 +149,43 @@ def small_star(narrow: pa.RecordBatch) -> pa.RecordBatch:
 def join_at_once(bucket: Bucket) -> dict[str, pa.RecordBatch]:
     """All components of the edges in `wide` and `narrow` by union-find: `narrow`, each document with its survivor.
 
-    Memory is about 400 bytes an edge. An edge has two rows of 56 bytes in `wide`.
+    Memory is about 150 bytes an edge beside the bucket. An edge has two rows of 56 bytes in `wide`.
     """
-    tables = [_ends(bucket[name]) for name in (WIDE, NARROW)]
-    nodes, others = ([np.concatenate(values) for values in zip(*(table[end] for table in tables))] for end in (0, 1))
-    greater = np.flatnonzero(_less(tuple(others), tuple(nodes)))
-    ends = tuple(np.concatenate([node[greater], other[greater]]) for node, other in zip(nodes, others))
-    order = np.lexsort(ends[::-1])
-    firsts = first_of_group(*(values[order] for values in ends))
-    is_first = firsts == np.arange(len(firsts))
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(is_first) - 1
-    distinct = tuple(values[order][is_first] for values in ends)
-    labels = components.connected_components(int(is_first.sum()), *np.split(numbers, 2))
+    words = _ends_of_edges([bucket[WIDE], bucket[NARROW]])
+    numbers, distinct = _numbered(words)
+    del words
+    labels = components.connected_components(len(distinct[0]), *np.split(numbers, 2))
     joined = np.flatnonzero(labels != np.arange(len(labels)))
     return {NARROW: edge_rows(_take(distinct, joined), _take(distinct, labels[joined]))}
+
+
+def _ends_of_edges(tables: Sequence[pa.RecordBatch]) -> Nodes:
+    """The greater ends of all edges, then the lesser ends: (2 * num_edges,) each. Every edge counts from its greater end."""
+    greater: list[Nodes] = []
+    lesser: list[Nodes] = []
+    for rows in tables:
+        for start in range(0, rows.num_rows, _SLICE_ROWS):
+            nodes, others = _ends(rows.slice(start, _SLICE_ROWS))
+            chosen = np.flatnonzero(_less(others, nodes))
+            greater.append(_take(nodes, chosen))
+            lesser.append(_take(others, chosen))
+    ends = [[end[word] for end in (*greater, *lesser)] for word in range(3)]
+    greater.clear()
+    lesser.clear()
+    return tuple(np.concatenate([np.zeros(0, np.uint64), *ends.pop(0)]) for _ in range(3))
+
+
+def _numbered(nodes: Nodes) -> tuple[np.ndarray, Nodes]:
+    """The number of each node among the distinct nodes, (num_nodes,) int64, and the distinct nodes in order."""
+    order = np.lexsort(nodes[::-1])
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = False
+    for word in nodes:
+        ordered = word[order]
+        is_first[1:] |= ordered[1:] != ordered[:-1]
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(is_first) - 1
+    return numbers, _take(nodes, order[is_first])
 
 
 Nodes = tuple[np.ndarray, ...]

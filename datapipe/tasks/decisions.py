@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES, key_matrix, numbers
-from datapipe.exchange.files import Block, read_block, read_index
+from datapipe.exchange.files import Block, open_rows, read_block, read_index
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.storage import Root
 
@@ -65,7 +65,7 @@ class KeyedRows:
         """Reads the index of every file."""
         blocks: list[_FileBlock] = []
         for file in files:
-            with root.open_input(file.path) as stream:
+            with open_rows(root, file) as stream:
                 of_file, schema = read_index(stream, file)
             blocks += [(file, block, schema) for block in of_file]
         return cls(root, sorted(blocks, key=lambda entry: entry[1].first))
@@ -92,7 +92,7 @@ class KeyedRows:
         rows = self._held.pop(number, None)
         if rows is None:
             file, block, schema = self._blocks[number]
-            with self.root.open_input(file.path) as stream:
+            with open_rows(self.root, file) as stream:
                 rows = read_block(stream, file, block, schema)
         self._held[number] = rows
         if len(self._held) > HELD_BLOCKS:

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.chunks import read_bucket, read_chunks
-from datapipe.exchange.files import read_portion, sort_words
+from datapipe.exchange.files import sort_words
+from datapipe.exchange.ranges import read_slices
 from datapipe.exchange.tables import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs
@@ -91,11 +92,8 @@ def run_merge(task: MergeTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
     writers = TableWriters(root, folder, {task.table: schema}, task.limit_bytes)
     name = f"{task.stage.name}: merge"
     with metrics.timed(name) as work:
-        start, stop = (task.start,), (task.stop,)
-        while start < stop:
-            rows, start = read_portion(root, task.files, start, stop, task.limit_bytes)
-            if rows is not None:
-                work.bytes += writers.add({task.table: rows}, name)
+        for rows in read_slices(root, task.files, (task.start,), (task.stop,), task.limit_bytes):
+            work.bytes += writers.add({task.table: rows}, name)
         outputs = writers.finish()
     return outputs, metrics
 
@@ -106,11 +104,8 @@ def run_gather(task: GatherTask, root: Root, folder: str) -> tuple[Outputs, Task
     writers = TableWriters(root, folder, {name: FINAL_SCHEMAS[name] for name in task.tables})
     with metrics.timed(f"{task.stage.name}: decisions") as work:
         for name, files in task.tables.items():
-            start, stop = (task.start,), (task.stop,)
-            while start < stop:
-                rows, start = read_portion(root, files, start, stop, task.limit_bytes, _KEY_WORDS)
-                if rows is not None:
-                    work.bytes += writers.add({name: _of_each_document(name, rows)}, task.stage.name)
+            for rows in read_slices(root, files, (task.start,), (task.stop,), task.limit_bytes, _KEY_WORDS):
+                work.bytes += writers.add({name: _of_each_document(name, rows)}, task.stage.name)
         outputs = writers.finish()
     return outputs, metrics
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import KEY_TYPE, make_keys, numbers
-from datapipe.exchange import chunks, files
+from datapipe.exchange import chunks, files, ranges
 from datapipe.exchange.chunks import read_chunks
-from datapipe.exchange.files import ExchangeWriter, read_portion, read_range
+from datapipe.exchange.files import ExchangeWriter, sort_words
+from datapipe.exchange.ranges import read_blocks, read_portion, read_range, read_slices
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
 from datapipe.stage.tables import Exchange
@@ -124,6 +125,48 @@ def test_portions_hold_the_limit_and_keep_equal_prefixes_together(tmp_path):
     output = _write(root, "a", _rows([1] * 300 + [2] * 300 + [3]))
     at, sizes = (0,), []
     while at < (HASH_SPACE,):
-        rows, at = read_portion(root, [output], at, (HASH_SPACE,), LIMIT, 1)
-        sizes.append([] if rows is None else sorted(set(numbers(rows.column("hash")).tolist())))
+        parts, at = read_portion(root, [output], at, (HASH_SPACE,), LIMIT, 1)
+        sizes.append(sorted({hash for part in parts for hash in numbers(part.column("hash")).tolist()}))
     assert [one for part in sizes for one in part] == [1, 2, 3]
+
+
+def test_chunks_of_a_hot_key_that_the_task_may_hold_are_slices_of_it(tmp_path, monkeypatch):
+    """All rows are held at once, and the stage still gets no more than a slice of a hash that is larger than `HOT_BYTES`."""
+    monkeypatch.setattr(chunks, "HOT_BYTES", 4_000)
+    monkeypatch.setattr(ranges, "SLICE_BYTES", 2_000)
+    root = Root(str(tmp_path))
+    hashes = [3] + [5] * 600 + [6] * 20 + [8]
+    large, small = _write(root, "a", _rows(hashes)), _write(root, "b", _rows([5, 5, 8], start=5000))
+    exchange, tables = Exchange(name="reduce", inputs=("large", "small"), outputs={}), {"large": (large,), "small": (small,)}
+    found = [dict(one) for one in read_chunks(root, tables, dict.fromkeys(tables, SCHEMA), exchange, 0, HASH_SPACE, 1 << 20)]
+    hot_key = [bucket for bucket in found if 5 in numbers(bucket["large"].column("hash"))]
+    assert len(hot_key) > 5
+    assert all(bucket["large"].nbytes < 3 * 2_000 and bucket["small"].num_rows == 2 for bucket in hot_key)
+    first = hot_key[0]["large"].slice(0, 1)
+    assert all(bucket["large"].slice(0, 1).equals(first) for bucket in hot_key)
+    once = {row["key"]: row for bucket in found for row in bucket["large"].to_pylist()}
+    assert list(once.values()) == _expected(root, [large])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("limit_bytes", [None, 700, 5_000])
+@pytest.mark.parametrize("prefix", [None, 1, 3])
+def test_slices_are_all_rows_in_order_and_keep_equal_prefixes_together(tmp_path, monkeypatch, seed, limit_bytes, prefix):
+    monkeypatch.setattr(ranges, "SLICE_BYTES", 1_000)
+    root, rng = Root(str(tmp_path)), np.random.default_rng(seed)
+    hashes = _uneven(seed)
+    digests = rng.integers(0, 3, len(hashes)).tolist()
+    parts = [_rows(hashes[start::3], 1000 * start, digests[start::3]) for start in range(3)]
+    outputs = [_write(root, f"{number}", part) for number, part in enumerate(parts)]
+    found = list(read_slices(root, outputs, (0,), (HASH_SPACE,), limit_bytes, prefix))
+    assert [row for rows in found for row in rows.to_pylist()] == _expected(root, outputs)
+    assert len(found) > 10
+    if prefix is not None:
+        ends = [tuple(word[row] for word in sort_words(rows, prefix)) for rows in found for row in (0, -1)]
+        assert all(before != after for before, after in zip(ends[1::2], ends[2::2]))
+
+
+def _expected(root: Root, outputs: Sequence[ExchangeFile]) -> list[dict[str, object]]:
+    """All rows of files, sorted by Python."""
+    rows = [row for output in outputs for block in read_blocks(root, output, (0,), (HASH_SPACE,)) for row in block.to_pylist()]
+    return sorted(rows, key=lambda row: (row["hash"], row["digest"], row["key"]))

@@ -14,7 +14,8 @@ from datapipe.columns import make_keys
 from datapipe.config import load_mixture
 from datapipe.exchange import files as exchange
 from datapipe.exchange import tables
-from datapipe.exchange.files import ExchangeWriter, read_index, read_range, sorted_rows
+from datapipe.exchange.files import ExchangeWriter, read_index, sorted_rows
+from datapipe.exchange.ranges import read_range
 from datapipe.plan.expand import Expander
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in

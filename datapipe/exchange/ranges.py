@@ -1,0 +1,247 @@
+"""The rows that many files have in a range of hashes: held as they are stored, handed out in order, in slices.
+
+    files + a range ─▶ parts: the rows of each block in the range ─▶ spans: of each part up to a bound ─▶ one slice, sorted
+
+Every block is read once. Its rows are sorted already, so a slice is one span of every part, and only one slice at a time is
+copied and sorted. The bounds between slices are quantiles of a sample of the parts. Memory is that of the parts, which are
+released as they are used up, and of one slice. Neither the bounds nor the order of the files changes the rows or their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import take_rows
+from datapipe.exchange.files import (
+    Block,
+    Bound,
+    open_rows,
+    read_block,
+    read_index,
+    sort_words,
+    sorted_columns,
+    sorted_rows,
+)
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.storage import Root
+
+SLICE_BYTES = 8 << 20
+"""About the size of a slice: small beside a bucket, and large beside the cost of a call on it."""
+
+_SAMPLES_PER_SLICE = 32
+
+Parts = list[pa.RecordBatch]
+"""Rows of one table, sorted in each batch."""
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def read_range(root: Root, files: Sequence[ExchangeFile], start: int, stop: int) -> pa.RecordBatch | None:
+    """All rows whose hash is in [start, stop), sorted; None where there are none."""
+    return read_rows(root, files, (start,), (stop,))
+
+
+def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
+    """All rows in [start, stop), sorted, as one batch; None where there are none. Memory: the rows twice."""
+    slices = list(read_slices(root, files, start, stop))
+    return pa.Table.from_batches(slices).combine_chunks().to_batches()[0] if slices else None
+
+
+def read_slices(
+    root: Root,
+    files: Sequence[ExchangeFile],
+    start: Bound,
+    stop: Bound,
+    limit_bytes: int | None = None,
+    prefix: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All rows in [start, stop), sorted, in slices.
+
+    Args:
+        limit_bytes: hold about so many bytes of rows at a time, and read blocks again that have more; None: hold all.
+        prefix: rows with so many equal words come in one slice; None: all words.
+    """
+    while start < stop:
+        parts, start = read_portion(root, files, start, stop, limit_bytes, prefix)
+        for spans in in_slices({"rows": parts}, prefix):
+            yield sorted_rows(pa.Table.from_batches(spans["rows"]))
+
+
+def read_blocks(root: Root, output: ExchangeFile, start: Bound, stop: Bound) -> Iterator[pa.RecordBatch]:
+    """The rows of one file in [start, stop), block by block; only overlapping blocks are fetched, and no batch is empty."""
+    with open_rows(root, output) as stream:
+        blocks, schema = read_index(stream, output)
+        for block in blocks:
+            part = _between(stream, output, block, schema, start, stop)
+            if part is not None:
+                yield part
+
+
+def _between(
+    stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema, start: Bound, stop: Bound
+) -> pa.RecordBatch | None:
+    """The rows of a block in [start, stop), or None where it has none; a block that does not overlap is not fetched."""
+    if block.last < start or block.first >= stop:
+        return None
+    rows = read_block(stream, output, block, schema)
+    if start <= block.first and block.last < stop:
+        return rows
+    low, high = position(rows, start), position(rows, stop)
+    return _copied(rows, low, high) if low < high else None
+
+
+def _copied(rows: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
+    """Some rows of a batch, copied: a slice would hold on to all of it, and there is one for every run."""
+    return take_rows(rows, np.arange(start, stop))
+
+
+def read_portion(
+    root: Root,
+    files: Sequence[ExchangeFile],
+    start: Bound,
+    stop: Bound,
+    limit_bytes: int | None = None,
+    prefix: int | None = None,
+) -> tuple[Parts, Bound]:
+    """The first rows of [start, stop), and the bound where they end: `stop`, or sooner where they pass the limit.
+
+    Whenever the held rows pass the limit, about their upper half is dropped, to be read again by a later call. So memory is the
+    limit and a block, however many rows there are.
+
+    Args:
+        limit_bytes: None: no limit.
+        prefix: rows with so many equal words stay together, whatever they take; None: all words.
+    """
+    held: Parts = []
+    held_bytes = 0
+    for output in files:
+        with open_rows(root, output) as stream:
+            blocks, schema = read_index(stream, output)
+            for block in blocks:
+                part = _between(stream, output, block, schema, start, stop)  # a cut lowers `stop` within a file, too
+                if part is None:
+                    continue
+                held.append(part)
+                held_bytes += part.nbytes
+                if limit_bytes is not None and held_bytes > limit_bytes:
+                    cut = _middle(held, prefix)
+                    if cut is None:
+                        limit_bytes *= 2
+                    else:
+                        stop, held = cut, before(held, cut)
+                        held_bytes = sum(part.nbytes for part in held)
+    return held, stop
+
+
+def before(parts: Parts, bound: Bound) -> Parts:
+    """The rows before a bound. Parts that go beyond it are copied up to it; the others are the same."""
+    ends = [position(part, bound) for part in parts]
+    return [part if end == part.num_rows else _copied(part, 0, end) for part, end in zip(parts, ends) if end]
+
+
+# ---------------------------------------------------------------------------------------------------- bounds
+
+
+def position(rows: pa.RecordBatch, bound: Bound) -> int:
+    """How many of the sorted rows come before a bound."""
+    low, high = 0, rows.num_rows
+    for number, value in enumerate(bound):
+        if low == high or value >= 1 << 64:
+            return high
+        word = sort_words(rows.slice(low, high - low), number + 1)[number]
+        wanted = np.uint64(value)
+        low, high = low + int(np.searchsorted(word, wanted, "left")), low + int(np.searchsorted(word, wanted, "right"))
+    return low
+
+
+def words_at(rows: pa.RecordBatch, row: int, prefix: int | None = None) -> Bound:
+    """The words of a row; row -1 is the last one."""
+    row = row % rows.num_rows
+    return tuple(int(word[0]) for word in sort_words(rows.slice(row, 1), prefix))
+
+
+def _after(bound: Bound) -> Bound:
+    """The bound behind all rows that begin with these words."""
+    return (*bound[:-1], bound[-1] + 1)
+
+
+def in_slices(tables: Mapping[str, Parts], prefix: int | None = None) -> Iterator[dict[str, Parts]]:
+    """The rows of tables as spans, unsorted, slice by slice: all rows of a slice come before those of the next one.
+
+    Takes the parts out of the lists as it goes. A prefix that alone takes more than a slice has a slice of its own.
+
+    Args:
+        prefix: rows with so many equal words come in one slice; None: all words.
+    """
+    for bound in [*_slice_bounds(tables, prefix), None]:
+        spans = {name: _take_before(parts, bound) for name, parts in tables.items()}
+        if any(spans.values()):
+            yield spans
+
+
+def _take_before(parts: Parts, bound: Bound | None) -> Parts:
+    """Removes the rows before a bound (None: all) from the parts, and returns them as views of these."""
+    spans: Parts = []
+    rest: Parts = []
+    for part in parts:
+        end = part.num_rows if bound is None else position(part, bound)
+        if end:
+            spans.append(part.slice(0, end))
+        if end < part.num_rows:
+            rest.append(part.slice(end))
+    parts[:] = rest
+    return spans
+
+
+def _slice_bounds(tables: Mapping[str, Parts], prefix: int | None) -> list[Bound]:
+    """The bounds between slices of about `SLICE_BYTES`; they isolate what is too frequent for one."""
+    total = sum(part.nbytes for parts in tables.values() for part in parts)
+    count = -(-total // SLICE_BYTES)
+    if count < 2:
+        return []
+    samples = _Samples([part for parts in tables.values() for part in parts], SLICE_BYTES // _SAMPLES_PER_SLICE, prefix)
+    chosen = [samples.quantile(number / count) for number in range(1, count)]
+    hot = [_after(bound) for bound, following in pairwise(chosen) if bound == following]
+    return sorted({*chosen, *hot})
+
+
+def _middle(parts: Parts, prefix: int | None) -> Bound | None:
+    """A bound near the middle with rows before and behind it; None where all rows have the same words."""
+    least = min(words_at(part, 0, prefix) for part in parts)
+    step_bytes = sum(part.nbytes for part in parts) // _SAMPLES_PER_SLICE
+    middle = _Samples(parts, step_bytes, prefix).quantile(0.5)
+    if middle > least:
+        return middle
+    starts = [(part, position(part, _after(least))) for part in parts]
+    return min((words_at(part, start, prefix) for part, start in starts if start < part.num_rows), default=None)
+
+
+class _Samples:
+    """Words of rows at regular distances in sorted parts, and the bytes that each stands for.
+
+    Args:
+        step_bytes: about the distance; each part has one sample at least.
+    """
+
+    def __init__(self, parts: Parts, step_bytes: int, prefix: int | None) -> None:
+        words: list[list[np.ndarray]] = []
+        weights: list[np.ndarray] = []
+        for part in parts:
+            count = min(part.num_rows, 1 + part.nbytes // max(1, step_bytes))
+            rows = (np.arange(count) * 2 + 1) * part.num_rows // (2 * count)
+            words.append(sort_words(take_rows(sorted_columns(part), rows), prefix))
+            weights.append(np.full(count, part.nbytes / count))
+        joined = [np.concatenate(of_parts) for of_parts in zip(*words)]
+        order = np.lexsort(joined[::-1])
+        self._words = [word[order] for word in joined]
+        self._ends = np.cumsum(np.concatenate(weights)[order])
+
+    def quantile(self, share: float) -> Bound:
+        """The sample behind about this share of the bytes."""
+        sample = int(np.searchsorted(self._ends, share * self._ends[-1], "right"))
+        return tuple(int(word[min(sample, len(word) - 1)]) for word in self._words)

@@ -26,6 +26,7 @@ OF_A_WHOLE_PACKAGE = {
     "object_store",
     "quality",
     "task_memory",
+    "full_buckets",
     "keep_of_run",
 }
 """Subjects of test files about several modules of a package at once, mostly about whole runs."""

@@ -47,7 +47,8 @@ class ExchangeFile(OutputFile):
     """Rows sorted by hash, in one or more runs.
 
     Attributes:
-        row_bytes: bytes of the rows in memory; of token rows the bytes of their ids alone. Hash ranges are sized by it.
+        row_bytes: bytes of the rows in memory; of token rows the bytes of their ids, at least
+            `tokenize.LEAST_DOCUMENT_BYTES` a document. Hash ranges are sized by it.
         first, last: the least and the greatest hash; 0 and -1 in a file without rows.
         runs: sorted runs in the file.
         url: where the file is, if it belongs to an earlier run or an index. Empty for files of this run.

@@ -1,22 +1,26 @@
 """The pack task: one hash range of a source's token rows becomes shards.
 
-    rows of the range, sorted by hash ─▶ pools of documents ─▶ best fit, concat or buckets ─▶ rows of S in keyed order ─▶ shards
+    rows of a range, in sorted slices ─▶ pools of documents ─▶ best fit, concat or buckets ─▶ rows of S in keyed order ─▶ shards
 
 The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
 order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go to
 shards of their own, named and marked with the length of their packed documents. Each stratum has tasks of its own, and its
-shards are named and marked with its number. Memory: one range, about `target_bytes`, and a few MiB for every open shard.
+shards are named and marked with its number.
+
+Memory: one range, about `target_bytes`, a pool beside it, and a few MiB for every open shard. With concat and buckets the pool
+is the range; the rows of the range are released as they are copied to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import key_matrix
-from datapipe.exchange.files import read_range
+from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.plan.outputs import Outputs, ShardFile
 from datapipe.plan.work import PackTask
@@ -30,16 +34,14 @@ from datapipe.tokens.packing import PackedRows, assemble, count, pack
 def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Packs one range into shards below `folder`, named as they will be published."""
     metrics = TaskMetrics()
-    with metrics.timed("read tokens") as work:
-        rows = read_range(root, task.files, task.start, task.stop)
-        if rows is None or rows.num_rows == 0:
-            return {"shards": ()}, metrics
-        work.bytes, work.documents = rows.nbytes, rows.num_rows
     writers = _Writers(task, root, folder)
+    num_docs = 0
     try:
-        for number, (start, stop) in enumerate(_pools(task, rows)):
-            _write_pool(task, rows.slice(start, stop - start), number, writers, metrics)
-        with metrics.timed("write shards", num_docs=rows.num_rows):
+        slices = _timed(read_slices(root, task.files, (task.start,), (task.stop,)), metrics)
+        for number, pool in enumerate(_pools(task, slices)):
+            num_docs += pool.num_docs
+            _write_pool(task, pool, number, writers, metrics)
+        with metrics.timed("write shards", num_docs=num_docs):
             outputs = writers.finish()
     except BaseException:
         writers.abort()
@@ -49,28 +51,86 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetr
     return {"shards": outputs}, metrics
 
 
-def _pools(task: PackTask, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Document ranges that are packed together: `pool_documents` for best fit, else all of them."""
-    size = task.pool_documents if task.method == "best_fit" else rows.num_rows
-    for start in range(0, rows.num_rows, size):
-        yield start, min(start + size, rows.num_rows)
+def _timed(slices: Iterator[pa.RecordBatch], metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
+    while True:
+        with metrics.timed("read tokens") as work:
+            rows = next(slices, None)
+            if rows is None:
+                return
+            work.bytes, work.documents = rows.nbytes, rows.num_rows
+        yield rows
+        del rows  # a pool may hold it, and release it
 
 
-def _write_pool(task: PackTask, pool: pa.RecordBatch, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
-    with metrics.timed("pack", pool.nbytes, pool.num_rows):
-        lists = pool.column("tokens")
-        # offsets: (num_docs + 1,) int64 into the flat ids of the pool
-        offsets, flat = lists.offsets.to_numpy(), lists.values.to_numpy()
-        lengths, keys = np.diff(offsets), key_matrix(pool.column("key"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pool:
+    """Documents that are packed together.
+
+    Attributes:
+        offsets: (num_docs + 1,) int64 into the ids.
+        ids: (num_tokens,) uint16 or uint32.
+        keys: (num_docs, 16) uint8.
+    """
+
+    offsets: np.ndarray
+    ids: np.ndarray
+    keys: np.ndarray
+
+    @property
+    def num_docs(self) -> int:
+        return len(self.keys)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.offsets.nbytes + self.ids.nbytes + self.keys.nbytes
+
+
+def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[_Pool]:
+    """The documents that are packed together: `pool_documents` for best fit, else all of them."""
+    size = task.pool_documents if task.method == "best_fit" else None
+    held: list[pa.RecordBatch] = []
+    num_held = 0
+    for rows in slices:
+        held.append(rows)
+        num_held += rows.num_rows
+        del rows
+        while size is not None and num_held >= size:
+            last, rest = held.pop(), num_held - size
+            held.append(last.slice(0, last.num_rows - rest))
+            yield _joined(held)
+            held, num_held = [last.slice(last.num_rows - rest)] if rest else [], rest
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[pa.RecordBatch]) -> _Pool:
+    """The pool of some rows of `schemas.tokens`. Takes them out of the list as it copies them, so that they are there once."""
+    lengths = [np.diff(rows.column("tokens").offsets.to_numpy()) for rows in held]
+    offsets = np.concatenate([[0], *lengths]).cumsum()
+    ids = np.empty(int(offsets[-1]), held[0].schema.field("tokens").type.value_type.to_pandas_dtype())
+    keys = np.concatenate([key_matrix(rows.column("key")) for rows in held])
+    start, memory = 0, pa.default_memory_pool()
+    while held:
+        own = held.pop(0).column("tokens").flatten()
+        ids[start : start + len(own)] = own.to_numpy()
+        start += len(own)
+        del own
+        memory.release_unused()  # an allocator would keep what is released until later
+    return _Pool(offsets=offsets, ids=ids, keys=keys)
+
+
+def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
+    with metrics.timed("pack", pool.num_bytes, pool.num_docs):
+        lengths = np.diff(pool.offsets)
         packed = pack(lengths, task.sequence_length, task.method, task.min_piece)
         metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
-    rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * flat.itemsize))
+    rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * pool.ids.itemsize))
     for piece_length, order in _groups(task, packed, number):
         writer = writers.of(piece_length)
         for first in range(0, len(order), rows_per_batch):
             with metrics.timed("pack"):
                 part = order[first : first + rows_per_batch]
-                batch = assemble(packed, part, flat, offsets, keys, task.eos_id, task.sequence_length)
+                batch = assemble(packed, part, pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length)
             with metrics.timed("write shards", batch.nbytes):
                 writer.append(batch)
 

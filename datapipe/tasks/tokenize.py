@@ -33,6 +33,10 @@ from datapipe.tasks.strata import strata_of
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
+LEAST_DOCUMENT_BYTES = 64
+"""What a document counts at least in the size of a pack task. The task holds as much of a document beside its ids: key, offset,
+and where its pieces go. So a bucket of documents of a few tokens takes no more memory than another one."""
+
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for each file."""
@@ -68,7 +72,7 @@ class _Parts:
         names = [*(train_rows(stratum) for stratum in strata), "validation"]
         schema = schemas.tokens(id_type)
         self._writers = {name: ExchangeWriter(root, f"{folder}/{name}.exchange", schema) for name in names}
-        self._num_tokens = dict.fromkeys(names, 0)
+        self._num_tokens, self._num_docs = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
 
     @property
     def num_tokens(self) -> int:
@@ -85,14 +89,18 @@ class _Parts:
             mask = part == number
             own = rows if mask.all() else rows.filter(pa.array(mask))
             self._num_tokens[name] += _count_tokens(own)
+            self._num_docs[name] += own.num_rows
             writer.add(own)
 
     def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
         """The files by name. A part without a row has no file: every row holds at least the end-of-text id."""
         return {
-            name: (writer.finish(row_bytes=self._num_tokens[name] * self._id_bytes),) if self._num_tokens[name] else ()
+            name: (writer.finish(row_bytes=self._row_bytes(name)),) if self._num_docs[name] else ()
             for name, writer in self._writers.items()
         }
+
+    def _row_bytes(self, name: str) -> int:
+        return max(self._num_tokens[name] * self._id_bytes, self._num_docs[name] * LEAST_DOCUMENT_BYTES)
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

@@ -124,9 +124,10 @@ def _best_fit(lengths: np.ndarray, sequence_length: int) -> PackedRows:
 
     row_offsets = np.zeros(num_rows + 1, np.int64)
     kernels.by_row(row, np.empty(num_rows, np.int64), row_offsets, order)
-    return PackedRows(
-        piece_document=document[order], piece_start=start[order], piece_length=length[order], row_offsets=row_offsets
-    )
+    del row, older
+    document = document[order]
+    start = start[order]
+    return PackedRows(piece_document=document, piece_start=start, piece_length=length[order], row_offsets=row_offsets)
 
 
 def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> PackedRows:
@@ -142,12 +143,15 @@ def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> Packe
     order = np.empty(num_pieces, np.int64)
     kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
     length = length[order]
+    document = document[order]
+    start = start[order]
+    del order
     # borders: (num_buckets + 1,) the first piece of each length
     borders = [*np.flatnonzero(np.diff(length, prepend=0)).tolist(), num_pieces]
     firsts = [np.arange(begin, end, sequence_length // int(length[begin])) for begin, end in pairwise(borders)]
     return PackedRows(
-        piece_document=document[order],
-        piece_start=start[order],
+        piece_document=document,
+        piece_start=start,
         piece_length=length,
         row_offsets=np.concatenate([*firsts, [num_pieces]]).astype(np.int64),
     )

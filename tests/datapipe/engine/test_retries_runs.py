@@ -33,6 +33,7 @@ def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
     assert "in process" in failure
 
 
+@pytest.mark.slow
 def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raised(tmp_path):
     marks = {3: "SEGFAULT", 18: "RAISE-IT", 59: "SEGFAULT"}  # of one length, so that all positions are the same
     mixture, option = hostile_stages.write_mixture(tmp_path, marks), "execution.on_crash=quarantine"
@@ -46,6 +47,7 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
     assert sorted("SIGSEGV" in document.error for document in found) == [False, True, True]
 
 
+@pytest.mark.slow
 def test_crash_that_one_document_alone_does_not_cause_is_survived(tmp_path):
     plain = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "TOGETHER"}))
     assert plain.report["total"]["documents"]["kept"] == 60

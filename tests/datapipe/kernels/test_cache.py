@@ -65,6 +65,23 @@ _COMPILE = """
 from datapipe.kernels.compiling import compile_kernels
 compile_kernels({names}, 2, lambda name, number, count: print(name))
 """
+_WAIT = """
+import os
+from threading import Thread
+import numpy as np
+from datapipe import activity
+from shop.kernels import double
+page = activity.Page(activity.shared_file(activity.PAGE_BYTES))
+activity.tell_to(page)
+compiler = Thread(target=double, args=(np.array([1, 2, 3]),))
+with double.entry.lock():
+    compiler.start()
+    while not page.read()[1].is_waiting:
+        os.sched_yield()
+    print(page.read()[1])
+compiler.join()
+print(repr(page.read()[1].work))
+"""
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,11 @@ def test_cache_table_that_a_kernel_reads_recompiles_it(stocked: Shop) -> None:
     stocked.write(kernels=_KERNELS.replace("[1, 2, 3]", "[5, 2, 3]"))
     assert stocked.run() == "-10 -20 -30"
     assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 2}
+
+
+def test_cache_process_that_waits_for_the_compiler_of_a_kernel_tells_so(shop: Shop) -> None:
+    assert shop.run(_WAIT) == "waiting for kernel kernels.double, which another process compiles\n''"
+    assert shop.compiled() == {"kernels.double": 1}
 
 
 def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ class C4Quality(ProfiledFilter):
     profile: Literal["paper", "datatrove", "fineweb"] = Field(
         default="paper",
         description="Defaults of the options below. paper: the authors' code. datatrove: 5 sentences, 3 words counted with "
-        "citations, ' ends a line too. fineweb: as datatrove, without need_end_mark.",
+        "citations, ' ends a line too. fineweb: as datatrove, without need_end_mark. The decisions are datatrove's only behind "
+        "normalize.unicode: datatrove ends lines at CR, form feed and U+2028 too.",
     )
     min_sentences: int = Field(default=3, ge=0, description="Least sentences of a page; datatrove and fineweb: 5.")
     min_words_per_line: int = Field(

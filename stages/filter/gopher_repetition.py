@@ -24,7 +24,9 @@ spaces. A line of white space alone is blank in the profiles `paper` and `datatr
 
 `language` takes the thresholds that FineWeb-2 published for a language (`_fineweb2.py`).
 
-Checked against datatrove 0.10.1 on 2,480 web documents with the profile `datatrove`: all decisions are equal.
+Checked against datatrove 0.10.1 on 2,480 web documents with the profile `datatrove`: all decisions are equal. With CR LF as
+line ends 154 of 250 decisions differ, since datatrove counts blank lines with a CR as copies: put `normalize.unicode` before
+this stage. Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class GopherRepetition(ProfiledFilter):
         default="paper",
         description="How repetition is counted. paper: copies after the first, and n-grams that occur again. datatrove: shares "
         "of all characters of the text, n-grams from the left, the most frequent n-gram even if it occurs once. dclm: all "
-        "occurrences of repeated lines and paragraphs.",
+        "occurrences of repeated lines and paragraphs. The decisions are datatrove's only behind normalize.unicode, which "
+        "replaces CR LF.",
     )
     language: str | None = Field(
         default=None,

@@ -145,6 +145,13 @@ def test_gopher_repetition_dclm_paragraphs_are_between_empty_lines_with_their_ne
     assert _measures("duplicate_paragraphs", "a\n \nb\n\nb") == 1 / 3
 
 
+def test_gopher_repetition_carriage_returns_make_no_lines() -> None:
+    text = "one\n\ntwo\n\nthree\n\nfour"
+    for profile in ("paper", "datatrove", "dclm"):
+        for ends in (text, text.replace("\n", "\r\n"), text.replace("\n", " \n")):
+            assert _measures("duplicate_lines", ends, profile=profile) == 0
+
+
 def test_gopher_repetition_dclm_words_begin_with_a_letter_or_a_digit() -> None:
     assert _measures("top_2_gram", "__a __b __a __b c", profile="dclm") == 0
     assert _measures("top_2_gram", "a_ b_ a_ b_ c", profile="dclm") == 8 / 9

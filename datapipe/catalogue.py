@@ -357,7 +357,7 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
             where,
             f"{name}: found no module {error.name}. Expected one that is installed or in the working directory {folder}.",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
 
 

@@ -48,6 +48,7 @@ from datapipe.config import Mixture
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare
+from datapipe.engine.protocol import no_exit
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
 from datapipe.metrics import rate_mb_per_s
@@ -175,7 +176,8 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
     if source and source not in mixture.sources:
         known = ", ".join(mixture.sources)
         raise UserError(f"no source '{source}' in this mixture.{suggest(source, mixture.sources)} Its sources: {known}")
-    request = prepare(mixture)
+    with no_exit():
+        request = prepare(mixture)
     names = [source] if source else list(mixture.sources)
     cores = usable_cores()
     compile_kernels(

@@ -6,7 +6,8 @@ They decide nothing but one thing: an attempt that is silent for longer than it 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -112,3 +113,19 @@ def _kind_of(error: BaseException) -> str:
     if isinstance(error, UserError):
         return "user"
     return "infrastructure" if isinstance(error, OutageError) or is_retryable(error) else "task"
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """A context in which `sys.exit`, which only the code of a stage may have called, does not end the process without a word.
+
+    Raises StageError in its place.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise StageError(
+            f"the code of a stage ends the process by sys.exit({error.code!r}): {frame.filename}:{frame.lineno}, in "
+            f"{frame.name}. Raise an exception instead."
+        ) from error

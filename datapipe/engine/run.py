@@ -17,7 +17,7 @@ from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import prepare
-from datapipe.engine.protocol import Engine
+from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.publish import publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
@@ -54,6 +54,7 @@ class Run:
     def root(self) -> Root:
         return Root(self.mixture.output)
 
+    @no_exit()
     def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.runs_here else []
@@ -133,6 +134,7 @@ class Run:
             )
 
 
+@no_exit()
 def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
     """The plan of a mixture as of now; runs and locks nothing."""
     request = prepare(mixture, limit)

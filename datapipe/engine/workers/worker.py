@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
+from typing import Any
 
 
 def main(descriptor: int, page: int, trace: int) -> None:
@@ -39,12 +40,10 @@ def main(descriptor: int, page: int, trace: int) -> None:
     work: queue.SimpleQueue[tuple[bytes, str]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, work), daemon=True).start()
 
-    import pickle
-
     import pyarrow as pa
 
     from datapipe import activity
-    from datapipe.engine.protocol import Attempt, failure_of
+    from datapipe.engine.protocol import failure_of
     from datapipe.storage import Root
     from datapipe.tasks.run_task import run_task
 
@@ -55,12 +54,29 @@ def main(descriptor: int, page: int, trace: int) -> None:
     connection.send("ready")
     while True:
         content, attempt = work.get()
-        task = pickle.loads(content)
+        record, failure = None, None
         try:
-            ended = Attempt(task=task, record=run_task(task, root, attempt))
+            record = run_task(_loaded(content), root, attempt)
         except BaseException as error:  # a stage may raise SystemExit
-            ended = Attempt(task=task, failure=failure_of(error))
-        connection.send((ended.record, ended.failure))
+            failure = failure_of(error)
+        connection.send((record, failure))
+
+
+def _loaded(content: bytes) -> Any:
+    """The task. Raises StageError where the code of a stage does not survive pickling."""
+    import pickle
+
+    from datapipe.errors import StageError, is_retryable
+
+    try:
+        return pickle.loads(content)
+    except BaseException as error:
+        if is_retryable(error):
+            raise
+        raise StageError(
+            f"a worker cannot load the stages of the task: {type(error).__name__}: {error}. Expected stages that can be "
+            "pickled, in modules that every worker can import"
+        ) from error
 
 
 def _receive(connection: Connection, work: queue.SimpleQueue[tuple[bytes, str]]) -> None:

@@ -246,3 +246,48 @@ class Own(Map):
     with pytest.raises(StageError, match="it writes into the batch, which is read-only") as caught:
         _run(tmp_path, sources, code, monkeypatch, stages=stages.replace("SCORES", f"{module}:Scores"))
     assert f"The code is {_line(tmp_path, write)}in process." in str(caught.value)
+
+
+_EXITS_AT = {
+    "import": "sys.exit(0)",
+    "planning": """
+class Own(Map):
+    def columns_read(self):
+        sys.exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("moment", _EXITS_AT)
+def test_stage_that_exits_before_anything_runs_does_not_end_the_run_without_a_word(moment, tmp_path, sources, monkeypatch):
+    with pytest.raises(
+        DatapipeError, match="SystemExit: 0" if moment == "import" else r"sys.exit\(0\): .*own_.*, in columns_read"
+    ):
+        _run(tmp_path, sources, _EXITS_AT[moment], monkeypatch)
+
+
+_NOT_LOADED = """
+class Own(Map):
+    def __setstate__(self, state):
+        raise ValueError("not here")
+
+    def process(self, batch):
+        return {}
+"""
+
+
+def test_stage_that_a_worker_cannot_load_is_told_once(tmp_path, sources, monkeypatch):
+    with pytest.raises(StageError, match="a worker cannot load the stages of the task: ValueError: not here"):
+        _run(tmp_path, sources, _NOT_LOADED, monkeypatch, make_engine=None, workers=1)
+
+
+_INTERRUPTS = """
+class Own(Map):
+    def process(self, batch):
+        raise KeyboardInterrupt
+"""
+
+
+def test_stage_that_interrupts_a_worker_ends_the_run(tmp_path, sources, monkeypatch):
+    with pytest.raises(StageError, match=r"KeyboardInterrupt:  \(in stage own_.*, from the document a.jsonl at 0 on"):
+        _run(tmp_path, sources, _INTERRUPTS, monkeypatch, make_engine=None, workers=1)

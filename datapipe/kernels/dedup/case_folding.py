@@ -251,6 +251,10 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
                 continue
             position += size
             character, count, part = np.int64(codes[code]), np.int64(1), np.int64(0)
+            is_plain = 0 < character <= CODE_MASK and not _VOWELS <= character < _TAILS + _NUM_TAILS
+            if is_plain and num_marks == 0 and (state == _INSIDE or not words):
+                written = _write_character(character, out, written)  # by far the most: one letter inside a word
+                continue
             if character < 0:
                 count, part = np.int64(expansions[-character]), 1 - character
             for index in range(part, part + count):

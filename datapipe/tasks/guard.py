@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from datapipe import activity
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, StageError, is_retryable
 from datapipe.outages import outage_of
 from datapipe.plan.work import StageCare
@@ -159,5 +160,5 @@ def _is_isolated(error: BaseException, num_docs: int) -> bool:
 
 
 def _end_of_traceback(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))[-_MOST_ERROR_CHARS:]
+    text = masked("".join(traceback.format_exception(error)))[-_MOST_ERROR_CHARS:]
     return text.encode("utf-8", "backslashreplace").decode()  # a message may quote half a surrogate pair

@@ -75,7 +75,8 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
     except BaseException as error:
         error.add_note(f"in {task.label}")
-        _clean_up(error, root, folder)
+        if root.local is not None or outage_of(error, root.url) is None:
+            _clean_up(error, root, folder)
         outage, refusal = outage_of(error, root.url), refusal_of(error)
         if outage is not None:
             raise OutageError(outage) from error
@@ -88,7 +89,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
 
 
 def _clean_up(error: BaseException, root: Root, folder: str) -> None:
-    """Deletes the files of a failed attempt, open ones too. A store that fails again keeps them until the run's end."""
+    """Deletes the files of a failed attempt, open ones too. A store that does not answer keeps them until the run's end."""
     traceback.clear_frames(error.__traceback__)  # frames hold the writers: a deleted file takes room until it is closed
     with suppress(OSError):
         root.delete_folder(folder)

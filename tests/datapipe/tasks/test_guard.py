@@ -183,3 +183,12 @@ def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(text
         page.close()
     assert told is not None
     assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)
+
+
+def test_error_of_a_document_is_kept_without_credentials():
+    def process(part: DocumentBatch):
+        raise ValueError("no answer of https://user:Zq81Secret@host/a?sig=Zq81Secret " + "x" * 3960)
+
+    failed = _guard().run(process, _batch(["text"])).failed
+    assert len(failed) == 1
+    assert "Zq81Secret" not in failed[0].error

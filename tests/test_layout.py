@@ -25,9 +25,12 @@ OF_A_WHOLE_PACKAGE = {
     "merge",
     "object_store",
     "quality",
+    "secrets",
     "task_memory",
     "full_buckets",
+    "full_disk",
     "keep_of_run",
+    "unreachable",
 }
 """Subjects of test files about several modules of a package at once, mostly about whole runs."""
 

@@ -208,7 +208,8 @@ def state_of(message: Message) -> str:
 
 
 def _failure_of_end(status: int, message: Message, last_words: str) -> Failure:
-    cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    named = {int(number): number.name for number in signal.Signals}  # without most real-time signals
+    cause = named.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
     text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
     if cause == "SIGKILL":
         text += ". It may have run out of memory"

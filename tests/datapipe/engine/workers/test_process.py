@@ -49,6 +49,25 @@ def test_stall_limit_is_that_of_a_batch():
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize(
+    ("number", "kind", "cause"),
+    [
+        (signal.SIGSEGV, "crash", "SIGSEGV"),
+        (signal.SIGRTMIN + 4, "crash", f"signal {signal.SIGRTMIN + 4}"),
+        (signal.SIGTERM, "infrastructure", "SIGTERM"),
+    ],
+)
+def test_worker_that_is_ended_by_a_signal_says_which(tmp_path, number, kind, cause):
+    worker = WorkerProcess(str(tmp_path), {})
+    worker.give(TASK, "one")
+    os.kill(worker.process.pid, number)
+    ended = []
+    wait_until(lambda: ended.append(worker.next_attempt(1.0)) or ended[-1] is not None, "the end of the attempt")
+    assert (ended[-1].failure.kind, ended[-1].failure.cause) == (kind, cause)
+    assert f"ended by {cause}. It was at: starting" in ended[-1].failure.message
+
+
+@pytest.mark.medium
 def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
     worker = WorkerProcess(str(tmp_path), {})

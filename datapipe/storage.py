@@ -122,12 +122,15 @@ def open_input(url: str) -> pa.NativeFile:
     filesystem, path = resolve(url)
     if not isinstance(filesystem, pafs.LocalFileSystem):
         return filesystem.open_input_file(path)
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(mode):  # opening a pipe would wait for a writer
-        raise OSError(errno.ENXIO, "not a regular file", path)
+    _check_regular(path, os.stat(path))  # opening a pipe would wait for a writer
     return pa.OSFile(path)
+
+
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENXIO, "not a regular file", path)
 
 
 def open_mapped(url: str) -> pa.NativeFile:
@@ -164,13 +167,7 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
     """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store. Raises OSError."""
     filesystem, path = resolve(url)
     if isinstance(filesystem, pafs.LocalFileSystem):
-        status = os.stat(path)
-        return FileState(
-            num_bytes=status.st_size,
-            mtime_ns=status.st_mtime_ns,
-            ctime_ns=status.st_ctime_ns,
-            inode=(status.st_dev, status.st_ino),
-        )
+        return _local_state(os.stat(path))
     metadata = stream.metadata()
     modified = metadata.get("Last-Modified")
     mtime_ns = filesystem.get_file_info(path).mtime_ns if modified is None else _unix_s(modified.decode()) * _SECOND_NS
@@ -178,6 +175,31 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
         num_bytes=stream.size(),
         mtime_ns=None if mtime_ns is None else whole_seconds(mtime_ns),
         etag=metadata.get("ETag") or None,
+    )
+
+
+def current_state(url: str) -> FileState:
+    """The state of the file at `url` now; one request of an S3 store. A local file is opened for it, as a network file system
+    asks its server for the state only then. Raises OSError as `open_input`."""
+    filesystem, path = resolve(url)
+    if not isinstance(filesystem, pafs.LocalFileSystem):
+        with open_input(url) as stream:
+            return file_state(url, stream)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe does not wait for a writer
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    _check_regular(path, status)
+    return _local_state(status)
+
+
+def _local_state(status: os.stat_result) -> FileState:
+    return FileState(
+        num_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        inode=(status.st_dev, status.st_ino),
     )
 
 

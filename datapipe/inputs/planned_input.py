@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -31,7 +32,7 @@ from datapipe.errors import UserError
 from datapipe.metrics import UnreadableFile
 from datapipe.plan.work import MapTask, Task
 from datapipe.stage.base import InputFile, Rejected
-from datapipe.storage import FileState, file_state, is_remote, open_input, whole_seconds
+from datapipe.storage import FileState, current_state, file_state, is_remote, open_input, whole_seconds
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
 """Errors of opening a file that no further attempt corrects."""
@@ -70,14 +71,24 @@ class PlannedInput:
         """Opens the file for its reader, as `storage.open_input`. Other files, which a reader may need, are not compared."""
         if url != self.file.url:
             return open_input(url)
-        try:
+        with self._telling_gone():
             stream = open_input(url)
             self._compare(file_state(url, stream))
+        return stream
+
+    def compare(self) -> None:
+        """Raises ChangedInputError unless the file is still the planned one, and the one that was opened first."""
+        with self._telling_gone():
+            self._compare(current_state(self.file.url))
+
+    @contextmanager
+    def _telling_gone(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if error.errno in _GONE:
                 raise _gone(self.file, error) from error
             raise
-        return stream
 
     def _compare(self, state: FileState) -> None:
         difference = _difference(self.file, state) or (self._first and _between(self._first, state))
@@ -87,22 +98,17 @@ class PlannedInput:
             raise ChangedInputError(message, self.file, looks_planned=looks_planned)
         self._first = state
 
-    def compare_again(self) -> None:
-        """Raises ChangedInputError unless the file is still the one that was opened first."""
-        if self._first is not None:
-            self.open(self.file.url).close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Compares once more, also after an error of the reader, which the change may have caused."""
         if kind is None:
-            self.compare_again()
+            self.compare()
         elif isinstance(error, Exception) and not isinstance(error, UserError):
             error.add_note(f"while {self.file.url} was read")
             try:
-                self.compare_again()
+                self.compare()
             except ChangedInputError as changed:
                 raise changed from error
             except OSError:  # the storage fails again, which `error` tells
@@ -135,7 +141,7 @@ def inputs_of(task: Task) -> dict[str, InputFile]:
 
 def _change_of(file: InputFile) -> ChangedInputError | None:
     try:
-        PlannedInput(file).open(file.url).close()
+        PlannedInput(file).compare()
     except ChangedInputError as error:
         return error
     except OSError:  # no change but a failing disk, of which the attempt tells

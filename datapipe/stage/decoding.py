@@ -52,9 +52,9 @@ class BrokenStreamError(DatapipeError):
 # ------------------------------------------------------------------------------------------------ formats by their first bytes
 
 
-def check_format(stream: pa.NativeFile, compression: str | None) -> None:
-    """Raises BrokenStreamError where the first bytes of a file are those of another format than `compression`."""
-    head = stream.read_at(min(_HEAD_BYTES, stream.size()), 0)
+def check_format(beginning: bytes, compression: str | None) -> None:
+    """Raises BrokenStreamError where a file begins like another format than `compression`."""
+    head = beginning[:_HEAD_BYTES]
     found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
     if compression is None and found is not None:
         raise BrokenStreamError(f"the file is a {found} archive, and its name is that of a plain file. {_expected(found)}")
@@ -93,15 +93,17 @@ def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterato
             has been yielded.
     """
     with open_input(url) as stream:
-        check_format(stream, compression)
         if compression is None:
-            stream.seek(0)
-            while chunk := stream.read(BLOCK_BYTES):
+            chunk = stream.read(BLOCK_BYTES)
+            check_format(chunk, None)
+            while chunk:
                 yield chunk
+                chunk = stream.read(BLOCK_BYTES)
             return
         if stream.size() == 0:
             raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
         raw, done = _Raw(stream), 0
+        check_format(raw.first_read(), compression)
         try:
             for chunk in _unpacked(raw, compression, _CHUNK_BYTES):
                 yield chunk
@@ -139,6 +141,11 @@ class _Raw:
         self.last_read_offset = self._offset
         self._offset += len(chunk)
         return chunk
+
+    def first_read(self) -> bytes:
+        """The beginning of the file, which `read` then returns without reading it again."""
+        self._buffer = self._fetch()
+        return self._buffer
 
     def _fetch(self) -> bytes:
         try:
@@ -304,27 +311,38 @@ def _chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
 def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
     """The bytes of the lines that begin in [start, stop) of a plain file, in chunks with their offsets."""
     with open_input(split.file.url) as stream:
-        try:
-            check_format(stream, None)
-        except BrokenStreamError:
-            if split.start > 0:
-                return  # the first range tells
-            raise
         size = stream.size()
         stop = size if split.stop is None else min(split.stop, size)
-        offset = _first_line(stream, split.start, stop)
+        first = offset = _first_line(stream, split.start, stop)
         if offset >= stop:
             return  # no line begins in the range
-        if offset == 0 and stream.read_at(len(BOM), 0) == BOM:
-            offset = len(BOM)
         while offset < size:
             chunk = _read_there(stream, min(BLOCK_BYTES, size - offset), offset)
+            if offset == first and _is_archive(chunk, offset, stream):
+                return
+            if offset == 0 and chunk.startswith(BOM):
+                offset, chunk = len(BOM), chunk[len(BOM) :]
             newline = chunk.find(b"\n", max(0, stop - 1 - offset)) if offset + len(chunk) >= stop else -1
             if newline >= 0:
                 yield offset, chunk[: newline + 1]
                 return
             yield offset, chunk
             offset += len(chunk)
+
+
+def _is_archive(first_chunk: bytes, offset: int, stream: pa.NativeFile) -> bool:
+    """Whether a file with the name of a plain one is an archive. The range at its beginning raises BrokenStreamError, so that
+    it is told once. For another range the beginning is read only if the range does not begin with text."""
+    if offset == 0:
+        check_format(first_chunk, None)
+        return False
+    if _is_text(first_chunk[:_HEAD_BYTES]):
+        return False
+    try:
+        check_format(stream.read_at(_HEAD_BYTES, 0), None)
+    except BrokenStreamError:
+        return True
+    return False
 
 
 def _first_line(stream: pa.NativeFile, start: int, stop: int) -> int:

@@ -19,6 +19,7 @@ from datapipe.plan.outputs import ExchangeFile, OutputFile, TableFile
 from datapipe.plan.work import HASH_SPACE
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
+from datapipe.stage.documents import BASE_FIELDS
 from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.decisions import KeyedRows, drops_of
@@ -41,9 +42,10 @@ def _exchange(root: Root, schema: pa.Schema, arrays: list[pa.Array]) -> Exchange
 
 
 def _table(root: Root, schema: pa.Schema, rows: list[dict[str, object]]) -> TableFile:
-    writer = TableWriter(root, "rows.arrow", schema)
+    writer = TableWriter(root, "rows.arrow")
     writer.add(pa.RecordBatch.from_pylist(rows, schema=schema))
-    return writer.finish()
+    (output,) = writer.finish()
+    return output
 
 
 def _emitted(root: Root) -> tuple[OutputFile, Read]:
@@ -80,7 +82,7 @@ def _read_table(root: Root, schema: pa.Schema, rows: list[dict[str, object]]) ->
 
 def _documents(root: Root) -> tuple[OutputFile, Read]:
     rows = [{"key": key, "id": "a:1", "text": "some text"} for key in _KEYS.to_pylist()]
-    return _read_table(root, schemas.DOCUMENTS_BASE, rows)
+    return _read_table(root, pa.schema(BASE_FIELDS), rows)
 
 
 def _drops(root: Root) -> tuple[OutputFile, Read]:

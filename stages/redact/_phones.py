@@ -1,4 +1,7 @@
-"""Validates candidates for phone numbers by length, area and range, with the library `phonenumbers` (Google's libphonenumber).
+"""Validates candidates for phone numbers with the library `phonenumbers` (Google's libphonenumber).
+
+A number behind a `+` or a telling word must be possible: its country has numbers of this length. A number that is known by its
+shape alone must be valid: its area and range are assigned. Where a part of a candidate is valid, that part is the number.
 
 This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, at most four readings a
 candidate, each tried for every configured region. A candidate has 7 to about 70 bytes, so the cost is linear in the text.
@@ -8,12 +11,13 @@ Results are cached, since pages repeat their numbers.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 import phonenumbers
 
-from datapipe.kernels.redact.phones import AMERICAN_SHAPES, NATIONAL, TRUNK_SHAPES
+from datapipe.kernels.redact.phones import AMERICAN_SHAPES, ANNOUNCED, NATIONAL, TRUNK_SHAPES
 from datapipe.kernels.redact.pii import PHONE, FoundSpans
 
 phonenumbers.enable_pattern_cache()  # without it numbers of many countries take 740 µs each: their patterns evict each other
@@ -32,28 +36,34 @@ def shapes_of(regions: tuple[str, ...]) -> int:
 def validated(data: np.ndarray, spans: FoundSpans, regions: tuple[str, ...]) -> FoundSpans:
     """The spans with every candidate cut to its valid phone number, and without candidates that have none."""
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
-    for row in np.flatnonzero((kinds == PHONE) | (kinds == NATIONAL)).tolist():
+    for row in np.flatnonzero(np.isin(kinds, (PHONE, NATIONAL, ANNOUNCED))).tolist():
         written = data[spans.starts[row] : stops[row]].tobytes().decode("ascii")
-        length = _valid_length(written, () if kinds[row] == PHONE else regions)
+        length = _number_length(written, () if kinds[row] == PHONE else regions, kinds[row] == NATIONAL)
         stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
     return FoundSpans(starts=spans.starts[keep], stops=stops[keep], kinds=kinds[keep])
 
 
 @lru_cache(maxsize=1 << 14)
-def _valid_length(written: str, regions: tuple[str, ...]) -> int:
-    """The length of the valid number in a candidate: the whole, or without up to three last groups; 0: no valid number.
+def _number_length(written: str, regions: tuple[str, ...], must_be_valid: bool) -> int:
+    """The length of the number in a candidate: of the valid one, or else of a possible one; 0: no number."""
+    return _length(written, regions, _is_valid) or (0 if must_be_valid else _length(written, regions, _is_possible))
+
+
+def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenumbers.PhoneNumber], bool]) -> int:
+    """The length of the number in a candidate: the whole, or without up to three last groups; 0: no number.
 
     Args:
         written: the candidate.
         regions: the regions to try for a national number, in order; (): the number is international.
+        is_number: what counts as a number.
     """
     text = written
     for _ in range(_MAX_READINGS):
         if sum(map(str.isdigit, text)) < _MIN_DIGITS:
             break
-        if any(_is_valid(text, region) for region in regions or (None,)):
+        if any(_fits(text, region, is_number) for region in regions or (None,)):
             return len(text)
-        if regions and text.startswith("00") and _is_valid("+" + text[2:].lstrip("-. "), None):
+        if regions and text.startswith("00") and _fits("+" + text[2:].lstrip("-. "), None, is_number):
             return len(text)
         shorter = _LAST_GROUP.sub("", text)
         if shorter == text:
@@ -62,11 +72,21 @@ def _valid_length(written: str, regions: tuple[str, ...]) -> int:
     return 0
 
 
-def _is_valid(text: str, region: str | None) -> bool:
+def _is_valid(number: phonenumbers.PhoneNumber) -> bool:
+    """Whether the area and range of a number are assigned."""
+    return phonenumbers.is_valid_number(number)
+
+
+def _is_possible(number: phonenumbers.PhoneNumber) -> bool:
+    """Whether a number with its area has a length that its country has."""
+    return phonenumbers.is_possible_number_with_reason(number) == phonenumbers.ValidationResult.IS_POSSIBLE
+
+
+def _fits(text: str, region: str | None, is_number: Callable[[phonenumbers.PhoneNumber], bool]) -> bool:
     if region is not None and sum(map(str.isdigit, text)) < _fewest_digits(region):
         return False
     try:
-        return phonenumbers.is_valid_number(phonenumbers.parse(text, region))
+        return is_number(phonenumbers.parse(text, region))
     except phonenumbers.NumberParseException:
         return False
 

@@ -5,20 +5,21 @@
 
 | kind | what is replaced |
 |---|---|
-| `email` | e-mail addresses |
+| `email` | e-mail addresses in any script, also with `%40` |
 | `ip` | public IP addresses |
 | `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a telling word or shape |
 | `card` | numbers of payment cards |
 | `iban` | numbers of bank accounts |
-| `ssn` | US social security numbers |
+| `ssn` | US social security numbers; taxpayer numbers after a telling word |
 | `url_credentials` | the `user:password@` of a URL |
 
+A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, its length is that of its country.
 Names and streets are not replaced. Where two scans find the same span, it is an address. The definition of each kind, in the
 kernel that finds it, prefers precision.
 
 Recall by kind on two Presidio sets of 1,500 and 2,109 synthetic sentences. "Valid" labels are valid numbers by `phonenumbers`
 (in the regions), by the Luhn or the mod-97 checksum, or by `ipaddress`. Precision is 1.0 in every row: only labelled text was
-replaced. In 15 MB of novels, papers, a manual, questions and patents one example address was replaced by mistake.
+replaced. In 15 MB of novels, papers, a manual, questions and patents eight example addresses were replaced.
 
     kind                       all labels          valid labels
     email                       49/49    58/58
@@ -26,8 +27,8 @@ replaced. In 15 MB of novels, papers, a manual, questions and patents one exampl
     card                       135/136  212/212   135/136  212/212
     iban                        21/21    28/28
     ssn                         16/16    44/44
-    phone, [US]                 19/92    21/136    17/17    20/24
-    phone, 28 regions           68/92    76/136    68/83    76/128    the rest has neither word nor shape
+    phone, [US]                 42/92    44/136    17/17    20/24
+    phone, 28 regions           77/92    79/136    68/83    76/128    the rest has neither word nor shape
 
 The replacement of a span is a function of its bytes, the name of the stage and the seed of the run, so it is the same on
 every worker and in every document. Redacting the output again changes nothing; with `replace: delete`, text that moves

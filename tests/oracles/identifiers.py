@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-CARD, IBAN, SSN, PHONE, NATIONAL = 4, 5, 6, 7, 9
+CARD, IBAN, SSN, PHONE, NATIONAL, ANNOUNCED = 4, 5, 6, 7, 9, 10
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE, AMERICAN_SHAPES, TRUNK_SHAPES = 1, 2, 4, 8, 16, 32
 Span = tuple[int, int, int]
 
 _BEFORE = rb"(?<![0-9A-Za-z_\-/$%+&@])(?<![^A-Za-z]\.)(?<!\A\.)"
 _AFTER = rb"(?![0-9A-Za-z_@%])(?![.\-][0-9])"
 _CARD_WORDS = b"card cards visa mastercard credit debit cc"
-_SSN_WORDS = b"ssn ssns security"
+_SSN_WORDS = b"ssn ssns security itin itins atin tin tax taxpayer"
+_SSN_FILLERS = b" identification identifier id ids"
 _PHONE_WORDS = (
     b"tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
     b"whatsapp desk ph"
@@ -67,13 +68,13 @@ def _is_clear(text: bytes, floor: int, start: int) -> bool:
     return start >= floor and bool(re.compile(_BEFORE).match(text[floor:], start - floor))
 
 
-def _follows(text: bytes, start: int, words: bytes) -> bool:
-    """Whether one of the last three words is among `words`, with only fillers after it."""
+def _follows(text: bytes, start: int, words: bytes, fillers: bytes = _FILLERS, num_words: int = 3) -> bool:
+    """Whether one of the last words is among `words`, with only fillers after it."""
     before = re.split(rb"[0-9<>\xa7]", text[max(0, start - 40) : start])[-1]
-    for word in re.findall(rb"[A-Za-z]+", before)[:-4:-1]:
+    for word in re.findall(rb"[A-Za-z]+", before)[: -num_words - 1 : -1]:
         if word.lower()[:8] in {listed[:8] for listed in words.split()}:
             return True
-        if word.lower() not in _FILLERS.split():
+        if word.lower()[:8] not in [filler[:8] for filler in fillers.split()]:
             return False
     return False
 
@@ -127,13 +128,17 @@ def _iban(text: bytes, start: int) -> int:
 def _ssn(text: bytes, start: int) -> tuple[int, bool]:
     """The stop of digits written like an SSN, or 0, and whether the SSN is valid."""
     match = re.compile(rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
-    if not match and _follows(text, start, _SSN_WORDS):
+    is_announced = _follows(text, start, _SSN_WORDS, _FILLERS + _SSN_FILLERS, 4)
+    if not match and is_announced:
         match = re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
     if not match:
         return 0, False
     digits = re.sub(rb"\D", b"", match[0])
     area, group, serial = digits[:3], digits[3:5], digits[5:]
-    is_valid = area not in (b"000", b"666") and area < b"900" and group != b"00" and serial != b"0000"
+    is_taxpayer = re.match(rb"9[0-9]{2}(?:5[0-9]|6[0-5]|7[0-9]|8[0-8]|9[0-9])", digits) and is_announced
+    is_reserved = re.fullmatch(rb"987-65-432[0-9]", match[0])
+    is_area = area not in (b"000", b"666") and (area < b"900" or (is_taxpayer and not is_reserved))
+    is_valid = bool(is_area) and group != b"00" and serial != b"0000"
     return (match.end(), is_valid) if is_valid or b"-" in match[0] else (0, False)
 
 
@@ -174,12 +179,13 @@ def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
     stop = first + len(_body(text, first))
     if before == b"+":
         return (start, _extended(text, stop), PHONE) if stop > first and _extended(text, stop) else None
+    kind = ANNOUNCED if _follows(text, start, _PHONE_WORDS) else NATIONAL
     american = rb"(?:1[-. ])?(?:\([2-9][0-8][0-9]\) ?[2-9][0-9]{2}[-. ]|[2-9][0-8][0-9]([-.])[2-9][0-9]{2}\1)[0-9]{4}(?![0-9])"
     shaped = re.compile(american).match(text, start)
     if wanted & AMERICAN_SHAPES and shaped and _extended(text, shaped.end()):
-        return start, _extended(text, shaped.end()), NATIONAL
-    is_telling = (wanted & TRUNK_SHAPES and _is_trunk(text[first:stop])) or _follows(text, start, _PHONE_WORDS)
-    return (start, _extended(text, stop), NATIONAL) if stop > first and is_telling and _extended(text, stop) else None
+        return start, _extended(text, shaped.end()), kind
+    is_telling = (wanted & TRUNK_SHAPES and _is_trunk(text[first:stop])) or kind == ANNOUNCED
+    return (start, _extended(text, stop), kind) if stop > first and is_telling and _extended(text, stop) else None
 
 
 def find(text: bytes, wanted: int) -> list[Span]:
@@ -215,5 +221,8 @@ def _at(text: bytes, floor: int, first: int, wanted: int) -> tuple[Span | None, 
     stop, is_valid = _ssn(text, first) if is_clear else (0, False)
     if stop:
         return ((first, stop, SSN) if is_valid and wanted & WANTS_SSN else None), stop
+    stand_in = re.compile(rb"(?<=\+)1-555-555-01[0-9]{2}(?![0-9])").match(text, first)
+    if wanted & WANTS_PHONE and stand_in and first > floor and _is_clear(text, floor, first - 1):
+        return None, stand_in.end()
     phone = _phone(text, floor, first, wanted) if wanted & WANTS_PHONE else None
     return phone, phone[1] if phone else 0

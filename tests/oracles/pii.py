@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 
 
 def _words(words: str) -> set[str]:
@@ -23,6 +24,16 @@ _NOT_PUBLIC = [
         "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 0::/8 fc00::/6 2001::/23 2001:db8::/32 3fff::/20"
     )
 ]
+_UNSPACED = _words("CJK HIRAGANA KATAKANA HANGUL THAI LAO MYANMAR KHMER")
+_KNOWN = _words("中国 公司 广告 みんな コム 한국 ไทย")
+_BEFORE_ADDRESSES = _words(
+    "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
+    "nameserver nameservers subnet network range source src destination dst dest remote local machine interface eth inet ping "
+    "telnet ssh curl traceroute dig nslookup whois block ban banned blocked allow allowed deny denied connect connected "
+    "connecting resolve resolved resolves point points pointing visit visited user login logged email contact from to at via "
+    "on in is was are be and or by for of the with this that use uses using used set since like as eg ie not if then than "
+    "between through behind into"
+)
 Span = tuple[int, int, int]
 
 
@@ -48,37 +59,86 @@ def _credentials(text: str) -> tuple[list[Span], list[Span]]:
 def _emails(text: str, taken: list[Span]) -> list[Span]:
     """E-mail addresses; a local part starts after the address or the credentials before it."""
     spans, floor = [], 0
-    for match in re.finditer("@", text):
+    for match in re.finditer("@|%40(?=[^.]?..)", text):
         if any(start <= match.start() < stop for start, stop, _ in taken):
             continue
+        if match[0] != "@" and text[match.end() + 1 : match.end() + 2] == ".":
+            continue
         floor = max([floor] + [stop for _, stop, _ in taken if stop <= match.start()])
-        run = re.search(r"[0-9A-Za-z._%+\-'&~]*\Z", text[max(floor, match.start() - 66) : match.start()])  # 64 is the most
-        assert run is not None
-        local = re.sub(r"^[^0-9A-Za-z_]+", "", run[0].rsplit("..", 1)[-1])
-        domain = _domain(text[match.end() : match.end() + 253])
-        if local and len(run[0]) <= 64 and not run[0].endswith(".") and domain and match.start() >= floor:
+        local = _local(text[max(floor, match.start() - 66) : match.start()], match[0] != "@") if match.start() >= floor else ""
+        domain = _domain(text[match.end() : match.end() + 253].encode()[:253].decode(errors="ignore"))
+        if local and domain:
             floor = match.end() + len(domain)
             if not re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[match.start() - len(local) : floor]):
                 spans.append((match.start() - len(local), floor, 0))
     return spans
 
 
+def _sort(character: str) -> str:
+    """`ascii`, `spaced` or `unspaced` for a letter of a script with or without spaces, or nothing."""
+    if character.isascii():
+        return "ascii"
+    if unicodedata.category(character)[0] not in "LM":
+        return ""
+    return "unspaced" if unicodedata.name(character).split()[0] in _UNSPACED else "spaced"
+
+
+def _local(before: str, is_escaped: bool) -> str:
+    """The local part at the end of a text."""
+    kept = ""
+    for character in reversed(before[-66:]):  # 64 bytes are the most
+        is_member = re.match(r"[0-9A-Za-z._%+\-'&~]", character) or _sort(character) == "spaced"
+        if not is_member and (_sort(character) != "unspaced" or _sort((kept or character)[-1]) != "unspaced"):
+            break
+        kept = character + kept
+    if not kept or len(kept.encode()) > 64 or kept.endswith("."):
+        return ""
+    start = 0
+    for index in range(len(kept) - 1):
+        if kept[index : index + 2] == "..":
+            start = index + 2
+        elif is_escaped and kept[index] == "%" and kept[index + 1 : index + 3].lower() not in ("2b", "2d", "2e", "5f"):
+            start = min(index + 3, len(kept))
+    return re.sub(r"^[^0-9A-Za-z_\u0080-\U0010ffff]+", "", kept[start:])
+
+
+def _label(ahead: str) -> str:
+    """The run of letters, digits and dashes at the start of a text."""
+    stop = 0
+    while stop < len(ahead) and (re.match("[0-9A-Za-z-]", ahead[stop]) or _sort(ahead[stop]) in ("spaced", "unspaced")):
+        stop += 1
+    return ahead[:stop]
+
+
+def _top_level(label: str) -> str:
+    """The top-level domain at the start of a label."""
+    written = re.match("[0-9A-Za-z-]*", label)
+    assert written is not None
+    if written[0]:
+        is_word = re.fullmatch("[A-Za-z]{2,24}", written[0]) and written[0].lower() not in _ENDINGS
+        is_code = written[0].lower().startswith("xn--") and 4 < len(written[0]) <= 24
+        return written[0] if is_word or is_code else ""
+    sorts = {_sort(character) for character in label}
+    if "unspaced" in sorts:
+        return max((known for known in _KNOWN if label.startswith(known)), key=len, default="")
+    return label if sorts == {"spaced"} and len(label.encode()) > 3 else ""
+
+
 def _domain(ahead: str) -> str:
     """The longest run of labels that ends in a top-level domain."""
-    run = re.match(r"[0-9A-Za-z](?:[0-9A-Za-z-]*)(?:\.[0-9A-Za-z][0-9A-Za-z-]*)*", ahead)
-    labels, best = (run[0].split(".") if run else []), ""
-    for number, written in enumerate(labels):
-        label = written.rstrip("-")
-        if len(label) > 63:
-            break
-        is_word = re.fullmatch("[A-Za-z]{2,24}", label)
-        if number and label.lower() in _ENDINGS:
+    best, position = "", 0
+    while True:
+        run = _label(ahead[position:])
+        label = run.rstrip("-")
+        if not label or label[0] == "-" or (label.isascii() and len(label) > 63):
+            return best
+        if position and _top_level(label):
+            best = ahead[: position + len(_top_level(label))]
+        elif position and label.lower() in _ENDINGS:
             best = ""
-        elif number and (is_word or (label.lower().startswith("xn--") and 4 < len(label) <= 24)):
-            best = ".".join([*labels[:number], label])
-        if label != written:
-            break
-    return best
+        position += len(run) + 1
+        if label != run or ahead[position - 1 : position] != ".":
+            return best
 
 
 def _names_a_number(before: str) -> bool:
@@ -96,6 +156,10 @@ def _names_a_number(before: str) -> bool:
     return False
 
 
+def _stands_before_addresses(word: str) -> bool:
+    return word.lower()[:8] in {listed[:8] for listed in _BEFORE_ADDRESSES}
+
+
 def _ipv4s(text: str) -> list[Span]:
     spans = []
     for run in re.finditer(r"[0-9.]+", text):
@@ -110,6 +174,9 @@ def _ipv4s(text: str) -> list[Span]:
         ):
             continue
         if max(map(int, text[start:stop].split("."))) > 255 or _names_a_number(before):
+            continue
+        word = re.search(r"([A-Za-z]+)\Z", before.rstrip(" \t")[-40:]) if before[-1:] in (" ", "\t") else None
+        if word and max(map(len, text[start:stop].split("."))) < 3 and not _stands_before_addresses(word[1]):
             continue
         if _is_public(ipaddress.IPv4Address(text[start:stop])):
             spans.append((start, stop, 1))

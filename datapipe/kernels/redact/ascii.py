@@ -22,7 +22,7 @@ _MEMBERS = {
     LETTER: _LETTERS,
     HEX: _DIGITS + "abcdefABCDEF",
     LOCAL: _DIGITS + _LETTERS + "._%+-'&~",  # e-mail address before the @
-    MARK: "@.:",  # a possible address is around these
+    MARK: "@.:%",  # a possible address is around these
     WALL: "\n()[];",  # ends the search for words before a version
     USERINFO: _DIGITS + _LETTERS + "-._~%!$*+=:@",  # URL before the host
     FENCE: "<>" + _DIGITS,  # ends the search for words before a phone number

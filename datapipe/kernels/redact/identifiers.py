@@ -14,8 +14,9 @@ Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5 or 4-6
         are also German bar codes, Maestro under 16, 35 outside JCB's range) count only after a word such as card. Four groups
         in a row of numbers are a table.
 IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
-SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000, 666 or from 900, group not 00, serial
-        not 0000.
+SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
+        An area from 900 only after such a word, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65, 70 to 88, 90 to
+        99); 987-65-4320 to 4329 are for advertising.
 Phone   candidates only: see `kernels/redact/phones.py`.
 """
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import (
     DIGIT,
     FENCE,
@@ -47,7 +49,9 @@ _MIN_SPAN_BYTES = 7
 
 _SPACE, _DASH, _ZERO, _SIX, _NINE = (ord(sign) for sign in " -069")
 _CARD_WORDS = packed("card cards visa mastercard credit debit cc")
-_SSN_WORDS = packed("ssn ssns security")
+_SSN_WORDS = packed("ssn ssns security itin itins atin tin tax taxpayer")
+_SSN_FILLERS = np.append(FILLERS, packed("identification identifier id ids"))
+_RESERVED = np.frombuffer(b"987-65-432", np.uint8)
 _COUNTRY_LENGTHS = (
     "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20 EG29 ES24 FI18 "
     "FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 "
@@ -209,14 +213,27 @@ def _ssn_stop(data, begin, start, end):
     if not is_clear_after(data, stop, end):
         return start
     if length == 9 or data[first] == _SPACE:
-        return stop if follows_word(data, begin, start, _SSN_WORDS, FILLERS, FENCE, 3) else start
+        return stop if follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4) else start
     return stop
 
 
 @inline
-def _is_ssn(data, start, stop):
+def _is_taxpayer(data, begin, start, stop):
+    """Whether an area from 900 is that of a taxpayer number: after a telling word, in the groups of these numbers."""
+    first = stop - 6 if stop - start == 9 else stop - 7
+    group = (np.int64(data[first]) - 0x30) * 10 + np.int64(data[first + 1]) - 0x30
+    if group < 50 or 66 <= group <= 69 or group == 89:
+        return False
+    is_reserved = stop - start == len(_RESERVED) + 1 and starts_with(data, start, stop, _RESERVED, 0)
+    return not is_reserved and follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4)
+
+
+@inline
+def _is_ssn(data, begin, start, stop):
     """Whether area, group and serial are valid."""
-    if data[start] == _NINE or (data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX):
+    if data[start] == _NINE and not _is_taxpayer(data, begin, start, stop):
+        return False
+    if data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX:
         return False
     group = stop - 6 if stop - start == 9 else stop - 7
     area_sum, serial_sum = 0, 0
@@ -243,7 +260,7 @@ def _find_number(data, begin, floor, first, end, wanted):
             if stop > first:
                 return first, stop, CARD
         stop = _ssn_stop(data, begin, first, end)
-        if stop > first and _is_ssn(data, first, stop):
+        if stop > first and _is_ssn(data, begin, first, stop):
             return (first, stop, SSN) if wanted & WANTS_SSN else (stop, stop, SSN)
         if stop > first and data[first + 3] == _DASH:  # written like an SSN, but invalid: no other kind of number either
             return stop, stop, SSN
@@ -262,7 +279,7 @@ def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, starts: Int64sO
         wanted: kinds and shapes of phone numbers to find, bits WANTS_CARD and others.
         starts: at least (num_bytes // 7 + 1,) int64.
         stops: like starts.
-        kinds: like starts, uint8: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL.
+        kinds: like starts, uint8: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED.
 
     Returns:
         The number of spans.

@@ -2,10 +2,10 @@
 
 A candidate has 7 to 15 digits, with at most two of ` -./()` between two digits and an optional extension after them, and
 
-- a `+` before it: an international number; or
-- a word such as tel, phone, call, fax or mobile before it; or
+- a `+` before it: an international number (PHONE); or
+- a word such as tel, phone, call, fax or mobile before it (ANNOUNCED); or
 - the shape of a phone number: (415) 555-2671, 415-555-2671 and 415.555.2671 in America, and elsewhere a trunk prefix and
-  groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89.
+  groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89 (NATIONAL).
 
 A candidate reads about 70 bytes ahead and 40 back at most.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import inline
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import (
     DIGIT,
     FENCE,
@@ -29,12 +30,14 @@ from datapipe.kernels.redact.ascii import (
 )
 from datapipe.kernels.redact.pii import PHONE
 
-NATIONAL = 9
-"""The kind of a candidate without a `+`; a candidate with a `+` is PHONE."""
+NATIONAL, ANNOUNCED = 9, 10
+"""Kinds of candidates without a `+`: known by their shape alone, and behind a telling word. With a `+` they are PHONE."""
 AMERICAN_SHAPES, TRUNK_SHAPES = 16, 32
 """Bits of `wanted` in `find_identifiers`."""
 _SPACE, _DASH, _DOT, _PLUS, _OPEN, _CLOSE, _BRACKET, _ZERO, _ONE, _TWO, _NINE = (ord(sign) for sign in " -.+()]0129")
 _E, _X, _T = (ord(sign) for sign in "ext")
+_STAND_IN = np.frombuffer(b"1-555-555-01", np.uint8)
+"""The stand-in of `kernels/redact/stand_ins.py` behind its `+`, but for two digits."""
 _FULL_PHONE_DIGITS = 10
 _MAX_PHONE_DIGITS = 15
 _PHONE_WORDS = packed(
@@ -146,15 +149,18 @@ def _has_trunk_shape(data, first, stop):
 
 @inline
 def _national_stop(data, begin, start, first, end, wanted):
-    """The stop of a number without `+` that has a telling shape or follows a telling word; `first` for other digits."""
+    """Stop and kind of a number without `+` that has a telling shape or follows a telling word; stop is `first` for others."""
     if wanted & AMERICAN_SHAPES:
         stop = _american_stop(data, start, end)
         if stop > start and is_clear_after(data, _extension_stop(data, stop, end), end):
-            return stop
+            is_announced = follows_word(data, begin, start, _PHONE_WORDS, FILLERS, FENCE, 3)
+            return stop, (ANNOUNCED if is_announced else NATIONAL)
     stop = _phone_stop(data, first, end)
-    if stop == first or (wanted & TRUNK_SHAPES and _has_trunk_shape(data, first, stop)):
-        return stop
-    return stop if follows_word(data, begin, start, _PHONE_WORDS, FILLERS, FENCE, 3) else first
+    if stop == first:
+        return first, NATIONAL
+    if follows_word(data, begin, start, _PHONE_WORDS, FILLERS, FENCE, 3):
+        return stop, ANNOUNCED
+    return (stop if wanted & TRUNK_SHAPES and _has_trunk_shape(data, first, stop) else first), NATIONAL
 
 
 @inline
@@ -167,11 +173,13 @@ def find_phone(data, begin, floor, first, end, wanted):
         return first, first, PHONE
     if before == _PLUS:
         kind = PHONE
+        after = first + len(_STAND_IN) + 2
+        if after <= end and starts_with(data, first, end, _STAND_IN, 0) and group_stop(data, after - 2, end, 3) == after:
+            return after, after, PHONE
         is_sum = start > begin and (data[start - 1] == _CLOSE or data[start - 1] == _BRACKET)
         stop = first if is_sum else _phone_stop(data, first, end)
     else:
-        kind = NATIONAL
-        stop = _national_stop(data, begin, start, first, end, wanted)
+        stop, kind = _national_stop(data, begin, start, first, end, wanted)
     extended = _extension_stop(data, stop, end)
     if stop > first and is_clear_after(data, extended, end):
         return start, extended, kind

@@ -3,14 +3,14 @@
     bytes  ->  each `@`, `.` between digits, `:` of a hexadecimal run  ->  spans that parse as an address
                (all other bytes cost one table look-up)
 
-The cost is linear for any input: from an `@` at most 64 bytes are read back and 253 ahead. A run of digits and dots, or of
+The cost is linear for any input: from an `@` at most 68 bytes are read back and 253 ahead. A run of digits and dots, or of
 hexadecimal digits and colons, is read once and skipped. The userinfo of a URL ends at the `/` of the next URL. The stand-ins of
-`kernels/redact/stand_ins.py` are not found again. Spans are ASCII, so a cut never falls inside a character.
+`kernels/redact/stand_ins.py` are not found again. Spans hold whole characters.
 
-E-mail   local part of letters, digits and `._%+-'&~`, at most 64 bytes; domain of two labels or more, at most 253 bytes, the
-         last of letters (or xn--) and not the ending of a file (`logo@2x.png`).
+E-mail   a local part, `@` or its escape `%40`, and a domain, of any script (`kernels/redact/emails.py`).
 IPv4     four groups of a public address, free-standing; not where the words before it announce a version or a section
-         ("version 1.2.3.4", "§ 8.1.2.31"), nor in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`.
+         ("version 1.2.3.4", "§ 8.1.2.31"), nor in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`. Four groups of two digits at
+         most ("Git 1.4.2.1") are a version directly after a word, unless it is one of addresses or of grammar: host, from.
 IPv6     eight groups of a public address, or `::` in an address of 2000::/3, which `a::b` in code never is.
 URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
@@ -22,22 +22,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, MARK, USERINFO, WALL, follows_word, is_among, is_in, packed
+from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, MARK, USERINFO, WALL, follows_word, is_among, is_in, packed
+from datapipe.kernels.redact.emails import domain_stop, local_start
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 EMAIL, IPV4, IPV6, CREDENTIALS, CARD, IBAN, SSN, PHONE, SECRET = range(9)
 _MIN_SPAN_BYTES = 6
-_MAX_LOCAL_BYTES = 64
-_MAX_DOMAIN_BYTES = 253
 _MAX_USERINFO_BYTES = 256
-_AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR = (ord(sign) for sign in "@.:-/_$*")
+_MAX_WORD_BYTES = 40
+_AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR, _SPACE, _TAB = (ord(sign) for sign in "@.:-/_$* \t")
+_PERCENT = ord("%")
+_ESCAPED_AT = np.frombuffer(b"%40", np.uint8)
 _STAND_IN_USER = np.frombuffer(b"user-", np.uint8)
 _STAND_IN_HOST = np.frombuffer(b"@example.com", np.uint8)
 _STAND_IN_PASSWORD = np.frombuffer(b":password@", np.uint8)
-_FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _NUMBERED = packed(
     "v ver vers version versions release releases rev revision revisions build builds firmware update driver edition section "
     "sections sec sect chapter clause article appendix annex para paragraph paragraphs figure fig table oid isbn doi"
+)
+_BEFORE_ADDRESSES = packed(
+    "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
+    "nameserver nameservers subnet network range source src destination dst dest remote local machine interface eth inet ping "
+    "telnet ssh curl traceroute dig nslookup whois block ban banned blocked allow allowed deny denied connect connected "
+    "connecting resolve resolved resolves point points pointing visit visited user login logged email contact from to at via "
+    "on in is was are be and or by for of the with this that use uses using used set since like as eg ie not if then than "
+    "between through behind into"
 )
 _FILLERS = packed("number no is was to and or from of the than")
 
@@ -72,63 +81,6 @@ def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credent
     starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
     num_spans = find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds)
     return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
-
-
-@inline
-def _local_start(data, floor, at_sign):
-    """The start of the local part before the `@`; `at_sign` where there is none."""
-    start = at_sign
-    while start > floor and at_sign - start <= _MAX_LOCAL_BYTES and is_in(data[start - 1], LOCAL):
-        start -= 1
-    if start == at_sign or at_sign - start > _MAX_LOCAL_BYTES or data[at_sign - 1] == _DOT:
-        return at_sign
-    for j in range(start, at_sign - 1):
-        if data[j] == _DOT and data[j + 1] == _DOT:
-            start = j + 2
-    while start < at_sign and not is_in(data[start], DIGIT | LETTER) and data[start] != _UNDERSCORE:
-        start += 1
-    return start
-
-
-@inline
-def _is_top_level(data, start, stop):
-    """Whether a label may end a domain: letters, or punycode."""
-    length = stop - start
-    if length < 2 or length > 24:
-        return False
-    if length > 4 and data[start] | 0x20 == 0x78 and data[start + 1] | 0x20 == 0x6E and data[start + 2] == _DASH:
-        return data[start + 3] == _DASH
-    num_letters = 0
-    for j in range(start, stop):
-        num_letters += is_in(data[j], LETTER)
-    return num_letters == length
-
-
-@inline
-def _domain_stop(data, at_sign, end):
-    """The stop of the domain after the `@`; 0 where there is none."""
-    domain_stop, start, limit = 0, at_sign + 1, min(end, at_sign + 1 + _MAX_DOMAIN_BYTES)
-    while True:
-        run = start
-        while run < limit and (is_in(data[run], DIGIT | LETTER) or data[run] == _DASH):
-            run += 1
-        stop = run
-        while stop > start and data[stop - 1] == _DASH:
-            stop -= 1
-        if (
-            stop == start
-            or stop - start > 63
-            or data[start] == _DASH
-            or (run == limit and limit < end and is_in(data[run], DIGIT | LETTER))
-        ):
-            return domain_stop
-        if start > at_sign + 1 and stop - start <= 8 and is_among(data, start, stop, _FILE_ENDINGS):
-            domain_stop = 0
-        elif start > at_sign + 1 and _is_top_level(data, start, stop):
-            domain_stop = stop
-        if stop < run or run + 1 >= limit or data[run] != _DOT:
-            return domain_stop
-        start = run + 1
 
 
 @inline
@@ -187,6 +139,25 @@ def _is_public_ipv4(address):
 
 
 @inline
+def _is_version(data, begin, start, stop):
+    """Whether four groups of two digits at most follow a word at once that stands before no address: Git 1.4.2.1."""
+    num_digits = 0
+    for j in range(start, stop):
+        num_digits = num_digits + 1 if data[j] != _DOT else 0
+        if num_digits > 2:
+            return False
+    word_stop = start
+    while word_stop > begin and (data[word_stop - 1] == _SPACE or data[word_stop - 1] == _TAB):
+        word_stop -= 1
+    if word_stop == start:
+        return False
+    first = word_stop
+    while first > begin and word_stop - first < _MAX_WORD_BYTES and is_in(data[first - 1], LETTER):
+        first -= 1
+    return first < word_stop and not is_among(data, first, word_stop, _BEFORE_ADDRESSES)
+
+
+@inline
 def _find_ipv4(data, begin, floor, chain, dot, end):
     """Start and stop of the address around a dot (equal where there is none), and the stop of its run of digits and dots."""
     start, run = dot, dot
@@ -200,7 +171,7 @@ def _find_ipv4(data, begin, floor, chain, dot, end):
     address = _parse_ipv4(data, start, stop)
     if address < 0 or not _is_public_ipv4(address) or not _is_free_standing(data, begin, chain, start, stop, end):
         return run, run, run
-    if follows_word(data, begin, start, _NUMBERED, _FILLERS, WALL, 2):
+    if follows_word(data, begin, start, _NUMBERED, _FILLERS, WALL, 2) or _is_version(data, begin, start, stop):
         return run, run, run
     return start, stop, run
 
@@ -311,7 +282,7 @@ def _find_credentials(data, begin, colon, end):
     if not is_in(data[at_sign + 1], DIGIT | LETTER) and data[at_sign + 1] != ord("["):
         return start, start, start
     first = data[middle]
-    is_template = first in (_DOLLAR, _STAR) or (first == ord("%") and data[middle + 1] == ord("s"))
+    is_template = first in (_DOLLAR, _STAR) or (first == _PERCENT and data[middle + 1] == ord("s"))
     if is_template or _is_stand_in(data, start, at_sign + 1, _STAND_IN_PASSWORD):
         return at_sign + 1, at_sign + 1, at_sign + 1
     return start, at_sign + 1, at_sign + 1
@@ -355,9 +326,11 @@ def find_spans(
                 j += 1
                 continue
             start, stop, run, kind = j, j, j + 1, EMAIL
-            if byte == _AT:
+            is_escaped = byte == _PERCENT and j + 4 < end and _starts_with(data, j, _ESCAPED_AT)
+            if byte == _AT or (is_escaped and data[j + 4] != _DOT):  # "%40s.name" is a format
                 if emails:
-                    local, domain = _local_start(data, floor, j), _domain_stop(data, j, end)
+                    local = local_start(data, floor, j, is_escaped)
+                    domain = domain_stop(data, j + (3 if is_escaped else 1), end)
                     if local < j and domain > 0:
                         floor = run = domain
                         if not _is_stand_in(data, local, domain, _STAND_IN_HOST):
@@ -369,7 +342,7 @@ def find_spans(
             elif ips and byte == _COLON:
                 start, stop, run = _find_ipv6(data, begin, floor, j, end)
                 kind = IPV6
-            elif ips and j > floor and is_in(data[j - 1], DIGIT) and j + 1 < end and is_in(data[j + 1], DIGIT):
+            elif ips and byte == _DOT and j > floor and is_in(data[j - 1], DIGIT) and j + 1 < end and is_in(data[j + 1], DIGIT):
                 start, stop, run = _find_ipv4(data, begin, floor, chain, j, end)
                 kind = IPV4
             if start < stop:

@@ -95,15 +95,15 @@ def _is_valid(kind: str, value: str, regions: tuple[str, ...]) -> bool:
         ("presidio_synth_dataset_v2", "card", ("US",), 0.97, 0.97),
         ("presidio_synth_dataset_v2", "iban", ("US",), 1.0, 1.0),
         ("presidio_synth_dataset_v2", "ssn", ("US",), 1.0, 1.0),
-        ("presidio_synth_dataset_v2", "phone", ("US",), 0.2, 1.0),
-        ("presidio_synth_dataset_v2", "phone", _REGIONS, 0.73, 0.8),
+        ("presidio_synth_dataset_v2", "phone", ("US",), 0.45, 1.0),
+        ("presidio_synth_dataset_v2", "phone", _REGIONS, 0.83, 0.8),
         ("presidio_generated_large", "email", ("US",), 1.0, 1.0),
         ("presidio_generated_large", "ip", ("US",), 0.9, 1.0),
         ("presidio_generated_large", "card", ("US",), 1.0, 1.0),
         ("presidio_generated_large", "iban", ("US",), 1.0, 1.0),
         ("presidio_generated_large", "ssn", ("US",), 1.0, 1.0),
-        ("presidio_generated_large", "phone", ("US",), 0.15, 0.83),
-        ("presidio_generated_large", "phone", _REGIONS, 0.55, 0.58),
+        ("presidio_generated_large", "phone", ("US",), 0.32, 0.83),
+        ("presidio_generated_large", "phone", _REGIONS, 0.58, 0.58),
     ],
 )
 def test_pii_labelled_spans_are_found_and_nothing_else(
@@ -134,9 +134,9 @@ _CLEAN = ["novels", "rust_book", "arxiv_latex", "dj_arxiv", "dj_stack_exchange",
 
 @pytest.mark.parametrize("kind", ["email", "ip", "phone", "card", "iban", "ssn", "url_credentials"])
 def test_pii_clean_text_holds_nothing(real_data: Path, kind: str) -> None:
-    """15 MB of novels, papers, a manual, questions and patents; the one address is an example in the manual."""
+    """15 MB of novels, papers, a manual, questions and patents; the addresses are examples in a manual and two questions."""
     texts: list[str] = []
     for name in _CLEAN:
         with zstandard.open(real_data / "prose" / f"{name}.jsonl.zst", "rt", encoding="utf-8") as stream:
             texts += [json.loads(line)["text"] for line in stream]
-    assert len(_found(texts, kind, _REGIONS)) == (1 if kind == "email" else 0)
+    assert len(_found(texts, kind, _REGIONS)) == (8 if kind == "email" else 0)

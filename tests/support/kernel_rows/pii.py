@@ -17,6 +17,8 @@ _LINES = (
     "see 2001:4860:4860::8888.",
     "logo@2x.png a@b.com@c.com",
     "x@y z@1.2.3.4",
+    "josé.núñez@correo.es, jane%40host.com, коля@почта.рф and 用户@例子.中国",
+    "Git 1.4.2.1 from 1.4.2.1",
     "git clone https://bob:hunter2@git.example.net/x.git ftp://a:$PASS@h.com",
     "user-0123abcd@example.com ssh://user-0123abcd:password@h.com redis://:p@[::1]",
 )

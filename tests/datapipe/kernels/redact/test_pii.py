@@ -37,6 +37,19 @@ def _find(text: str) -> list[str]:
         ("jane.@x.com jane@-x.com jane@x jane@x.c jane@x.com5 @x.com jane@ x.com jane@.com", []),
         ("jane@x.com.5 jane@x.com.b", ["jane@x.com", "jane@x.com"]),
         ("logo@2x.png icons@3x.min.js pkg@1.2.3", []),
+        ("carlos.gonzález89@host.com or José.Núñez@correo.es", ["carlos.gonzález89@host.com", "José.Núñez@correo.es"]),
+        ("gonza\u0301lez@host.com", ["gonza\u0301lez@host.com"]),
+        (
+            "jane@bücher.de, коля@почта.рф. Dörte@Sörensen.host.com",
+            ["jane@bücher.de", "коля@почта.рф", "Dörte@Sörensen.host.com"],
+        ),
+        ("用户@例子.中国的网站 메일jane@x.com으로 メールjane@x.comです", ["用户@例子.中国", "jane@x.com", "jane@x.com"]),
+        ("用户@例子.人 коля@почта.р jane@x.comñ", ["jane@x.com"]),
+        ("?mail=jane%40host.com&x email%3Djane%2Bnews%40mail.co.uk%26", ["jane%40host.com", "jane%2Bnews%40mail.co.uk"]),
+        ("%40host.com a%20%40host.com '%s%40s.name' '5%40d' x%40y jane%40logo.png", []),
+        ("https://jane%40host.com:secret@h.com/jane%40host.com", ["jane%40host.com:secret@", "jane%40host.com"]),
+        ("é" * 32 + "@a.de", ["é" * 32 + "@a.de"]),
+        ("é" * 33 + "@a.de", []),
         ("@", []),
         ("", []),
     ],
@@ -60,6 +73,9 @@ def test_find_email_cases_are_as_listed(text: str, expected: list[str]) -> None:
         ("version 1.2.3.4, Version: 1.2.3.4, version is 1.2.3.4, v1.2.3.4, v. 1.2.3.4", []),
         ("versions 1.2.3.4 and 1.2.3.5, section 8.1.2.31, § 8.1.2.31, §8.1.2.31", []),
         ("Chrome/41.0.2228.0 nginx/1.2.3.4 openssl-1.2.3.4 1.2.3.4-beta 1.2.3.4a lib_1.2.3.4 8.8.8.8.in-addr.arpa", []),
+        ("GIT 1.4.2.1, Git  1.4.2.1 and Opera 9.80.20.1 kernel\t2.6.32.71", []),
+        ("Git: 1.4.2.1 host 1.4.2.1 from 1.4.2.1 (1.4.2.1), DNS 9.9.9.9", ["1.4.2.1"] * 4 + ["9.9.9.9"]),
+        ("Jane 9.9.9.100 Git 101.4.2.1", ["9.9.9.100", "101.4.2.1"]),
         ("the version was old\nserver 8.8.8.8", ["8.8.8.8"]),
         ("version 2 (8.8.8.8)", ["8.8.8.8"]),
         ("paragraph 1.2.3.4 of Appendix 1.2.3.4", []),
@@ -111,7 +127,25 @@ def test_find_credentials_cases_are_as_listed(text: str, expected: list[str]) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    scraps = [*"@@.-5_+'/(:\n§év", "jane", "doe", "x.com", ".de", "8.8.8.8", "1.2.3.4", "10.0.0.1", "..", "99", "version"]
+    scraps = [
+        *"@@.-5_+'/(:\n§évЯ中한́%",
+        "中国",
+        "рф",
+        "%40",
+        "%2b",
+        "host ",
+        "Git ",
+        "jane",
+        "doe",
+        "x.com",
+        ".de",
+        "8.8.8.8",
+        "1.2.3.4",
+        "10.0.0.1",
+        "..",
+        "99",
+        "version",
+    ]
     scraps += ["section", "to", "ab.png", "c:d", "com", "xn--p1ai", "300.1.1.1", "2600:1::", "-.", "a@b.co"]
     scraps += ["http://", "u:p@", "$", "*", "user-01234567", ":password@", "@example.com"]
     for _ in range(400):

@@ -1,0 +1,212 @@
+"""The two halves of an e-mail address, read from its `@` or `%40` backwards and forwards.
+
+Local part  at most 64 bytes of letters, digits and `._%+-'&~`. Letters of any script count (RFC 6531), but those of scripts
+            without spaces between words only where one is before the `@`: in 联系jane@x.com the address begins after
+            them. Before `%40` an escape ends the local part, except those of `+`, `-`, `.` and `_`.
+Domain      at most 253 bytes in two labels or more, of letters of any script, digits and dashes. The last is of ASCII letters,
+            is xn-- and more, or has letters of another script alone; in scripts without spaces it is a top-level domain of the
+            IANA root zone, behind which text may go on. It is not the ending of a file (`logo@2x.png`). Letters of other
+            scripts may follow an ASCII top-level domain at once: jane@x.com으로.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline
+from datapipe.kernels.redact.ascii import DIGIT, LETTER, LOCAL, is_among, is_in, packed
+from datapipe.kernels.text.unicode_classes import decode, decode_before
+
+_MAX_LOCAL_BYTES = 64
+_MAX_DOMAIN_BYTES = 253
+_MAX_LABEL_BYTES = 63
+_DOT, _DASH, _UNDERSCORE, _PERCENT = (ord(sign) for sign in ".-_%")
+_FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
+_ESCAPES = packed("2b 2d 2e 5f")
+SPACED, UNSPACED = 1, 2
+"""Sorts of letters beyond ASCII: of a script with spaces between words, and of one without (Hangul joins particles)."""
+_SCRIPTS = np.array(
+    [
+        (0xC0, 0xD7, SPACED),  # Latin
+        (0xD8, 0xF7, SPACED),
+        (0xF8, 0x2B0, SPACED),
+        (0x300, 0x375, SPACED),  # combining marks, Greek
+        (0x376, 0x37E, SPACED),
+        (0x386, 0x387, SPACED),
+        (0x388, 0x482, SPACED),  # Greek, Cyrillic
+        (0x483, 0x55A, SPACED),  # Cyrillic, Armenian
+        (0x561, 0x589, SPACED),
+        (0x5D0, 0x5EB, SPACED),  # Hebrew
+        (0x620, 0x66A, SPACED),  # Arabic
+        (0x66E, 0x6D4, SPACED),
+        (0x6F0, 0x6FD, SPACED),
+        (0x900, 0x964, SPACED),  # scripts of India
+        (0x966, 0x970, SPACED),
+        (0x971, 0xDF4, SPACED),
+        (0xE01, 0xE3B, UNSPACED),  # Thai
+        (0xE40, 0xE4F, UNSPACED),
+        (0xE81, 0xEE0, UNSPACED),  # Lao
+        (0x1000, 0x104A, UNSPACED),  # Burmese
+        (0x10A0, 0x10FB, SPACED),  # Georgian
+        (0x1100, 0x1200, UNSPACED),  # Hangul
+        (0x1200, 0x1360, SPACED),  # Ethiopic
+        (0x1780, 0x17D4, UNSPACED),  # Khmer
+        (0x1C90, 0x1CC0, SPACED),  # Georgian
+        (0x1E00, 0x1FBD, SPACED),  # Latin, Greek
+        (0x1FC2, 0x1FCD, SPACED),
+        (0x1FD0, 0x1FDD, SPACED),
+        (0x1FE0, 0x1FED, SPACED),
+        (0x1FF2, 0x1FFD, SPACED),
+        (0x3005, 0x3008, UNSPACED),
+        (0x3041, 0x3097, UNSPACED),  # Hiragana
+        (0x30A1, 0x30FB, UNSPACED),  # Katakana
+        (0x30FC, 0x3100, UNSPACED),
+        (0x3400, 0x4DC0, UNSPACED),  # Han
+        (0x4E00, 0xA000, UNSPACED),
+        (0xAC00, 0xD7A4, UNSPACED),  # Hangul
+        (0xF900, 0xFB00, UNSPACED),  # Han
+        (0x20000, 0x323B0, UNSPACED),
+    ],
+    np.int64,
+)
+"""Ranges of letters and marks: start, stop, sort. Ranges of one script hold code points that are not assigned."""
+
+
+def _rows_of(words: str) -> tuple[np.ndarray, np.ndarray]:
+    """The UTF-8 bytes of each word, (num_words, 18) uint8, and their numbers, (num_words,) int64."""
+    encoded = [word.encode() for word in words.split()]
+    rows = np.zeros((len(encoded), 18), np.uint8)
+    for row, word in zip(rows, encoded, strict=True):
+        row[: len(word)] = np.frombuffer(word, np.uint8)
+    return rows, np.array([len(word) for word in encoded], np.int64)
+
+
+_DOMAIN_BYTES, _DOMAIN_LENGTHS = _rows_of(
+    "中国 中國 香港 台湾 台灣 新加坡 澳门 澳門 公司 网络 网址 网站 网店 在线 中文网 集团 商城 商店 商标 手机 "
+    "移动 信息 政务 政府 机构 组织机构 公益 广东 佛山 我爱你 世界 健康 娱乐 慈善 时尚 游戏 企业 招聘 购物 通販 "
+    "餐厅 食品 新闻 家電 八卦 广告 点看 書籍 天主教 微博 みんな コム ストア セール クラウド ファッション 한국 "
+    "닷넷 닷컴 ไทย คอม ລາວ ).split("
+)
+"""Top-level domains in scripts without spaces."""
+
+
+@inline
+def _script_of(code) -> Any:
+    """SPACED or UNSPACED for a letter or mark beyond ASCII, 0 for all other characters."""
+    sort = 0
+    for row in range(len(_SCRIPTS)):
+        if _SCRIPTS[row, 0] <= code < _SCRIPTS[row, 1]:
+            sort = _SCRIPTS[row, 2]
+    return sort
+
+
+@inline
+def local_start(data, floor, at_sign, is_escaped) -> Any:
+    """The start of the local part before the `@`, or before `%40` where `is_escaped`; `at_sign` where there is none."""
+    start, is_unspaced = at_sign, False
+    while start > floor and at_sign - start <= _MAX_LOCAL_BYTES:
+        if data[start - 1] < 0x80:
+            if not is_in(data[start - 1], LOCAL):
+                break
+            start -= 1
+            continue
+        code, size = decode_before(data, start, floor)
+        sort = _script_of(code)
+        is_unspaced |= sort == UNSPACED and start == at_sign
+        if sort == 0 or (sort == UNSPACED and not is_unspaced):
+            break
+        start -= size
+    if start == at_sign or at_sign - start > _MAX_LOCAL_BYTES or data[at_sign - 1] == _DOT:
+        return at_sign
+    for j in range(start, at_sign - 1):
+        if data[j] == _DOT and data[j + 1] == _DOT:
+            start = j + 2
+        elif is_escaped and data[j] == _PERCENT and not is_among(data, j + 1, min(j + 3, at_sign), _ESCAPES):
+            start = min(j + 3, at_sign)
+    while start < at_sign and data[start] < 0x80 and not is_in(data[start], DIGIT | LETTER) and data[start] != _UNDERSCORE:
+        start += 1
+    return start
+
+
+@inline
+def _is_top_level(data, start, stop) -> Any:
+    """Whether an ASCII label may end a domain: letters, or punycode, but no ending of a file."""
+    length = stop - start
+    if length < 2 or length > 24 or (length <= 8 and is_among(data, start, stop, _FILE_ENDINGS)):
+        return False
+    if length > 4 and data[start] | 0x20 == 0x78 and data[start + 1] | 0x20 == 0x6E and data[start + 2] == _DASH:
+        return data[start + 3] == _DASH
+    num_letters = 0
+    for j in range(start, stop):
+        num_letters += is_in(data[j], LETTER)
+    return num_letters == length
+
+
+@inline
+def _label_stop(data, start, limit) -> Any:
+    """The stop of a label, the stop of the ASCII characters that it begins with, and the sorts of its other letters."""
+    run, ascii_stop, sorts = start, start, 0
+    while run < limit:
+        if data[run] < 0x80:
+            if not is_in(data[run], DIGIT | LETTER) and data[run] != _DASH:
+                break
+            run += 1
+            sorts |= 4 * (sorts > 0)
+        else:
+            code, size = decode(data, run, limit)
+            sort = _script_of(code)
+            if sort == 0:
+                break
+            sorts |= sort
+            run += size
+        if sorts == 0:
+            ascii_stop = run
+    return run, ascii_stop, sorts
+
+
+@inline
+def _known_stop(data, start, stop) -> Any:
+    """The stop of the longest top-level domain of a script without spaces at `start`; `start` where there is none."""
+    best = start
+    for row in range(len(_DOMAIN_LENGTHS)):
+        length = _DOMAIN_LENGTHS[row]
+        is_equal = start + length <= stop and start + length > best
+        for j in range(length if is_equal else 0):
+            is_equal &= data[start + j] == _DOMAIN_BYTES[row, j]
+        best = start + length if is_equal else best
+    return best
+
+
+@inline
+def _top_level_stop(data, start, stop, ascii_stop, sorts) -> Any:
+    """The stop of the top-level domain that a label is, or that text follows at once; `start` where it is none."""
+    if ascii_stop > start:
+        return min(ascii_stop, stop) if _is_top_level(data, start, min(ascii_stop, stop)) else start
+    if sorts & UNSPACED:
+        return _known_stop(data, start, stop)
+    return stop if sorts == SPACED and stop - start > 3 else start
+
+
+@inline
+def domain_stop(data, first, end) -> Any:
+    """The stop of the domain at `first`; 0 where there is none."""
+    found, start, limit = 0, first, min(end, first + _MAX_DOMAIN_BYTES)
+    while True:
+        run, ascii_stop, sorts = _label_stop(data, start, limit)
+        stop = run
+        while stop > start and data[stop - 1] == _DASH:
+            stop -= 1
+        is_cut = run == limit and limit < end and (data[run] >= 0x80 or is_in(data[run], DIGIT | LETTER))
+        if stop == start or is_cut or data[start] == _DASH or (sorts == 0 and stop - start > _MAX_LABEL_BYTES):
+            return found
+        if start > first:
+            top = _top_level_stop(data, start, stop, ascii_stop, sorts)
+            if top > start:
+                found = top
+            elif sorts == 0 and stop - start <= 8 and is_among(data, start, stop, _FILE_ENDINGS):
+                found = 0
+        if stop < run or run + 1 >= limit or data[run] != _DOT:
+            return found
+        start = run + 1

@@ -42,7 +42,10 @@ def mark_table() -> np.ndarray:
     for code in np.flatnonzero((classes & (LETTER | NUMBER | SYMBOL)) != 0).tolist():
         if code >= _CASED_BELOW:
             break
-        table[code] |= CAPITAL * chr(code).isupper() | DIGIT * chr(code).isdigit()
+        if chr(code).isupper():
+            table[code] |= CAPITAL
+        if chr(code).isdigit():
+            table[code] |= DIGIT
     table[[ord(character) for character in END_CHARS]] |= END
     for role, bits in _ROLES:
         table[(sign_table() & role) != 0] |= bits

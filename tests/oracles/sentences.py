@@ -36,7 +36,7 @@ def is_quote(character: str) -> bool:
 
 def leading(chunk: str) -> str:
     """The prefix to cut off."""
-    if match := re.match(r"\.\.+|\+(?![0-9])", chunk):
+    if match := re.match(r"\.\.+|\+(?![0-9])|(?:US|C|A)\$", chunk):
         return match.group()
     return chunk[0] if chunk and has(shown(chunk[0]), EDGE, BEFORE) else ""
 
@@ -66,7 +66,7 @@ def is_exception(chunk: str) -> bool:
 def ends_in_abbreviation(word: str) -> bool:
     if re.search(r"[0-9][gmt]\Z", word):
         return True
-    match = re.search(r"(?:\A|[-–—…,:<>=/~])([A-Za-z0-9.]*)\Z", word)
+    match = re.search(r"(?:\A|…|(?<=[A-Za-z0-9\x80-\U0010ffff])(?:-{1,3}|[–—,:<>=/~]))([A-Za-z0-9.]*)\Z", word)
     return bool(match) and is_abbreviation(match.group(1))
 
 

@@ -28,7 +28,9 @@ ABBREVIATIONS = (
 MOST_BYTES = 8
 """Bytes of the longest abbreviation, including its full stop."""
 _BEFORE_NOON, _AFTER_NOON = (int.from_bytes(one, "big") for one in (b"a.m.", b"p.m."))
-_DOT = ord(".")
+_DOT, _DASH = (ord(sign) for sign in ".-")
+_ELLIPSIS_END = "…".encode()[-1]
+_MOST_DASHES = 3
 _BREAKS = np.zeros(256, np.uint8)
 """Bytes at which spaCy splits a word where letters follow: the last bytes of – — …, and - , : < > = / ~ ."""
 _BREAKS[np.frombuffer(b"-,:<>=/~\x93\x94\xa6", np.uint8)] = 1
@@ -59,13 +61,26 @@ def ends_in_abbreviation(data, first, dot, abbreviations) -> Any:
         if byte != _DOT and not is_digit(byte) and not 0x61 <= byte | 0x20 <= 0x7A:
             break
         start -= 1
-    if start > first:
-        byte = data[start - 1]
-        if not _BREAKS[byte]:
-            return False
-        if byte >= 0x80 and not (start - 3 >= first and data[start - 3] == 0xE2 and data[start - 2] == 0x80):
-            return False
+    if start > first and not _splits_before(data, first, start):
+        return False
     return _is_abbreviation(data, start, dot, abbreviations)
+
+
+@inline
+def _splits_before(data, first, start) -> Any:
+    """Whether spaCy splits a word before `start`: after an ellipsis, or after a sign with a letter or a digit before it."""
+    sign = start - 1
+    if not _BREAKS[data[sign]]:
+        return False
+    if data[sign] >= 0x80:
+        sign -= 2
+        if sign < first or data[sign] != 0xE2 or data[sign + 1] != 0x80:
+            return False
+        if data[start - 1] == _ELLIPSIS_END:
+            return True
+    while data[sign] == _DASH and start - sign < _MOST_DASHES and sign > first and data[sign - 1] == _DASH:
+        sign -= 1
+    return sign > first and (is_alnum(data[sign - 1]) or data[sign - 1] >= 0x80)
 
 
 @inline

@@ -47,7 +47,7 @@ from datapipe.kernels.text.marks import (
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
 _OTHER = -1
-_DOT, _PLUS, _SPACE = (ord(sign) for sign in ".+ ")
+_DOT, _PLUS, _SPACE, _DOLLAR = (ord(sign) for sign in ".+ $")
 _ELLIPSIS = np.frombuffer("…".encode(), np.uint8)
 _IS_SIGN = np.ones(256, np.uint8)
 """Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
@@ -304,7 +304,11 @@ def _is_degrees(data, first, last) -> Any:
 
 @inline
 def _front(data, first, last, marks) -> Any:
-    """Bytes to cut off the front: a run of dots or one mark."""
+    """Bytes to cut off the front: a run of dots, `US$`, `C$`, `A$`, or one mark."""
+    if data[first] == 0x41 or data[first] == 0x43:
+        return 2 if first + 1 < last and data[first + 1] == _DOLLAR else 0
+    if data[first] == 0x55:
+        return 3 if first + 2 < last and data[first + 1] == 0x53 and data[first + 2] == _DOLLAR else 0
     if data[first] == _DOT:
         dots = _num_dots(data, first, last)
         return dots if dots > 1 else 0

@@ -19,7 +19,9 @@ from tests.support.kernel_table import Case, Row
 # fmt: off
 _SPICES = (
     "Mr.", "vs.", "Mrs.", "U.S.", "J.", "a.", "9a.m.", "12p.m.", "13p.m.", "p.m.", "e.g.,", "(i.e.", "25g.", "x-co.",
-    "and—Mr.", "Mr.”", "(Mr.)", "said.Mr.", "etc.", "No.", "Ph.D.", "end.Begin", "end.begin", "www.Foo.com",
+    "and—Mr.",
+    "so.--Mr.", "so--Mr.", "a----Mr.", ".—Mr.", "x:-Mr.", "…Mr.", "$A$.", "US$.", "(C$.)", "A$", "US.",
+    "Mr.”", "(Mr.)", "said.Mr.", "etc.", "No.", "Ph.D.", "end.Begin", "end.begin", "www.Foo.com",
     "http://a.Bc.de/x?y", "a.B@c.de", "www.Foo.com:80", "www.Foo.com:8", "x.Y.z1", "wait...What", "wait…What",
     "...and", "!?", "!...", "?”", "Yahoo!'s", "it's.", "it’s!", "(so.)", "[so.])", "$5.", "5%.", "70°C.",
     "°C.", "(°f.)", "«°K.", "°c.",

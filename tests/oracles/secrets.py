@@ -45,7 +45,7 @@ hugging_face  (hf_|api_org_)<A34> cased
 npm           (npm_)<A36>
 npm           (_authToken=)<H8 - H4 - H4 - H4 - H12>
 pypi          (pypi-AgE)<T50-2000>
-jwt           (ZXlK)<B60-4000 E0-2> mixed
+jwt           (ZXlK)<B60-2000 E0-2> mixed
 artifactory   (AKCp)<A69>
 artifactory   (cmVmd)<A59>
 atlassian     (ATATT3)<F186>
@@ -202,7 +202,8 @@ def _shaped(text: bytes, floor: int, offset: int) -> Span | None:
         start = run.end() - 5
         match = _ENTRA.match(text, start)
         is_first = start == floor or not re.match(rb"[0-9A-Za-z_~.]", text[start - 1 : start])
-        if not match or not is_first or not 31 <= len(match[1]) <= 34:
+        is_long = re.compile(rb"[0-9A-Za-z_~.\-]{64}").match(text, run.end() + 1)
+        if not match or is_long or not is_first or not 31 <= len(match[1]) <= 34:
             return None
         return (start, match.end(), KINDS.index("azure")) if is_mixed(match[0]) and is_random(match[0], 2800) else None
     for kind, pattern in _SHAPES:

@@ -27,6 +27,8 @@ _AZURE, _DISCORD, _FACEBOOK, _HASHICORP, _MAILCHIMP, _TELEGRAM = (
     KINDS.index(kind) for kind in ("azure", "discord", "facebook", "hashicorp", "mailchimp", "telegram")
 )
 _MAX_PEM_BYTES = 16_384
+_MAX_ENTRA_BYTES = 64
+"""Characters behind a `~` that are read; a secret has at most 34 of them, and dots of a sentence may follow."""
 _SPACE, _DOT, _DASH, _COLON, _STROKE, _TILDE, _UNDERSCORE = (ord(sign) for sign in " .-:|~_")
 _A, _M, _O, _Q = (ord(sign) for sign in "AMOQ")
 _BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
@@ -122,9 +124,11 @@ def _azure_start(data, floor, tilde) -> Any:
 @inline
 def _azure_stop(data, tilde, end) -> Any:
     """The stop of 31 to 34 characters behind the `~` of a secret of Entra ID; `tilde` where there are none."""
-    stop = tilde + 1
-    while stop < end and (is_in(data[stop], TOKEN) or data[stop] == _TILDE or data[stop] == _DOT):
+    stop, limit = tilde + 1, min(end, tilde + 1 + _MAX_ENTRA_BYTES)
+    while stop < limit and (is_in(data[stop], TOKEN) or data[stop] == _TILDE or data[stop] == _DOT):
         stop += 1
+    if stop == tilde + 1 + _MAX_ENTRA_BYTES:
+        return tilde
     while data[stop - 1] == _DOT:  # of the sentence
         stop -= 1
     return stop if 31 <= stop - tilde - 1 <= 34 else tilde

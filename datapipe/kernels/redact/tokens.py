@@ -62,7 +62,7 @@ hugging_face  hf_ api_org_                                         | alnum{34} |
 npm           npm_                                                 | alnum{36}
 npm           _authToken=                                          | hex{8} - hex{4} - hex{4} - hex{4} - hex{12}
 pypi          pypi-AgE                                             | token{50,2000}
-jwt           ZXlK                                                 | base64{60,4000} ={0,2} | mixed
+jwt           ZXlK                                                 | base64{60,2000} ={0,2} | mixed
 artifactory   AKCp                                                 | alnum{69}
 artifactory   cmVmd                                                | alnum{59}
 atlassian     ATATT3                                               | field{186}

@@ -208,6 +208,10 @@ def test_find_spans_of_several_documents_stay_inside_them() -> None:
         "a://",
         "a://b:",
         "a://b:c@",
+        "1%1",
+        "a%40",
+        "@中国.",
+        "Git 1.2.3.4 ",
     ],
 )
 def test_find_two_megabytes_of_one_fragment_is_linear(fragment: str) -> None:

@@ -108,7 +108,8 @@ class TokenizerTraining(Record):
     )
     sample_bytes: ByteSize = Field(
         default=256 << 20,
-        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases.",
+        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases. The "
+        "task holds the distinct words of the sample in memory, however large execution.bucket_bytes is.",
     )
     pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
     eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
@@ -212,7 +213,8 @@ class ExecutionSpec(Record):
     bucket_bytes: ByteSize = Field(
         default=256 << 20,
         ge=1024,
-        description="Bytes of exchanged rows per task. A task holds them in memory; a hot key that exceeds it comes in chunks.",
+        description="Bytes of exchanged rows per task; a hot key that exceeds it comes in chunks. A task takes at most twice "
+        "as much memory and 256 MiB, beside its imports.",
     )
     max_retries: int = Field(default=3, ge=0, description="Retries of a task that raises, before the run fails.")
     max_infrastructure_retries: int = Field(

@@ -95,7 +95,7 @@ mixture:
 
 execution:                          # how the work is cut into tasks; it does not change the documents that are kept
   # split_bytes: 32MiB              # bytes of input text per task
-  # bucket_bytes: 256MiB            # bytes of exchanged rows per task, which it holds in memory
+  # bucket_bytes: 256MiB            # bytes of exchanged rows per task; it takes up to twice as much, and 256 MiB
   # max_retries: 3                  # retries of a task that raises
   # max_infrastructure_retries: 20  # retries after lost workers, full memory, or failures of disks and networks
   # on_crash: fail                  # stop at a document that crashes a stage; quarantine: go on without it

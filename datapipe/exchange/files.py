@@ -91,6 +91,9 @@ class ExchangeWriter:
 
     Args:
         run_bytes: rows held before they are sorted and written; `RUN_BYTES` when not given.
+
+    Attributes:
+        held_bytes: of rows that are held.
     """
 
     def __init__(self, root: Root, path: str, schema: pa.Schema, run_bytes: int | None = None) -> None:
@@ -98,7 +101,7 @@ class ExchangeWriter:
         self.run_bytes = RUN_BYTES if run_bytes is None else run_bytes
         self._stream: pa.NativeFile | None = None
         self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._index: list[tuple[int, ...]] = []
         self._rows = 0
         self._row_bytes = 0
@@ -114,11 +117,11 @@ class ExchangeWriter:
         if rows.num_rows == 0:
             return
         self._held.append(rows)
-        self._held_bytes += rows.nbytes
+        self.held_bytes += rows.nbytes
         self._rows += rows.num_rows
         self._row_bytes += rows.nbytes
-        if self._held_bytes >= self.run_bytes:
-            self._flush()
+        if self.held_bytes >= self.run_bytes:
+            self.flush()
 
     def finish(self, row_bytes: int | None = None) -> ExchangeFile:
         """Writes the rows that are still held, and the index.
@@ -126,7 +129,7 @@ class ExchangeWriter:
         Args:
             row_bytes: what `ExchangeFile.row_bytes` says; bytes of the rows in memory by default.
         """
-        self._flush()
+        self.flush()
         stream = self._opened()
         schema = self.schema.serialize().to_pybytes()
         places = _PLACES.pack(stream.tell(), len(schema), len(self._index))
@@ -156,30 +159,35 @@ class ExchangeWriter:
         runs = 1 + sum(entry[:width] < before[width : 2 * width] for before, entry in pairwise(self._index))
         return min(entry[0] for entry in self._index), max(entry[width] for entry in self._index), runs
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes the held rows as a sorted run."""
         if not self._held:
             return
         pa.default_memory_pool().release_unused()  # what the rows were made from: an allocator keeps it until later
-        run = self._joined()
+        run = joined(self._held)
+        self.held_bytes = 0
         rows_per_block = max(1, int(run.num_rows * BLOCK_BYTES / max(1, run.nbytes)))
         order = order_of(run)  # of the run, there is never a sorted copy: blocks are taken from it one by one
         for start in range(0, run.num_rows, rows_per_block):
             progress()
             self._write_block(take_rows(run, order[start : start + rows_per_block]))
 
-    def _joined(self) -> pa.RecordBatch:
-        """The held rows as one batch. Each column is released when it is copied, so that not all rows are there twice."""
-        held = [rows.columns for rows in self._held]
-        self._held.clear()
-        self._held_bytes = 0
-        joined = [pa.concat_arrays([columns.pop(0) for columns in held]) for _ in self.schema]
-        return pa.RecordBatch.from_arrays(joined, schema=self.schema)
-
     def _write_block(self, block: pa.RecordBatch) -> None:
         words, stream, content = sort_words(block), self._opened(), _message(block)
         ends = [int(word[row]) for row in (0, -1) for word in words]
         self._index.append((*ends, block.num_rows, stream.tell(), len(content), xxhash.xxh3_64_intdigest(content)))
         stream.write(content)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of some batches, at least one, as one batch.
+
+    Takes them out of the list, and releases each column when it is copied, so that no more than a column is there twice.
+    """
+    schema, held = batches[0].schema, [rows.columns for rows in batches]
+    batches.clear()
+    columns = [pa.concat_arrays([own.pop(0) for own in held]) for _ in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _message(block: pa.RecordBatch) -> pa.Buffer:

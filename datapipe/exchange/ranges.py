@@ -19,6 +19,7 @@ from datapipe.columns import take_rows
 from datapipe.exchange.files import (
     Block,
     Bound,
+    joined,
     open_rows,
     read_block,
     read_index,
@@ -48,8 +49,11 @@ def read_range(root: Root, files: Sequence[ExchangeFile], start: int, stop: int)
 
 def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
     """All rows in [start, stop), sorted, as one batch; None where there are none. Memory: the rows twice."""
-    slices = list(read_slices(root, files, start, stop))
-    return pa.Table.from_batches(slices).combine_chunks().to_batches()[0] if slices else None
+    slices: list[pa.RecordBatch] = []
+    for rows in read_slices(root, files, start, stop):
+        slices.append(rows)
+        pa.default_memory_pool().release_unused()  # the parts that are used up: an allocator keeps them until later
+    return joined(slices) if slices else None
 
 
 def read_slices(

@@ -53,7 +53,7 @@ def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
 
 def fits_one_call(tables: Tables, at_once_bytes: int | None, bucket_bytes: int) -> bool:
     """Whether an exchange is done in one call; see `Exchange.at_once_bytes`."""
-    budget = bucket_bytes if at_once_bytes is None else at_once_bytes
+    budget = bucket_bytes // 2 if at_once_bytes is None else at_once_bytes
     return 0 < _row_bytes(tables) <= budget
 
 

@@ -92,7 +92,7 @@ class Exchange:
         neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row of
             the group.
         at_once_bytes: inputs up to this size are reduced in one task by one call of `reduce_at_once`, without rounds.
-            0: never. None: up to `execution.bucket_bytes`.
+            0: never. None: up to half of `execution.bucket_bytes`, since such a call takes several times its input.
     """
 
     name: str

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves
-from datapipe.exchange.files import ExchangeWriter
+from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
 from datapipe.exchange.partitions import committed_bytes, read_documents
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs
@@ -39,7 +39,7 @@ and where its pieces go. So a bucket of documents of a few tokens takes no more 
 
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for each file."""
+    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
     metrics = TaskMetrics()
     encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos)
     id_type = schemas.token_type(encoder.vocab_size)
@@ -91,6 +91,8 @@ class _Parts:
             self._num_tokens[name] += _count_tokens(own)
             self._num_docs[name] += own.num_rows
             writer.add(own)
+        if sum(writer.held_bytes for writer in self._writers.values()) >= RUN_BYTES:
+            max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
 
     def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
         """The files by name. A part without a row has no file: every row holds at least the end-of-text id."""

@@ -113,8 +113,8 @@ class Minhash(Global):
     components_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Most bytes of edges that one task joins in memory, which takes about five times as much; more edges are "
-        "joined by an exchange in rounds, with the same result. Default: execution.bucket_bytes. 0: always in rounds.",
+        description="Most bytes of edges that one task joins in memory, which takes about four times as much; more edges are "
+        "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)

@@ -40,17 +40,18 @@ Chunk = Callable[[int, int], Mapping[str, pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A kind of task, and how its rows are made."""
+    """A kind of task, and how its rows are made. `share`: of a bucket that the task reads at most."""
 
     name: str
     chunk: Chunk
     task: Callable[[Mapping[str, tuple[ExchangeFile, ...]], int], Task]
+    share: float = 1
 
-    def write(self, root: Root, num_bytes: int) -> dict[str, tuple[ExchangeFile, ...]]:
-        """Files with about `num_bytes` of rows in all."""
+    def write(self, root: Root, bucket_bytes: int) -> dict[str, tuple[ExchangeFile, ...]]:
+        """Files that fill a bucket of this size."""
         writers: dict[str, list[ExchangeWriter]] = {}
         written = start = 0
-        while written < num_bytes:
+        while written < self.share * bucket_bytes:
             for table, rows in self.chunk(start, start + _UNITS).items():
                 of_table = writers.setdefault(table, [_writer(root, table, number, rows) for number in range(_NUM_FILES)])
                 of_table[start // _UNITS % _NUM_FILES].add(rows)
@@ -233,7 +234,8 @@ def _reduced(stage: Global, exchange: str, chunk: Chunk, label: str = "", at_onc
             stop=HASH_SPACE, limit_bytes=bucket_bytes + bucket_bytes // 4, at_once=at_once,
         )  # fmt: skip
 
-    return Case(name=f"{bound.name}, {label or exchange}", chunk=chunk, task=task)
+    share = 0.5 if at_once else 1  # `expand.fits_one_call`
+    return Case(name=f"{bound.name}, {label or exchange}", chunk=chunk, task=task, share=share)
 
 
 def _merging(tables: Mapping[str, tuple[ExchangeFile, ...]], bucket_bytes: int) -> MergeTask:

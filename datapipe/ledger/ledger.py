@@ -25,8 +25,9 @@ from datapipe.plan.work import Record
 from datapipe.shards.manifest import length_folders
 from datapipe.storage import UNFINISHED, Root, sync_file, sync_folder
 
-RECORD_VERSION = 2
-"""Of records. Version 1 had the same outputs as one type with a map of `facts`, and is not read."""
+RECORD_VERSION = 3
+"""Of records. Version 1 had the same outputs as one type with a map of `facts`; version 2 named exchange files of another form,
+and no unreadable files. Neither is read."""
 
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 

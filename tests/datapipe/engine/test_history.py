@@ -32,7 +32,7 @@ def _as_version_1(root: Root) -> None:
     root.write_atomic(RUN, json.dumps(run).encode())
     for path, _ in root.list_files(LEDGER):
         content = root.read_bytes(path)
-        body = content.partition(b"\n")[2].replace(b'"version": 2', b'"version": 1', 1).removesuffix(b"\n")
+        body = content.partition(b"\n")[2].replace(b'"version": 3', b'"version": 1', 1).removesuffix(b"\n")
         root.write_atomic(path, _checksum_line(body) + body + b"\n")
 
 
@@ -60,7 +60,7 @@ def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mix
     finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
     root = Root(finished.mixture.output)
     _as_version_1(root)
-    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 2.*run its mixture again"):
+    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 3.*run its mixture again"):
         read_history(root)
     assert verify_snapshot(root, read_snapshot(root)) == []
 

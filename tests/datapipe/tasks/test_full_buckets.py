@@ -13,7 +13,7 @@ from tests.support.task_processes import FreshTasks
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_task_with_a_full_bucket_stays_below_its_limit(tasks: FreshTasks, tmp_path: Path, case: Case) -> None:
     for bucket_bytes in (4 << 20, 64 << 20):
         peaks = [measured(tasks, tmp_path / "rows", case, bucket_bytes).peak_bytes]

@@ -12,6 +12,9 @@ from typing import Any
 from datapipe.source_code.reach import MACHINERY, Reached, installed_sources
 
 _ROOT = Path(__file__).resolve().parents[2]
+_COMPILES = frozenset({"Inline._dispatcher", "Inline._numba_type_"})
+"""What runs of `datapipe.kernels` where a kernel is compiled, as at a first call on a machine."""
+
 _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))
 
 
@@ -34,7 +37,7 @@ def executed() -> Iterator[set[str]]:
             importing += 1 if event == "call" else -1
         elif event == "call" and not importing and _is_analysed(frame):
             name = code.co_qualname.partition(".<")[0]
-            if not name.startswith("<"):
+            if not name.startswith("<") and name not in _COMPILES:
                 ran.add(f"{frame.f_globals['__name__']}:{name}")
             if name == "Kernel.__call__":
                 function = frame.f_locals["self"].function

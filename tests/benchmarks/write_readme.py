@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def write_web(data: Path, folder: Path, limit: int | None) -> Path:
-    """English web text in one file: the first `limit` documents of each corpus, all of them by default."""
+    """English web text in one file: the first `limit` documents of each corpus, all of them by default, with made-up URLs."""
     web = folder / "web/web.jsonl.zst"
     web.parent.mkdir()
     with zstandard.open(web, "wt", encoding="utf-8") as file:
@@ -77,7 +77,8 @@ def write_web(data: Path, folder: Path, limit: int | None) -> Path:
             with zstandard.open(data / name, "rt", encoding="utf-8") as corpus:
                 for number, line in enumerate(corpus):
                     if limit is None or number < limit:
-                        file.write(json.dumps({"text": json.loads(line)["text"]}) + "\n")
+                        url = f"https://{Path(name).parent}.example/{number}"
+                        file.write(json.dumps({"text": json.loads(line)["text"], "url": url}) + "\n")
     return web
 
 

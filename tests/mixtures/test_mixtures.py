@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
@@ -75,10 +76,22 @@ def test_code_drops_data_and_keeps_code(corpora: Path) -> None:
     assert documents["kept"] > 20
 
 
+def _write_with_urls(folder: Path, target: Path) -> None:
+    """Copies the texts of JSONL files, each with a made-up URL, since real pages lack one."""
+    target.mkdir()
+    for path in sorted(folder.glob("*.jsonl.zst")):
+        name = path.name.removesuffix(".zst")
+        with zstandard.open(path, "rt", encoding="utf-8") as lines, (target / name).open("w", encoding="utf-8") as copy:
+            for number, line in enumerate(lines):
+                row = {"text": json.loads(line)["text"], "url": f"https://site-{number}.example.org/{name}"}
+                copy.write(json.dumps(row) + "\n")
+
+
 @pytest.mark.real
 def test_fineweb_of_real_pages_balances(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRAWL", str(real_data / "prose"))
-    done = runs.run_mixture(MIXTURES / "fineweb.yaml", output=tmp_path, overrides=SMALL).report
+    _write_with_urls(real_data / "prose", tmp_path / "crawl")
+    monkeypatch.setenv("CRAWL", str(tmp_path / "crawl"))
+    done = runs.run_mixture(MIXTURES / "fineweb.yaml", output=tmp_path / "run", overrides=SMALL).report
     documents = done["sources"]["web"]["documents"]
     assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
     assert documents["read"] > 2_000

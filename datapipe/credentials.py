@@ -63,10 +63,16 @@ def remember(value: str, reference: str, text: str) -> None:
 
 
 def masked(text: str) -> str:
-    """A text without the credentials of the URLs in it, and without the secrets of variables."""
+    """A text without the credentials of the URLs in it, also where they stand again alone, and without secrets of variables."""
     for value in sorted(_secrets, key=len, reverse=True):
         text = text.replace(value, _secrets[value])
-    return masked_urls(text)
+    users = {_user(match) for match in _URL.finditer(text)} if "://" in text else set[str]()
+    text = masked_urls(text)
+    for user in users:
+        name = user.removesuffix("@")
+        if len(name) >= _LEAST_CHARS and not _is_harmless_user(user):
+            text = text.replace(name, MASK)
+    return text
 
 
 def masked_urls(text: str) -> str:

@@ -19,7 +19,7 @@ from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
-from datapipe.errors import DatapipeError, StageError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
@@ -152,8 +152,9 @@ class Driver:
             return True
         assert attempt.failure is not None
         self._check_inputs(attempt.task, attempt.failure)
-        if attempt.failure.kind == "stage":
-            raise StageError(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
+        if attempt.failure.kind in ("stage", "damage"):
+            kind = StageError if attempt.failure.kind == "stage" else CorruptionError
+            raise kind(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
             if attempt.failure.outage is not None:
                 text = self._patience.wait(attempt.failure.outage)

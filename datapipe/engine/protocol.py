@@ -13,7 +13,7 @@ from typing import Protocol
 
 from datapipe.activity import Activity
 from datapipe.credentials import masked
-from datapipe.errors import DatapipeError, StageError, UserError, is_retryable
+from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError, is_retryable
 from datapipe.outages import Outage, OutageError
 from datapipe.plan.work import Record, Task
 
@@ -45,8 +45,9 @@ class Failure:
     """Why an attempt failed, in a form that travels between processes.
 
     Attributes:
-        kind: "user" and "stage" (never retried), "task" (retried a few times), "infrastructure" (retried generously), "crash"
-            (the process was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows down.
+        kind: "user", "stage" and "damage" (never retried), "task" (retried a few times), "infrastructure" (retried generously),
+            "crash" (the process was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows
+            down.
         message: for the user, in plain lines.
         details: the traceback, for a log.
         cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3".
@@ -112,6 +113,8 @@ def _kind_of(error: BaseException) -> str:
         return "stage"
     if isinstance(error, UserError):
         return "user"
+    if isinstance(error, CorruptionError):
+        return "damage"
     return "infrastructure" if isinstance(error, OutageError) or is_retryable(error) else "task"
 
 

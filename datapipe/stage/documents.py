@@ -117,7 +117,8 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
         return batch.__dict__[self._name]
 
     def __set__(self, batch: DocumentBatch, value: Segmentation) -> None:
-        raise AttributeError(f"{self._name}: a batch is immutable")
+        """Never called: with it, Python asks `__get__` also for what is found already."""
+        raise AttributeError(self._name)
 
     def _timed(self, batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.segmentation_s.values())
@@ -150,10 +151,15 @@ class DocumentBatch:
         earlier: by name, segmentations that were computed before documents were dropped.
     """
 
+    record: pa.RecordBatch
+    segmentation_s: dict[str, float]
+    earlier: dict[str, _Earlier]
+
     def __init__(self, record: pa.RecordBatch) -> None:
-        self.record = record
-        self.segmentation_s: dict[str, float] = {}
-        self.earlier: dict[str, _Earlier] = {}
+        self.__dict__.update(record=record, segmentation_s={}, earlier={})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise StageError(f"it assigns to `{name}` of a batch, which is read-only and belongs to all stages. Return columns")
 
     @property
     def num_docs(self) -> int:
@@ -249,7 +255,7 @@ class DocumentBatch:
         old = self.record.columns
         arrays = [columns.read_only(column) for column in old]
         if any(array is not column for array, column in zip(arrays, old)):
-            self.record = pa.RecordBatch.from_arrays(arrays, schema=self.record.schema)
+            self.__dict__["record"] = pa.RecordBatch.from_arrays(arrays, schema=self.record.schema)
             self.__dict__.pop("buffers", None)  # views of the writable memory
 
     def filter(self, keep: np.ndarray) -> DocumentBatch:
@@ -286,6 +292,6 @@ class DocumentBatch:
             record = record.add_column(end, field, column) if index < 0 else record.set_column(index, field, column)
         batch = DocumentBatch(record)
         if "text" not in new:
-            batch.__dict__ |= {name: self.__dict__[name] for name in ("buffers", *_SEGMENTATIONS) if name in self.__dict__}
-            batch.earlier = dict(self.earlier)
+            batch.__dict__.update({name: self.__dict__[name] for name in ("buffers", *_SEGMENTATIONS) if name in self.__dict__})
+            batch.earlier.update(self.earlier)
         return batch

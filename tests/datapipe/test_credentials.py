@@ -93,3 +93,8 @@ def test_error_holds_no_credentials(kind):
     error = kind(f"cannot open s3://KEY:{SECRET}@bucket/a")
     assert str(error) == "cannot open s3://***@bucket/a"
     assert SECRET not in repr(error.args)
+
+
+def test_credentials_of_a_url_are_masked_where_they_stand_alone_too():
+    text = "Invalid URI 'hf://user:SECRET@datasets/x'. Expected namespace/name, got 'user:SECRET'"
+    assert masked(text) == "Invalid URI 'hf://***@datasets/x'. Expected namespace/name, got '***'"

@@ -43,6 +43,9 @@ _TRACE_BYTES = 32 << 10
 _LAST_WORDS_S = 2.0
 """How long a worker that stalls may take to write where it is."""
 
+_LONGEST_START_S = 120.0
+"""A worker that imports what it needs may be silent for so long at least, on a machine with much to do."""
+
 _LONGEST_END_S = 10.0
 """How long a killed process may take to go. One that waits for a dead disk goes when the disk answers."""
 
@@ -134,7 +137,7 @@ class WorkerProcess:
         now = time.monotonic()
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         self.message = self._look(self.message, step_s)
-        if not is_stalled(self.message, stall_s):
+        if not is_stalled(self.message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):
             return None
         task, message = self.task, self.message
         self._ask_where_it_is()

@@ -120,7 +120,7 @@ def test_every_flipped_bit_of_a_committed_file_is_found_and_the_file_is_named(tm
         (tmp_path / output.path).write_bytes(flipped)
         with pytest.raises(CorruptionError, match=output.path) as raised:
             read(root)
-        assert failure_of(raised.value).kind != "infrastructure"
+        assert failure_of(raised.value).kind == "damage"
     (tmp_path / output.path).write_bytes(content)
     assert read(root) == sound
 

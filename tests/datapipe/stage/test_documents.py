@@ -8,7 +8,7 @@ import pytest
 
 from datapipe import columns
 from datapipe.columns import make_keys
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, StageError
 from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
 
 
@@ -81,6 +81,14 @@ def test_buffers_of_a_writable_column_are_read_only() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what a fingerprint covers
+
+
+@pytest.mark.parametrize("name", ["record", "buffers", "words", "anything"])
+def test_batch_refuses_assignments_as_the_fault_of_the_stage(name: str) -> None:
+    batch = _batch()
+    with pytest.raises(StageError, match=f"assigns to `{name}`"):
+        setattr(batch, name, batch)
+    assert batch.texts.to_pylist() == ["a b", "c\nd"]
 
 
 def test_segmentation_that_is_not_covered_is_refused_also_where_it_is_found_already():

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from datapipe.engine.retries import pause_after
 from datapipe.errors import DatapipeError
 from datapipe.outages import Outage, outage_of, refusal_of
 
 PATIENCE_S = 60.0
 """Seconds without any change until a run stops. Committed tasks stay, so a stop costs no work; waiting costs the nodes."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _CHANGE_BYTES = 1 << 20
 """Growth of free space that counts as a change: other processes write and delete small files all the time."""
 
@@ -78,7 +78,7 @@ def _pauses(most_attempts: int) -> list[float]:
     """The pauses between attempts that fail at once: doubled each time, together `PATIENCE_S`."""
     pauses: list[float] = []
     while len(pauses) < most_attempts - 1 and sum(pauses) < PATIENCE_S:
-        pause_s = min(_FIRST_PAUSE_S * 2 ** len(pauses), _LONGEST_PAUSE_S)
+        pause_s = pause_after(len(pauses) + 1)
         pauses.append(min(pause_s, PATIENCE_S - sum(pauses)))
     return pauses
 

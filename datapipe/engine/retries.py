@@ -37,6 +37,11 @@ _SAME_MEMORY = 0.2
 """Relative difference up to which two attempts had the same memory when they were killed."""
 
 
+def pause_after(count: int) -> float:
+    """Seconds to wait after the failure number `count`, from 1 on."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
+
+
 class TaskFailedError(DatapipeError):
     """A task failed for the last time."""
 
@@ -86,7 +91,7 @@ class Retries:
             case _:
                 failure = self._with_memory(task, failure)
                 count = self._count(task, failure, self.max_infrastructure_retries)
-                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1))
+                pause_s = pause_after(count)
                 attempts = f"attempt {count} of {self.max_infrastructure_retries + 1}; the next is in {pause_s:.1f} s"
                 return self._again(task, f"{failure.message} ({attempts})", pause_s)
 

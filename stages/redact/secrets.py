@@ -38,54 +38,19 @@ Random secrets of every form are all found (`tests/datapipe/kernels/redact/test_
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
 from datapipe import rng
 from datapipe.kernels.redact import secrets
 from datapipe.kernels.redact.pii import SECRET
+from datapipe.kernels.redact.tokens import KINDS, Kind
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact._edit import Editor
 
-Kind = Literal[
-    "aws",
-    "gcp",
-    "azure",
-    "github",
-    "gitlab",
-    "slack",
-    "stripe",
-    "openai",
-    "anthropic",
-    "hugging_face",
-    "npm",
-    "pypi",
-    "jwt",
-    "google_oauth",
-    "private_key",
-    "assignment",
-    "artifactory",
-    "atlassian",
-    "digitalocean",
-    "discord",
-    "facebook",
-    "grafana",
-    "hashicorp",
-    "heroku",
-    "mailchimp",
-    "sendgrid",
-    "sentry",
-    "shopify",
-    "square",
-    "telegram",
-    "twilio",
-    "other",
-]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The kinds, in the order of their numbers in `datapipe/kernels/redact/tokens.py`."""
-_TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in secrets.KINDS)
+_TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in KINDS)
 
 
 class Secrets(Filter):
@@ -97,7 +62,7 @@ class Secrets(Filter):
         "or dropped, and the report marks the counts with `(tag)`.",
     )
     kinds: tuple[Kind, ...] = Field(
-        default=_KINDS, min_length=1, description=f"Kinds of secrets to replace: {', '.join(_KINDS)}."
+        default=KINDS, min_length=1, description=f"Kinds of secrets to replace: {', '.join(KINDS)}."
     )
     min_entropy: float = Field(
         default=3.5,
@@ -115,7 +80,7 @@ class Secrets(Filter):
         default=None, ge=0, description="Most secrets of a document; documents with more are dropped. null: no limit."
     )
 
-    counts: ClassVar[tuple[str, ...]] = _KINDS
+    counts: ClassVar[tuple[str, ...]] = KINDS
     writes = ()
     _seed: int = PrivateAttr(default=0)
 
@@ -126,13 +91,13 @@ class Secrets(Filter):
         return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        wanted = sum(1 << secrets.KINDS.index(kind) for kind in set(self.kinds))
+        wanted = sum(1 << KINDS.index(kind) for kind in set(self.kinds))
         editor = Editor(
             find=partial(secrets.find, wanted=wanted, min_entropy=self.min_entropy),
             replace=self.replace,
             seed=self._seed,
             tags=_TAGS,
             stand_ins=(SECRET,) * len(_TAGS),
-            count_columns=tuple(range(len(_KINDS))),
+            count_columns=tuple(range(len(KINDS))),
         )
         return editor.result(batch, self.counts, self.rules())

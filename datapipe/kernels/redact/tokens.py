@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import string
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -136,7 +136,7 @@ other         AQVN                                                 | token{35,38
 other         access-sandbox- access-development- access-production- | uuid{36}
 other         AAAAAAAAAAAAAAAAAAAAAA                               | percent{80,100}
 """
-KINDS = (
+Kind = Literal[
     "aws",
     "gcp",
     "azure",
@@ -169,7 +169,8 @@ KINDS = (
     "telegram",
     "twilio",
     "other",
-)
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of secrets, in the order of their numbers."""
 NO_KIND = -1
 TOKEN_MILLIBITS = 2_800

@@ -172,6 +172,7 @@ def test_reader_makes_a_round_trip_through_pickle(name: str) -> None:
     assert pickle.loads(pickle.dumps(_stage(name))) == _stage(name)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_pickled_before_or_after_opening_does_the_same(name: str) -> None:
     batch = _batch(["prose", "addresses", "crlf"])

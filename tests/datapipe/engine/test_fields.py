@@ -103,6 +103,7 @@ def test_fields_that_are_null_or_in_one_record_alone_are_there(tmp_path: Path) -
     assert _prepared(tmp_path, "keep: [doi, rare.deep]", _DEDUP.replace("FIELD", "doi")).warnings == ()
 
 
+@pytest.mark.medium
 def test_fields_of_late_files_and_late_lines_are_found(tmp_path: Path) -> None:
     for number in range(40):
         corpora.write_jsonl(tmp_path / f"in/{number:02}.jsonl", _rows(20, **({"doi": "x"} if number >= 30 else {})))

@@ -103,6 +103,7 @@ class _FullDisk(Map):
         return {}
 
 
+@pytest.mark.medium
 def test_failed_attempt_deletes_what_it_has_written(tmp_path, mixture, monkeypatch):
     monkeypatch.setattr("datapipe.tasks.map.TARGET_BATCH_BYTES", 1)  # a batch is written for each file
     left: list[list[str]] = []

@@ -65,6 +65,7 @@ def test_index_of_another_version_is_refused(tmp_path: Path, version: int, with_
         open_index(str(tmp_path))
 
 
+@pytest.mark.medium
 def test_index_with_any_bit_flipped_is_damaged_or_the_same(tmp_path: Path):
     """White space between the parts of index.json has no meaning; every other bit has."""
     _write_version(Root(str(tmp_path)), 2)
@@ -89,6 +90,7 @@ def _index_or_damage(folder: Path) -> object:
         return error
 
 
+@pytest.mark.medium
 def test_index_is_read_in_no_thread_that_may_outlive_the_reading(tmp_path: Path):
     """A thread of Arrow that lets go of Python's bytes while the interpreter ends aborts the process, with status 134."""
     _write_version(Root(str(tmp_path)), 2)

@@ -32,6 +32,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"web": 60}, validation={"web": 9})
 
 
+@pytest.mark.medium
 def test_metrics_are_the_stats_of_each_loader(output: Path) -> None:
     train = Loader(output, global_batch_size=4, rank=1, world_size=2)
     validation = Loader(output, global_batch_size=4, split="validation")
@@ -62,6 +63,7 @@ def test_metrics_are_the_stats_of_each_loader(output: Path) -> None:
     assert found["datapipe_loader_steps_total", "0", "validation"] == 3
 
 
+@pytest.mark.medium
 def test_metrics_server_leaves_no_thread_and_names_a_port_in_use(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
     before = set(threading.enumerate())

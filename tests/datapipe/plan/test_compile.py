@@ -15,6 +15,7 @@ STAGES = "stages: [normalize.unicode, filter.length, filter.c4_quality, dedup.mi
 TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: [64, 32]}"
 
 
+@pytest.mark.medium
 def test_plan_steps_have_names_that_say_what_they_do(tmp_path: Path):
     corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 3))
     mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", STAGES, TAIL))

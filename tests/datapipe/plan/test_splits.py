@@ -62,6 +62,7 @@ def test_group_splits_large_archive_is_a_group_of_its_own() -> None:
     assert text_bytes(packed) == TARGET
 
 
+@pytest.mark.medium
 def test_group_splits_empty_files_count_for_the_work_of_opening_them() -> None:
     files: list[tuple[InputFile, Reader]] = [(_file(f"{number:05d}.txt", 0), Text()) for number in range(10_000)]
     groups = group_splits(files, TARGET)

@@ -104,6 +104,7 @@ def test_clusters_print_no_control_characters_and_no_markup():
     assert "[bold]text [/bold] {+two+}" in printed
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("terminal", [False, True])
 def test_clusters_shorten_long_passages_to_about_twelve_lines_a_member(terminal: bool):
     added = " ".join(f"new{number}" for number in range(500))

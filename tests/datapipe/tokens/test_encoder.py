@@ -144,6 +144,7 @@ def test_encoder_truncation_padding_and_dropout_of_file_are_off(tokenizer_json):
     assert encoder.fingerprint == plain.fingerprint
 
 
+@pytest.mark.medium
 def test_encoder_fingerprint_ignores_spacing_and_order_and_nothing_else(tokenizer_json):
     settings = json.loads(tokenizer_json)
     turned = json.dumps(dict(reversed(settings.items())), indent=3).encode()
@@ -214,6 +215,7 @@ def test_encode_text_that_becomes_end_of_text_is_refused(tokenizer_json):
         encoder.encode(column("a z"))
 
 
+@pytest.mark.medium
 def test_encode_text_without_a_token_is_a_user_error(tokenizer_json):
     model = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "none"}
     with pytest.raises(UserError, match="cannot encode a text"):

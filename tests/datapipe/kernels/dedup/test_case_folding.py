@@ -90,6 +90,7 @@ def test_tables_are_the_same_on_every_version_of_python() -> None:
     assert hasher.hexdigest() == "5d5afa391c87c8e2a42faa0d0c06f5452c0ff3fbc2d43b13c184dcb60ba193fa"
 
 
+@pytest.mark.medium
 def test_unchanged_ranges_hold_no_character_that_folds() -> None:
     for start, stop in case_folding._UNCHANGED:
         codes = [code for code in range(start, stop) if not 0xAC00 <= code < 0xD7A4]

@@ -157,6 +157,7 @@ def _rotating_rounds(indices: np.ndarray, size: int) -> np.ndarray:
     return high << half | low
 
 
+@pytest.mark.medium
 @compiled_only
 @pytest.mark.parametrize(
     "weak",

@@ -185,6 +185,7 @@ def test_find_spans_of_several_documents_stay_inside_them() -> None:
     assert spans.stops.tolist() == [offsets[8]]
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "fragment",

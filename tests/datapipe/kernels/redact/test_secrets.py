@@ -180,6 +180,7 @@ def test_find_secrets_of_several_documents_stay_inside_them() -> None:
     assert (spans.starts.tolist(), spans.stops.tolist()) == ([offsets[2]], [offsets[3]])
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "fragment",

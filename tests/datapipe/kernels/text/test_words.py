@@ -40,6 +40,7 @@ def _texts_of(texts: list[str], spans: Words | Lines) -> list[list[str]]:
     return [flat[start:stop] for start, stop in zip(spans.doc_offsets[:-1], spans.doc_offsets[1:], strict=True)]
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(TEXTS)
 def test_find_words_any_text_splits_as_python_does(texts: list[str]) -> None:

@@ -229,6 +229,7 @@ def test_left_over_parts_are_deleted_and_held_ones_are_not(store: Store) -> None
         assert held.exists() and foreign.exists() and not left.exists()
 
 
+@pytest.mark.medium
 def test_close_cancels_downloads_and_expect_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "RANGE_BYTES", 10)
     store = Store(tmp_path, [200_000])

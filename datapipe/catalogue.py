@@ -32,7 +32,8 @@ from datapipe.config import Mixture, StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
-from datapipe.source_code.reach import Reached, Sources, installed_sources, reach, sources_with
+from datapipe.source_code.installed import reached_by_names, sources_with
+from datapipe.source_code.reach import Reached, reach
 from datapipe.stage.base import Filter, Map, Reader, Stage
 from datapipe.stage.global_stage import Global
 from datapipe.storage import split_query
@@ -144,19 +145,9 @@ def reached_by(stage: Stage) -> Reached:
     names = tuple(f"{base.__module__}:{base.__qualname__}" for base in type(stage).__mro__)
     module = type(stage).__module__
     if module.partition(".")[0] in (_PACKAGE, "datapipe"):
-        return _reached_installed(names, stage.segmentations())
-    return _reached(sources_with(module, Path(inspect.getfile(type(stage)))), names, stage.segmentations())
-
-
-@lru_cache(maxsize=256)
-def _reached_installed(classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
-    return _reached(installed_sources(), classes, segmentations)
-
-
-def _reached(sources: Sources, classes: tuple[str, ...], segmentations: tuple[str, ...]) -> Reached:
-    own = [name for name in classes if sources.module(name.partition(":")[0]) is not None]  # not those of libraries
-    roots = [definition for name in own for definition in sources.definition(name)]
-    return reach(sources, [*roots, *(member for root in roots for member in root.members)], segmentations)
+        return reached_by_names(names, stage.segmentations())
+    sources = sources_with(module, Path(inspect.getfile(type(stage))))
+    return reach(sources, sources.with_members(names), stage.segmentations())
 
 
 def code_digest(stage: Stage) -> str:

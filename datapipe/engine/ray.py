@@ -300,7 +300,7 @@ def install_modules(modules: Mapping[str, str]) -> None:
         return
     import hashlib
 
-    from datapipe.kernels.cache import cache_home
+    from datapipe.machine_cache import cache_home
 
     digest = hashlib.sha256(repr(sorted(modules.items())).encode()).hexdigest()[:32]
     folder = cache_home() / "modules" / digest

@@ -3,40 +3,25 @@
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
                                                               <module>.<kernel>-<key>.lock    while a process compiles it
 
-A file appears whole: it is written beside its place and renamed. A damaged file counts as absent. Where several processes need
-one kernel at the same time, the first compiles it and the others wait for its lock and load the result. The system frees the
-lock of a process that dies. On a file system without locks a kernel may be compiled twice.
+`machine_cache.py` writes and reads the files. Where several processes need one kernel at the same time, the first compiles it
+and the others wait for its lock and load the result. The system frees the lock of a process that dies. On a file system without
+locks a kernel may be compiled twice.
 
-Loading a file marks it as used, once a day. `remove_unused` deletes files that were not used for `UNUSED_S`: earlier forms of a
-kernel and files of other versions of Python. A running process keeps the kernels it has loaded.
+`remove_unused` deletes files that were not used for `UNUSED_S`: earlier forms of a kernel, and files of other versions of
+Python. A running process keeps the kernels it has loaded.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.kernels.keys import version_key
-
-UNUSED_S = 14 * 86_400.0
-_MARKED_EVERY_S = 86_400.0
-_LEFT_OVER_S = 3_600.0
-"""Age from which an unfinished file is that of a killed process; writing one takes milliseconds."""
-
-_DIGEST_BYTES = hashlib.sha256().digest_size
-
-
-def cache_home() -> Path:
-    """The folder of this machine that all runs share."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "datapipe"
+from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, read_checked, remove_older, write_checked
 
 
 def kernels_folder() -> Path:
@@ -65,25 +50,11 @@ class Entry:
 
     def read(self) -> bytes | None:
         """The stored code, or None where the file is absent or damaged."""
-        try:
-            content = self.path.read_bytes()
-        except OSError:
-            return None
-        with suppress(OSError):  # a cache that is baked into an image cannot be marked as used
-            if time.time() - self.path.stat().st_mtime > _MARKED_EVERY_S:
-                os.utime(self.path)
-        data = content[_DIGEST_BYTES:]
-        return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
+        return read_checked(self.path)
 
     def write(self, data: bytes) -> None:
         """Stores compiled code, whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        try:
-            temporary.write_bytes(hashlib.sha256(data).digest() + data)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_checked(self.path, data)
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
@@ -151,12 +122,7 @@ def remove_unused(now: float) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # another process may remove it or write to it at the same time
     for folder in kernels_folder().glob("*"):
         for path in folder.glob("*"):
-            _remove_if_older(path, now - (UNUSED_S if path.suffix == ".bin" else _LEFT_OVER_S))
+            if path.suffix != ".lock":
+                remove_older(path, now - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))
         with suppress(OSError):  # the folder is not empty
             folder.rmdir()
-
-
-def _remove_if_older(path: Path, limit: float) -> None:
-    with suppress(OSError):  # another process has removed the file, or another user owns it
-        if path.stat().st_mtime < limit and path.suffix != ".lock":
-            path.unlink()

@@ -15,7 +15,8 @@ from typing import Any
 from unicodedata import unidata_version
 
 from datapipe import catalogue
-from datapipe.source_code.reach import Reached, installed_sources, reach
+from datapipe.source_code.installed import reached_by_names
+from datapipe.source_code.reach import Reached
 from datapipe.stage.base import Stage
 
 _RUNNERS = {
@@ -50,11 +51,9 @@ def code_digest(kind: str) -> str:
     return hashlib.sha256(f"{libraries} {reached_by(kind).digest}".encode()).hexdigest()
 
 
-@lru_cache(maxsize=16)
 def reached_by(kind: str) -> Reached:
     """The engine's code that tasks of a kind run."""
-    sources = installed_sources()
-    return reach(sources, sources.definition(_RUNNERS[kind]))
+    return reached_by_names((_RUNNERS[kind],))
 
 
 def reached_kernels(kinds: Iterable[str], stages: Iterable[Stage]) -> frozenset[str]:

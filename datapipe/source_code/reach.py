@@ -16,21 +16,24 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 from pathlib import Path
 
 from datapipe.errors import DatapipeError
 from datapipe.source_code.definitions import KERNEL, REACHES, Definition, Module
 from datapipe.source_code.names_used import Import
 
-_PACKAGES = ("datapipe", "stages")
 MACHINERY = frozenset(
-    ("datapipe.activity", *(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")))
+    (
+        "datapipe.activity",
+        "datapipe.machine_cache",
+        *(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
+    )
 )
-"""Modules that compile and store kernels, or tell what is at work. No result depends on them, so no digest covers them."""
+"""Modules that compile kernels, store what any process can find out, or tell what is at work.
+
+No result depends on them, so no digest covers them."""
 
 _QUIET_BASES = ("typing.", "collections.abc.", "enum.", "abc.", "pydantic.")
 """Base classes outside of the analysed files that call no member by a plain name."""
@@ -54,35 +57,19 @@ class Folder:
     is_strict: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reached:
     """The definitions that some roots reach.
 
     Attributes:
-        definitions: what is reached.
-        meanings: what the names in each definition mean, as `Sources.meaning` tells: an import may change where it does not.
+        digest: 64 hex digits over the normal forms of the definitions, and over what the names in them mean.
+        names: `module:definition` and `module:Class.member`; `module:` for the effects of a module.
+        kernels: `module:function` of every kernel.
     """
 
-    definitions: frozenset[Definition]
-    meanings: Mapping[Definition, str]
-
-    @cached_property
-    def digest(self) -> str:
-        """64 hex digits. Definitions of one name count in the order in which they run."""
-        hasher = hashlib.sha256()
-        for definition in sorted(self.definitions, key=lambda definition: (definition.identity, definition.line)):
-            hasher.update(f"{definition.identity}\0{self.meanings[definition]}\0".encode() + definition.form)
-        return hasher.hexdigest()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """`module:definition` and `module:Class.member`; `module:` for the effects of a module."""
-        return frozenset(definition.identity for definition in self.definitions)
-
-    @property
-    def kernels(self) -> frozenset[str]:
-        """`module:function` of every kernel."""
-        return frozenset(definition.identity for definition in self.definitions if KERNEL in definition.decorators)
+    digest: str
+    names: frozenset[str]
+    kernels: frozenset[str]
 
     def members(self, identity: str) -> frozenset[str]:
         """The covered members of a class, `module:Class`."""
@@ -136,6 +123,12 @@ class Sources:
         if not definitions:
             raise DatapipeError(f"{identity} is no definition in {' or '.join(str(folder.root) for folder in self._folders)}.")
         return definitions
+
+    def with_members(self, names: Iterable[str]) -> list[Definition]:
+        """The definitions of names, and the members of those that are classes. Names in modules of libraries have none."""
+        own = [name for name in names if self.module(name.partition(":")[0]) is not None]
+        roots = [definition for name in own for definition in self.definition(name)]
+        return [*roots, *(member for root in roots for member in root.members)]
 
     # ---------------------------------------------------------------------------------------------- resolving names
 
@@ -243,7 +236,14 @@ def reach(sources: Sources, roots: Iterable[Definition], attributes: Iterable[st
     """
     walk = _Walk(sources, {*attributes, *_CALLED_BY_LIBRARIES})
     walk.add(roots)
-    return Reached(frozenset(walk.reached), {definition: sources.meaning(definition) for definition in walk.reached})
+    hasher = hashlib.sha256()
+    for definition in sorted(walk.reached, key=lambda definition: (definition.identity, definition.line)):  # as they run
+        hasher.update(f"{definition.identity}\0{sources.meaning(definition)}\0".encode() + definition.form)
+    return Reached(
+        digest=hasher.hexdigest(),
+        names=frozenset(definition.identity for definition in walk.reached),
+        kernels=frozenset(definition.identity for definition in walk.reached if KERNEL in definition.decorators),
+    )
 
 
 @dataclass(slots=True)
@@ -336,28 +336,3 @@ def _declared(definition: Definition) -> tuple[str, ...] | None:
     definitions = definition.module.definitions
     declarations = [owner.declares for name in (class_name, REACHES[0]) for owner in definitions.get(name, ())]
     return next((declaration for declaration in declarations if declaration is not None), None)
-
-
-# ------------------------------------------------------------------------------------------------ sources of this installation
-
-
-@lru_cache(maxsize=1)
-def installed_sources() -> Sources:
-    """The sources of datapipe and its stages."""
-    root = Path(__file__).resolve().parents[2]
-    return Sources([Folder(root, frozenset(_PACKAGES), is_strict=True)])
-
-
-def sources_with(module: str, file: Path) -> Sources:
-    """The sources of datapipe, of a user's module and of the modules beside it.
-
-    For an installed module, only its own package is the user's: libraries count by their versions (`Stage.libraries`).
-
-    Args:
-        module: the full name, which determines the import root.
-    """
-    depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
-    root = file.resolve().parents[depth]
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
-    packages = frozenset({module.partition(".")[0]}) if root in installed else None
-    return Sources([Folder(root, packages)], under=installed_sources())

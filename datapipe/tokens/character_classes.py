@@ -10,16 +10,15 @@ assigned characters; no class contains others (a slow test checks this).
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from datapipe.kernels.cache import cache_home
 from datapipe.kernels.tokens.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
+from datapipe.machine_cache import cache_home, read_checked, write_checked
 
 NUM_CODES = 0x110000
 _ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
@@ -39,12 +38,13 @@ _HAN_RANGES = ((0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF))
 @lru_cache(maxsize=1)
 def engine_classes() -> np.ndarray:
     """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. Cached on disk."""
-    cached = cache_home() / f"character-classes-1-tokenizers{tokenizers.__version__}.npy"
-    if not cached.exists():
-        _write_whole(cached, ask_engine(_ASKED))
-    table = np.load(cached)
-    table.flags.writeable = False
-    return table
+    cached = cache_home() / f"character-classes-2-tokenizers{tokenizers.__version__}.bin"
+    data = read_checked(cached)
+    if data is None:
+        data = ask_engine(_ASKED).astype("<u2").tobytes()
+        with suppress(OSError):  # a cache that cannot be written: each process asks
+            write_checked(cached, data)
+    return np.frombuffer(data, "<u2")
 
 
 def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
@@ -69,15 +69,6 @@ def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
 
 def _starts(step: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
     return [start for _, (start, _) in step.pre_tokenize_str(text)]
-
-
-def _write_whole(path: Path, table: np.ndarray) -> None:
-    """Writes atomically: other workers see the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(unfinished, "wb") as stream:
-        np.save(stream, table)
-    os.replace(unfinished, path)
 
 
 @lru_cache(maxsize=8)

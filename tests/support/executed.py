@@ -9,7 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from datapipe.source_code.reach import MACHINERY, Reached, installed_sources
+from datapipe.source_code.installed import installed_sources
+from datapipe.source_code.reach import MACHINERY, Reached
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMPILES = frozenset({"Inline._dispatcher", "Inline._numba_type_"})

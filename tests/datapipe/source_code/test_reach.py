@@ -12,7 +12,8 @@ import pytest
 from datapipe import catalogue
 from datapipe.errors import DatapipeError
 from datapipe.plan.fingerprint import _RUNNERS as RUNNERS
-from datapipe.source_code.reach import Folder, Reached, Sources, installed_sources, reach
+from datapipe.source_code.installed import installed_sources
+from datapipe.source_code.reach import Folder, Reached, Sources, reach
 from datapipe.stage import Stage
 
 pytestmark = pytest.mark.medium

@@ -1,0 +1,58 @@
+"""Files that all runs on a machine share: `$XDG_CACHE_HOME/datapipe`, by default `~/.cache/datapipe`.
+
+A file holds a checksum and its data. It appears whole: it is written beside its place and renamed. A damaged file counts as
+absent. Reading a file marks it as used, once a day, so that files which nothing uses can be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+UNUSED_S = 14 * 86_400.0
+LEFT_OVER_S = 3_600.0
+"""Age from which an unfinished file is that of a killed process; writing one takes milliseconds."""
+
+_MARKED_EVERY_S = 86_400.0
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def cache_home() -> Path:
+    """The folder of this machine that all runs share."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "datapipe"
+
+
+def read_checked(path: Path) -> bytes | None:
+    """The data of a file, or None where the file is absent or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    with suppress(OSError):  # a cache that is baked into an image cannot be marked as used
+        if time.time() - path.stat().st_mtime > _MARKED_EVERY_S:
+            os.utime(path)
+    data = content[_DIGEST_BYTES:]
+    return data if hashlib.sha256(data).digest() == content[:_DIGEST_BYTES] else None
+
+
+def write_checked(path: Path, data: bytes) -> None:
+    """Stores data, whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(hashlib.sha256(data).digest() + data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_older(path: Path, limit: float) -> None:
+    """Deletes a file that was last used before `limit`, in seconds since the epoch."""
+    with suppress(OSError):  # another process has removed the file, or another user owns it
+        if path.stat().st_mtime < limit:
+            path.unlink()

@@ -2,6 +2,7 @@
 
     UserError            the user's input is wrong: exit status 2, never retried
     StageError           the code of a stage is wrong: exit status 1, never retried
+    StageMemoryError     memory does not suffice for one call of a stage: exit status 1, retried a few times
     DatapipeError        the run failed: exit status 1
     RETRYABLE            the infrastructure failed (memory, disk, network, a lost worker): retried generously
 
@@ -29,6 +30,10 @@ class UserError(DatapipeError):
 
 class StageError(DatapipeError):
     """A stage breaks its contract, or its code fails where no document is to blame. Another attempt fails in the same way."""
+
+
+class StageMemoryError(StageError):
+    """Memory does not suffice for a call of a stage that cannot be halved: on one document, or on rows. It may later."""
 
 
 class SnapshotError(UserError):

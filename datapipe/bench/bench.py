@@ -59,7 +59,8 @@ from datapipe.plan.work import MapTask, Record, Task
 from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
-from datapipe.tasks.run_task import peak_bytes, run_task
+from datapipe.tasks.memory import peak_bytes
+from datapipe.tasks.run_task import run_task
 
 VERSION = 1
 

@@ -216,9 +216,13 @@ class ExecutionSpec(Record):
         description="Bytes of exchanged rows per task; a hot key that exceeds it comes in chunks. A task takes at most twice "
         "as much memory and 256 MiB, beside its imports.",
     )
-    max_retries: int = Field(default=3, ge=0, description="Retries of a task that raises, before the run fails.")
+    max_retries: int = Field(
+        default=3,
+        ge=0,
+        description="Retries of a task that raises, or for which memory does not suffice, before the run fails.",
+    )
     max_infrastructure_retries: int = Field(
-        default=20, ge=0, description="Retries of a task after lost workers, full memory, or failures of disks and networks."
+        default=20, ge=0, description="Retries of a task after lost workers, or failures of disks and networks."
     )
     on_crash: Literal["fail", "quarantine"] = Field(
         default="fail",

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from datapipe.activity import Activity
 from datapipe.credentials import masked
-from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError, is_retryable
+from datapipe.errors import CorruptionError, DatapipeError, StageError, StageMemoryError, UserError, is_retryable
 from datapipe.outages import Outage, OutageError
 from datapipe.plan.work import Record, Task
 
@@ -45,12 +45,13 @@ class Failure:
     """Why an attempt failed, in a form that travels between processes.
 
     Attributes:
-        kind: "user", "stage" and "damage" (never retried), "task" (retried a few times), "infrastructure" (retried generously),
-            "crash" (the process was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows
-            down.
+        kind: "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure"
+            (retried generously), "crash" (the process was ended by what it ran) and "stall" (it was silent for too long), which
+            `retries.py` narrows down.
         message: for the user, in plain lines.
         details: the traceback, for a log.
-        cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3".
+        cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for
+            memory meanwhile.
         activity: of a lost worker: what it was at.
         memory_bytes: of a lost worker: its resident memory when it was last seen.
         outage: of a disk or store, which all tasks wait for together; None for any other failure.
@@ -109,6 +110,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _kind_of(error: BaseException) -> str:
+    if isinstance(error, StageMemoryError):
+        return "memory"
     if isinstance(error, StageError) or not isinstance(error, Exception):  # SystemExit and its like end no worker
         return "stage"
     if isinstance(error, UserError):

@@ -1,13 +1,17 @@
 """What follows from the end of an attempt: another attempt, with more care, or the end of the run.
 
     user             the run fails
-    task             up to `max_retries`, at once
+    task, memory     up to `max_retries`, at once; after pauses where memory does not suffice
     infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is `patience.py`'s
+                     killed twice on the same documents ─▶ one by one ─▶ killed twice on one document, alone ─▶ as a crash
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
 
 Nothing is repeated that cannot help: the same crash three times, or the same stall twice, ends the run unless something new was
 learned. What is learned travels with the task (`work.Care`). A crash on no document (reading, rows) is named by its work.
+
+SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
+strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Literal
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
+from datapipe.metrics import size
 from datapipe.plan.work import Care, MapTask, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -65,7 +70,8 @@ class Retries:
     stall_s: float
     locate: Callable[[Task, bytes], str]
     _failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    _killed: dict[str, Failure] = field(default_factory=dict)
+    _killed: dict[str, tuple[str, Activity]] = field(default_factory=dict)
+    _ended_with_memory: dict[str, Failure] = field(default_factory=dict)
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
@@ -88,12 +94,13 @@ class Retries:
             case "task":
                 self._count(task, failure, self.max_retries)
                 return self._again(task, failure.message)
+            case "memory":
+                return self._later(task, failure, self.max_retries)
             case _:
+                if self._is_killed_again(task, failure):
+                    return self._killed_on_documents(task, failure)
                 failure = self._with_memory(task, failure)
-                count = self._count(task, failure, self.max_infrastructure_retries)
-                pause_s = pause_after(count)
-                attempts = f"attempt {count} of {self.max_infrastructure_retries + 1}; the next is in {pause_s:.1f} s"
-                return self._again(task, f"{failure.message} ({attempts})", pause_s)
+                return self._later(task, failure, self.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
         """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
@@ -110,6 +117,13 @@ class Retries:
         heapq.heappush(self._waiting, (time.monotonic() + pause_s, task.fingerprint, task))
         return text
 
+    def _later(self, task: Task, failure: Failure, allowed: int) -> str:
+        """Queues another attempt after a pause."""
+        count = self._count(task, failure, allowed)
+        pause_s = pause_after(count)
+        attempts = f"attempt {count} of {allowed + 1}; the next is in {pause_s:.1f} s"
+        return self._again(task, f"{failure.message} ({attempts})", pause_s)
+
     def _count(self, task: Task, failure: Failure, allowed: int) -> int:
         count = self._failures[task.fingerprint, failure.kind] = self._failures[task.fingerprint, failure.kind] + 1
         if count > allowed:
@@ -118,10 +132,10 @@ class Retries:
 
     def _with_memory(self, task: Task, failure: Failure) -> Failure:
         """Says where a worker was killed twice at the same work with the same memory: no pause frees what one task needs."""
-        before = self._killed.get(task.fingerprint)
-        if failure.cause != "SIGKILL" or not failure.memory_bytes:
+        if failure.cause not in ("SIGKILL", "OOM") or not failure.memory_bytes:
             return failure
-        self._killed[task.fingerprint] = failure
+        before = self._ended_with_memory.get(task.fingerprint)
+        self._ended_with_memory[task.fingerprint] = failure
         if before is None or _work(before) != _work(failure):
             return failure
         if abs(before.memory_bytes - failure.memory_bytes) > _SAME_MEMORY * failure.memory_bytes:
@@ -151,8 +165,27 @@ class Retries:
         self._failures[identity] = 1  # the next document of this task that crashes is narrowed down at once
         return self._without_document(task, failure, activity)
 
+    def _is_killed_again(self, task: Task, failure: Failure) -> bool:
+        """Whether a signal ended the task twice in a row on the same documents."""
+        is_signal = failure.cause.startswith("SIG") and isinstance(task, MapTask)
+        if not is_signal or failure.activity is None or not failure.activity.is_on_documents:
+            return False
+        killed = failure.cause, failure.activity
+        before, self._killed[task.fingerprint] = self._killed.get(task.fingerprint), killed
+        return before == killed
+
+    def _killed_on_documents(self, task: Task, failure: Failure) -> str:
+        """After the second kill on the same documents: they go one by one, or the only one counts as the cause."""
+        assert isinstance(task, MapTask)
+        assert failure.activity is not None
+        if failure.activity.num_docs > 1:
+            text = f"{failure.message}. So was an attempt before, on the same documents: now they go one by one"
+            return self._again(_suspecting(task, failure.activity), text)
+        return self._without_document(task, failure, failure.activity)
+
     def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
-        blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}"
+        memory = f", with {size(failure.memory_bytes)} of memory" if failure.cause == "SIGKILL" and failure.memory_bytes else ""
+        blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}{memory}"
         if self.on_crash == "fail":
             raise TaskFailedError(
                 f"{task.label}: {blamed}. Take the document out of the input, leave the stage out or correct it, or set "

@@ -11,7 +11,7 @@ driver concludes from a crash comes back with the task (`work.Care`).
 
 A stage treats each document by itself, so the results of parts joined are the result of the whole; the conformance suite
 checks this for every stage. Failures of the infrastructure (memory, disk) are never blamed on a document. Where memory does
-not suffice for a batch, it may for its halves.
+not suffice for a batch, it may for its halves; where it does not for one document, StageMemoryError says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datapipe.outages import outage_of
 from datapipe.plan.work import StageCare
 from datapipe.stage.base import Stage
 from datapipe.stage.documents import DocumentBatch
-from datapipe.tasks.breaches import breach_of, stage_error
+from datapipe.tasks.breaches import breach_of, code_line, is_about_content, memory_error, stage_error
 
 Result = TypeVar("Result")
 
@@ -76,6 +76,7 @@ class Guard:
 
         Raises:
             StageError: the stage broke its contract.
+            StageMemoryError: memory does not suffice for one document.
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
         parts: list[tuple[int, int, Result]] = []
@@ -87,18 +88,36 @@ class Guard:
             try:
                 parts.append((start, stop, process(part)))
             except BaseException as error:
-                what = breach_of(error)
-                if what is not None:
-                    raise self._breach(process, part, error, what) from error
-                if not _is_isolated(error, stop - start):
-                    error.add_note(f"in stage {self.name}, from the document {self.place_of(part)} on")
-                    raise
+                self._raise_unless_isolated(process, part, error)
                 if stop - start == 1:
-                    failed.append(FailedDocument(row=start, error=_end_of_traceback(error)))
+                    where = code_line(self.stage, self.method, error)
+                    failed.append(FailedDocument(row=start, error=_end_of_traceback(error, where)))
                     continue
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
         return Guarded(parts=tuple(parts), failed=tuple(sorted(failed, key=lambda document: document.row)))
+
+    def _raise_unless_isolated(
+        self, process: Callable[[DocumentBatch], Any], part: DocumentBatch, error: BaseException
+    ) -> None:
+        """Raises what an exception stands for, unless a document is at fault, or halves of the part may succeed."""
+        what = breach_of(error, self.stage)
+        if what is not None:
+            raise self._breach(process, part, error, what) from error
+        if isinstance(error, MemoryError) and part.num_docs == 1:
+            place = self.place_of(part)
+            raise memory_error(self.name, self.stage, self.method, error, place, part.text_bytes) from error
+        if not self._is_isolated(error, part.num_docs):
+            error.add_note(f"in stage {self.name}, from the document {self.place_of(part)} on")
+            raise error
+
+    def _is_isolated(self, error: BaseException, num_docs: int) -> bool:
+        """Whether the batch is halved after the exception, or the document blamed."""
+        if num_docs == 0 or isinstance(error, KeyboardInterrupt | DatapipeError):
+            return False
+        if isinstance(error, MemoryError) or is_about_content(error, self.stage):
+            return True
+        return not (is_retryable(error) or outage_of(error, ""))
 
     def _breach(
         self, process: Callable[[DocumentBatch], Any], batch: DocumentBatch, error: BaseException, what: str
@@ -107,13 +126,24 @@ class Guard:
         while batch.num_docs > 1:
             middle = batch.num_docs // 2
             halves = batch.slice(0, middle), batch.slice(middle, batch.num_docs)
-            half = next((half for half in halves if _is_breached(process, half)), None)
+            half = next((half for half in halves if self._is_breached(process, half)), None)
             if half is None:
                 break
             batch = half
         place, others = self.place_of(batch), batch.num_docs - 1
         document = f"{place} and the {others:,} after it, together" if others else place
         return stage_error(self.name, self.stage, self.method, error, what, document)
+
+    def _is_breached(self, process: Callable[[DocumentBatch], Any], batch: DocumentBatch) -> bool:
+        """Whether the stage breaks its contract on a batch."""
+        try:
+            process(batch)
+        except BaseException as error:
+            is_breach = breach_of(error, self.stage) is not None
+            if isinstance(error, KeyboardInterrupt) and not is_breach:
+                raise
+            return is_breach
+        return False
 
 
 def _with_care(batch: DocumentBatch, care: StageCare) -> tuple[list[tuple[int, int]], list[FailedDocument]]:
@@ -141,24 +171,7 @@ def _tell(part: DocumentBatch) -> None:
         activity.on_documents(ids[0].as_py(), part.keys[0].as_py(), part.num_docs, part.text_bytes)
 
 
-def _is_breached(process: Callable[[DocumentBatch], Any], batch: DocumentBatch) -> bool:
-    """Whether the stage breaks its contract on a batch."""
-    try:
-        process(batch)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return breach_of(error) is not None
-    return False
-
-
-def _is_isolated(error: BaseException, num_docs: int) -> bool:
-    """Whether the batch is halved after the exception, or the document blamed."""
-    if num_docs == 0 or isinstance(error, KeyboardInterrupt | DatapipeError):
-        return False
-    return num_docs > 1 if isinstance(error, MemoryError) else not (is_retryable(error) or outage_of(error, ""))
-
-
-def _end_of_traceback(error: BaseException) -> str:
-    text = masked("".join(traceback.format_exception(error)))[-_MOST_ERROR_CHARS:]
-    return text.encode("utf-8", "backslashreplace").decode()  # a message may quote half a surrogate pair
+def _end_of_traceback(error: BaseException, where: str) -> str:
+    """The end of the traceback; its last line is the message, and the line of the stage's code."""
+    text = masked("".join(traceback.format_exception(error)))[-_MOST_ERROR_CHARS:].rstrip()
+    return f"{text} ({where})".encode("utf-8", "backslashreplace").decode()  # a message may quote half a surrogate pair

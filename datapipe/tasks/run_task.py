@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -35,6 +32,7 @@ from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root
 from datapipe.tasks.breaches import error_without_document
 from datapipe.tasks.map import run_map
+from datapipe.tasks.memory import peak_bytes
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
 from datapipe.tasks.sample import run_sample
@@ -123,17 +121,3 @@ def _open(bound: BoundStage, seed: int, source_position: int | None = None) -> B
     if type(stage) is not type(bound.stage):
         raise DatapipeError(f"{bound.name}: two different stages have one digest")
     return replace(bound, stage=stage)
-
-
-def peak_bytes() -> int:
-    """Peak resident memory of this process so far.
-
-    On Linux this is VmHWM: `ru_maxrss` starts from the size of the parent process there.
-    """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    kilobytes = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
-    return int(kilobytes) * 1024

@@ -25,6 +25,9 @@ class Hostile(Map):
         text = " ".join(batch.texts.to_pylist())
         if "SEGFAULT" in text or ("TOGETHER" in text and batch.num_docs > 1):
             os.kill(os.getpid(), signal.SIGSEGV)
+        for word, number in (("KILLS-ITSELF", signal.SIGKILL), ("TERMINATES", signal.SIGTERM)):
+            if word in text:
+                os.kill(os.getpid(), number)
         for word, process_id in (("STOPPED", os.getpid()), ("STOP-SUPERVISOR", os.getppid())):
             if word in text and not WAS_STOPPED.exists():
                 WAS_STOPPED.touch()

@@ -21,7 +21,8 @@ from datapipe.engine.prepare import prepare
 from datapipe.plan.compile import compile_plan
 from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 from datapipe.storage import Root
-from datapipe.tasks.run_task import peak_bytes, run_task
+from datapipe.tasks.memory import peak_bytes
+from datapipe.tasks.run_task import run_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

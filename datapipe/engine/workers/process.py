@@ -34,7 +34,7 @@ BATCH_BYTES = 4 << 20
 """Work in hand that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
 
 _NOT_ITS_OWN = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
-"""Signals by which others end a process. SIGKILL is also that of the kernel where memory is full."""
+"""Signals by which others end a process. SIGKILL is also that of the kernel where memory is full (`_num_oom_kills`)."""
 
 LONGEST_STEP_S = 5.0
 """The most that one look adds to a silence: a driver that was stopped itself must not blame its workers."""
@@ -77,6 +77,7 @@ class WorkerProcess:
         self.task: Task | None = None
         self.message: Message | None = None
         self.is_ready = False  # it has imported what it needs
+        self._oom_kills = 0  # of the machine, when it got its task
         self._seen: tuple[int, float] = (-1, 0.0)  # messages, and CPU seconds
         self._looked_at = time.monotonic()
         self._last_words = ""
@@ -87,6 +88,7 @@ class WorkerProcess:
 
     def give(self, task: Task, attempt: str) -> None:
         self.task, self.message, self._looked_at = task, Message(attempt=attempt, task=task.label), time.monotonic()
+        self._oom_kills = _num_oom_kills()
         try:
             self.connection.send((pickle.dumps(task), attempt))
         except OSError:
@@ -126,7 +128,8 @@ class WorkerProcess:
                 f"a worker could not start: it exited with status {status}, and what it said is above. "
                 f"Check that `{sys.executable} -P -c 'import datapipe.tasks.run_task'` works."
             ) from None
-        return Attempt(task=task, failure=_failure_of_end(status, message, self._last_words))
+        is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
+        return Attempt(task=task, failure=_failure_of_end(status, message, self._last_words, is_oom=is_oom))
 
     # ---------------------------------------------------------------------------------------------- silence
 
@@ -210,20 +213,36 @@ def state_of(message: Message) -> str:
     return f"{activity}{memory}{stopped}"
 
 
-def _failure_of_end(status: int, message: Message, last_words: str) -> Failure:
+def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: bool = False) -> Failure:
+    """The failure of a worker that is gone.
+
+    Args:
+        is_oom: whether the kernel has killed a process for memory meanwhile, maybe this one.
+    """
     named = {int(number): number.name for number in signal.Signals}  # without most real-time signals
     cause = named.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
     text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
-    if cause == "SIGKILL":
+    if is_oom:
+        text += ". The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
+    elif cause == "SIGKILL":
         text += ". It may have run out of memory"
     return Failure(
         kind="infrastructure" if cause in _NOT_ITS_OWN else "crash",
         message=text,
         details=last_words,
-        cause=cause,
+        cause="OOM" if is_oom else cause,
         activity=message.activity or Activity(),
         memory_bytes=message.memory_bytes,
     )
+
+
+def _num_oom_kills() -> int:
+    """Processes that the kernel of this machine has killed for memory since it started; 0 where it does not tell."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:

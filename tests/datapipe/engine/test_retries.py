@@ -118,13 +118,55 @@ def test_stalls_at_different_work_are_retried_like_lost_workers(make):
         retries.add(task, _stall(Activity(work="exchange")))
 
 
+def _kill(activity: Activity, cause: str = "SIGKILL") -> Failure:
+    return Failure(kind="infrastructure", message=f"ended by {cause} at {activity}", cause=cause, activity=activity)
+
+
+def test_kill_twice_on_the_same_documents_is_narrowed_and_twice_on_one_blames_it(make):
+    retries = make()
+    again = _after(retries, TASK, _kill(_on(80)))
+    assert again == TASK
+    again = _after(retries, again, _kill(_on(80)))
+    assert again.care.of("filter.length").suspects == {_on(80).key}
+    assert _after(retries, again, _kill(_on(1, 7))) == again
+    with pytest.raises(TaskFailedError, match=r"document a\.jsonl:7 \(b\.jsonl at 8\) crashes filter\.length: SIGKILL"):
+        retries.add(again, _kill(_on(1, 7)))
+
+
+def test_kill_with_quarantine_goes_on_without_the_document(make):
+    retries, task = make("quarantine"), TASK
+    for failure in (_kill(_on(80)), _kill(_on(80)), _kill(_on(1, 7)), _kill(_on(1, 7)), _kill(_on(1, 9)), _kill(_on(1, 9))):
+        task = _after(retries, task, failure)
+    assert task.care.of("filter.length").crashing == {_on(1, 7).key: "SIGKILL", _on(1, 9).key: "SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        [_kill(_on(80, number)) for number in range(20)],  # a machine that is taken away strikes anywhere
+        [_kill(_on(1, 7), "SIGKILL" if number % 2 else "SIGTERM") for number in range(20)],
+        [_kill(_on(1, 7), "OOM") for number in range(20)],  # another machine may have more memory
+        [_kill(Activity(work="read", place="a.jsonl"))] * 20,
+    ],
+    ids=["elsewhere", "by turns", "memory", "no document"],
+)
+def test_kill_that_blames_no_document_is_infrastructure(kills, make):
+    retries, task = make(), TASK
+    for failure in kills:
+        task = _after(retries, task, failure)
+    assert task == TASK
+    with pytest.raises(TaskFailedError, match="failed 21 times"):
+        retries.add(task, _kill(_on(80, 99)))
+
+
+@pytest.mark.parametrize("cause", ["SIGKILL", "OOM"])
 @pytest.mark.parametrize(("memory", "is_told"), [(3_100_000_000, True), (9_000_000_000, False)])
-def test_killed_worker_is_infrastructure_and_the_same_memory_twice_is_told(make, memory, is_told):
+def test_killed_worker_is_infrastructure_and_the_same_memory_twice_is_told(make, memory, is_told, cause):
     retries = make()
     for used in (3_000_000_000, memory):
         activity = Activity(work="pack")
         text = retries.add(
-            TASK, Failure(kind="infrastructure", message="killed", cause="SIGKILL", activity=activity, memory_bytes=used)
+            TASK, Failure(kind="infrastructure", message="killed", cause=cause, activity=activity, memory_bytes=used)
         )
         assert retries.due() == [TASK]
     assert ("with 3.0 GB: if that is all" in text) is is_told
@@ -137,7 +179,7 @@ def test_failure_of_the_user_is_not_retried(make):
 
 def test_failures_are_allowed_by_kind(make):
     retries = make(max_retries=1, max_infrastructure_retries=2)
-    for kind, allowed in (("task", 1), ("infrastructure", 2)):
+    for kind, allowed in (("task", 1), ("memory", 1), ("infrastructure", 2)):
         for _ in range(allowed):
             _after(retries, TASK, Failure(kind=kind, message="no"))
         with pytest.raises(TaskFailedError, match=f"failed {allowed + 1} times"):

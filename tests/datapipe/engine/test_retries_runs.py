@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datapipe.engine import driver as driver_module
+from datapipe.engine import retries as retries_module
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers import process as process_module
 from datapipe.errors import DatapipeError
@@ -31,6 +32,16 @@ def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
     failure = (tmp_path / "out/work/failure.txt").read_text()
     assert "doc-5-17" in failure
     assert "in process" in failure
+
+
+@pytest.mark.parametrize(("word", "cause"), [("KILLS-ITSELF", "SIGKILL"), ("TERMINATES", "SIGTERM")])
+def test_document_on_which_a_stage_kills_its_own_process_is_named(word, cause, tmp_path, monkeypatch):
+    monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
+    mixture = hostile_stages.write_mixture(tmp_path, {17: word})
+    watcher = runs.Watcher()
+    with pytest.raises(DatapipeError, match=rf"document doc-5-17 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: {cause}"):
+        runs.run_mixture(mixture, watcher=watcher)
+    assert [failure.cause for _, failure in watcher.retries] == [cause] * 3  # the batch twice, the document alone once
 
 
 @pytest.mark.slow

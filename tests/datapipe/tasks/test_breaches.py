@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.engine import retries as retries_module
 from datapipe.errors import DatapipeError, StageError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from tests.support import corpora, runs
@@ -151,8 +152,10 @@ class Own(Map):
 
 @pytest.mark.parametrize("stages", ["", "  - dedup.exact\n"])
 def test_quarantine_of_a_stage_names_the_input_file(stages, tmp_path, sources, monkeypatch):
-    with pytest.raises(DatapipeError, match=rf"b.jsonl at {_position(tmp_path)}: ValueError: I do not like it"):
+    with pytest.raises(DatapipeError) as caught:
         _run(tmp_path, sources, _RAISES, monkeypatch, stages=stages)
+    raised = f"ValueError: I do not like it ({_line(tmp_path, 'raise ValueError')}in process)."
+    assert f"b.jsonl at {_position(tmp_path)}: {raised}" in str(caught.value)
     (seen,) = Inspector.open(str(tmp_path / "out")).find(DocumentQuery(outcome="quarantined", count=9))
     assert (seen.path, seen.position) == ("b.jsonl", _position(tmp_path))
 
@@ -288,6 +291,57 @@ class Own(Map):
 """
 
 
-def test_stage_that_interrupts_a_worker_ends_the_run(tmp_path, sources, monkeypatch):
-    with pytest.raises(StageError, match=r"KeyboardInterrupt:  \(in stage own_.*, from the document a.jsonl at 0 on"):
+def test_stage_that_interrupts_a_worker_is_told_with_its_code(tmp_path, sources, monkeypatch):
+    with pytest.raises(StageError) as caught:
         _run(tmp_path, sources, _INTERRUPTS, monkeypatch, make_engine=None, workers=1)
+    assert "breaks its contract: it raises KeyboardInterrupt, which ends programs. " in str(caught.value)
+    line = _line(tmp_path, "raise KeyboardInterrupt")
+    assert f"The code is {line}in process. Found with the document a.jsonl at 0." in str(caught.value)
+
+
+_REFUSED = """
+class Own(Map):
+    def process(self, batch):
+        if "the bad one" in batch.texts.to_pylist():
+            ACTION
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "what"),
+    [
+        ("open('/proc/self/no-such-file')", "it raises FileNotFoundError: [Errno 2]"),
+        ("open('/proc/self/stat/x')", "it raises NotADirectoryError: [Errno 20]"),
+        ("__import__('os').read(1 << 20, 1)", "it raises OSError: [Errno 9]"),
+        ("raise PermissionError('not for you')", "it raises PermissionError: not for you"),
+    ],
+)
+def test_stage_that_asks_for_what_the_system_refuses_is_told_at_once(action, what, tmp_path, sources, monkeypatch):
+    watcher = runs.Watcher()
+    monkeypatch.setattr(runs, "Watcher", lambda: watcher)
+    with pytest.raises(StageError) as caught:
+        _run(tmp_path, sources, _REFUSED.replace("ACTION", action), monkeypatch, make_engine=None, workers=1)
+    assert f"breaks its contract: {what}" in str(caught.value)
+    assert f"The code is {_line(tmp_path, action)}in process." in str(caught.value)
+    assert watcher.retries == []
+
+
+@pytest.mark.parametrize("method", ["process", "open"])
+def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(
+    method, tmp_path, sources, monkeypatch
+):
+    monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
+    watcher = runs.Watcher()
+    monkeypatch.setattr(runs, "Watcher", lambda: watcher)
+    code = f"""
+class Own(Map):
+    def {method}(self, argument):
+        np.empty(1 << 60, np.uint8)
+"""
+    with pytest.raises(
+        DatapipeError, match=r"failed 4 times, the last time with: stage own_.* memory does not suffice"
+    ) as caught:
+        _run(tmp_path, sources, code, monkeypatch, make_engine=None, workers=1)
+    assert f"The code is {_line(tmp_path, '1 << 60')}in {method}; the process has " in str(caught.value)
+    assert len(watcher.retries) == 3

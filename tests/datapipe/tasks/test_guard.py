@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from datapipe import activity
 from datapipe.columns import make_keys
-from datapipe.errors import DatapipeError, StageError
+from datapipe.errors import DatapipeError, StageError, StageMemoryError
 from datapipe.plan.work import StageCare
 from datapipe.stage import Map
 from datapipe.stage.documents import DocumentBatch
+from datapipe.storage import open_input
 from datapipe.tasks.guard import Guard
 
 
@@ -57,7 +59,10 @@ def test_guarded_result_is_that_of_the_good_documents_alone(texts):
     assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError("disk"), TimeoutError(), DatapipeError("ours"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "full"), OSError(errno.EMFILE, "files"), TimeoutError(), DatapipeError("x"), KeyboardInterrupt()],
+)
 def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error):
     def fail(batch: DocumentBatch) -> None:
         raise error
@@ -65,6 +70,39 @@ def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_
     with pytest.raises(type(error)) as caught:
         _guard().run(fail, _batch(["a", "b"]))
     assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
+
+
+def test_guarded_error_of_the_system_without_a_code_is_the_documents():
+    def process(batch: DocumentBatch) -> int:
+        if "bad" in batch.texts.to_pylist():
+            raise OSError("cannot identify image file")
+        return batch.num_docs
+
+    done = _guard().run(process, _batch(["a", "bad", "b"]))
+    assert [document.row for document in done.failed] == [1]
+    assert "cannot identify image file" in done.failed[0].error
+
+
+def test_guarded_error_of_the_system_in_datapipes_own_code_is_no_breach(tmp_path):
+    def process(batch: DocumentBatch) -> None:
+        open_input(str(tmp_path / "absent"))
+
+    with pytest.raises(FileNotFoundError) as caught:
+        _guard().run(process, _batch(["a"]))
+    assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
+
+
+def test_guarded_document_that_does_not_fit_into_memory_is_told_with_its_code():
+    def process(batch: DocumentBatch) -> None:
+        if "bad" in batch.texts.to_pylist():
+            np.empty(1 << 60, np.uint8)
+
+    with pytest.raises(
+        StageMemoryError,
+        match=r"stage mine: memory does not suffice for one document, a.jsonl at bad, of 3 B of text: .*Unable to allocate.*"
+        r"test_guard.py:\d+, in process; the process has .*B of memory, and .* are free\.",
+    ):
+        _guard().run(process, _batch(["a", "bad", "b"]))
 
 
 def test_guarded_batch_that_does_not_fit_into_memory_is_halved():

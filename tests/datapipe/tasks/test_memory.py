@@ -1,4 +1,4 @@
-"""What a worker says of itself."""
+"""The memory of a process, as the kernel tells it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.medium
 
 def test_peak_memory_of_a_process_is_its_own_and_not_its_parents():
     ballast = np.ones(60_000_000)  # 480 MB in this process, which starts the other
-    code = "from datapipe.tasks.run_task import peak_bytes; print(peak_bytes())"
+    code = "from datapipe.tasks.memory import peak_bytes; print(peak_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ballast.sum() > 0
-    assert 20_000_000 < int(done.stdout) < 400_000_000
+    assert 2_000_000 < int(done.stdout) < 400_000_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
 
+from datapipe.kernels.redact.randomness import COMMON_PAIRS
 from datapipe.kernels.redact.tokens import KINDS
 
 Span = tuple[int, int, int]
@@ -25,7 +27,7 @@ google_oauth  (ya29[.])<T20-1000>
 github        (gh[pousr]_)<A36-255>
 github        (github_pat_)<T60-255>
 gitlab        (gl(?:pat|rt)-)<T20-300 [.] L9>
-gitlab        (gl(?:pat|dt|ft|soat|ffct|rt|rtr)-)<T20-300>
+gitlab        (gl(?:pat|dt|ft|soat|ffct|rt|rtr|wt)-)<T20-300>
 gitlab        (glcbt-|GR1348941)<T20-300>
 gitlab        (glimt-)<T25-26>
 gitlab        (glptt-)<T40>
@@ -35,8 +37,8 @@ gitlab        (_gitlab_session=)<L32>
 slack         (xox[abeoprs]-)<D1-14 - T10-255> loose
 slack         (xapp-|xoxe[.]xox[bp]-)<D1 - T20-255> loose
 slack         (xox[ar]-)<A16-64> mixed
-slack         (hooks[.]slack[.]com/services/)<W8-14 / W8-14 / W16-32>
-slack         (hooks[.]slack[.]com/(?:workflows|triggers)/)<B30-90>
+slack         (hooks[.]slack(?:-gov)?[.]com/services/)<W8-14 / W8-14 / W16-32>
+slack         (hooks[.]slack(?:-gov)?[.]com/(?:workflows|triggers)/)<B30-90>
 stripe        ([rs]k_(?:live|test|prod)_)<A10-255>
 stripe        (whsec_)<B24-255 E0-2>
 openai        (sk-)<T32-255> mixed
@@ -44,6 +46,7 @@ anthropic     (sk-ant-)<T40-255>
 hugging_face  (hf_|api_org_)<A34> cased
 npm           (npm_)<A36>
 npm           (_authToken=)<H8 - H4 - H4 - H4 - H12>
+npm           (_auth="?)<B18-400 E0-2>
 pypi          (pypi-AgE)<T50-2000>
 jwt           (ZXlK)<B60-2000 E0-2> mixed
 artifactory   (AKCp)<A69>
@@ -51,7 +54,7 @@ artifactory   (cmVmd)<A59>
 atlassian     (ATATT3)<F186>
 atlassian     (ATCTT3xFfG)<F171-200>
 digitalocean  (do[opr]_v1_)<H64>
-discord       (discord(?:app)?[.]com/api/webhooks/)<D17-20 / T60-80>
+discord       (discord(?:app)?[.]com/api/(?:v(?:6|7|8|9|10)/)?webhooks/)<D17-20 / T60-80>
 facebook      (EAA[MC])<A100-400>
 grafana       (eyJrIjoi)<A70-400 E0-3>
 grafana       (glc_)<B32-400 E0-3>
@@ -68,6 +71,15 @@ square        (sq0csp-)<T43>
 square        (sq0atp-)<T22-60>
 square        (EAAA)<T60> mixed
 twilio        (SK|AC)<H32>
+other         (sk-or-v1-)<H64>
+other         (gsk_)<A52>
+other         (xai-)<A80>
+other         (tskey-(?:auth|api|client|scim|webhook)-)<A8-24 - A16-64> unnamed
+other         (sbp_(?:oauth_)?)<H40>
+other         (nfp_)<A36>
+other         (r8_)<A37>
+other         (dnkey-)<W26 - F52>
+other         (NRJS-)<H19>
 other         (A3-)<U6 - U11 - U5 - U5 - U5>
 other         (A3-)<U6 - U6 - U5 - U5 - U5 - U5>
 other         (ops_eyJ)<B250-4000 E0-3>
@@ -147,7 +159,7 @@ _PEM = re.compile(
     rb"-----BEGIN(?=[A-Z0-9 ]{1,40}-----) [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     rb"((?:(?!-----)[\s\S]){0,16384})-----END[A-Z0-9 ]{0,40}-----"
 )
-_JWT = re.compile(rb"eyJ%b{13,}+\.ey%b{14,}+(?:\.%b*)?" % (_T, _T, _T))
+_JWT = re.compile(rb"eyJ%b{13,}+={0,2}\.ey%b{14,}+(?:={0,2}\.%b*)?" % (_T, _T, _T))
 _SHAPES = [
     ("mailchimp", rb"[0-9A-Fa-f]{32}-us[0-9]{1,2}(?!%b)" % _T),
     ("hashicorp", rb"%b{14}\.atlasv1\.%b{60,70}+(?!%b)" % (_T, _T, _T)),
@@ -157,10 +169,12 @@ _SHAPES = [
 ]
 _ENTRA = re.compile(rb"[0-9A-Za-z_~.]{3}[0-9]Q~([0-9A-Za-z_~.\-]*[0-9A-Za-z_~\-])")
 _NAMES = (
-    b"password passwd pwd passphrase secret token apikey accesskey secretkey privatekey authkey accountkey credential "
-    b"credentials signingkey sharedkey herokukey hubspotkey snykkey cloudkey iamkey ibmkey softlayerkey"
+    b"password passwd pwd passphrase pass secret token apikey accesskey secretkey privatekey authkey accountkey credential "
+    b"credentials creds signingkey sharedkey encryptionkey masterkey licensekey herokukey hubspotkey snykkey cloudkey iamkey "
+    b"ibmkey softlayerkey"
 )
-_PLACEHOLDERS = b"example xxxx your placehol dummy fake sample changeme redacted insert"
+_PLACEHOLDERS = b"example xxxx your placehol dummy fake sample changeme redacted insert ..."
+_PAIRS = {row[:1] + other for row in COMMON_PAIRS.split() for other in row[1:]}
 
 
 def is_random(text: bytes, millibits: int) -> bool:
@@ -171,6 +185,30 @@ def is_random(text: bytes, millibits: int) -> bool:
     if any(word in text.lower() for word in _PLACEHOLDERS.split()):
         return False
     return weight(len(text)) - sum(map(weight, Counter(text).values())) >= millibits * len(text)
+
+
+def is_name(text: bytes) -> bool:
+    """Whether two thirds of the letters are in words and few digits are among them, or the letters are the alphabet."""
+    written = text[:256].decode()
+    spelt = "abcdefghijklmnopqrstuvwxyz"
+    if any(spelt[first : first + 8] in written.lower() for first in range(19)):
+        return True
+    letters, in_words = len(re.findall("[A-Za-z]", written)), _num_in_words(written)
+    for part in re.findall("[0-9A-Za-z]{16,}", written):
+        if 2 * _num_in_words(part) < len(re.findall("[A-Za-z]", part)):
+            return False
+    borders = len(re.findall("(?=[A-Za-z][0-9]|[0-9][A-Za-z])", written))
+    return 0 < 2 * letters <= 3 * in_words and 4 * borders <= len(re.findall("[0-9A-Za-z]", written))
+
+
+def _num_in_words(written: str) -> int:
+    """The letters in runs of which two thirds of the pairs are common."""
+    count = 0
+    for run in re.findall("[A-Z]+[a-z]*|[a-z]+", written):
+        pairs = [first + second for first, second in itertools.pairwise(run.lower())]
+        if len(run) > 2 and 3 * sum(pair in _PAIRS for pair in pairs) >= 2 * len(pairs):
+            count += len(run)
+    return count
 
 
 def is_mixed(text: bytes) -> bool:
@@ -189,8 +227,10 @@ def _issued(text: bytes, offset: int) -> Span | None:
         match = pattern.match(text, offset)
         if not match or (condition == "mixed" and not is_mixed(match[2])) or (condition == "cased" and not is_cased(match[2])):
             continue
+        if (len(match[1]) <= 4 or condition == "unnamed") and is_name(match[2]):
+            continue
         if is_random(match[2], 2000 if condition == "loose" else 2800):
-            start = match.start(2) if match[1].endswith((b"/", b"=")) else offset
+            start = match.start(2) if match[1].endswith((b"/", b"=", b'"')) else offset
             spans.append((len(match[1]), (start, match.end(), kind)))
     return max(spans, key=lambda span: span[0])[1] if spans else None
 
@@ -205,10 +245,11 @@ def _shaped(text: bytes, floor: int, offset: int) -> Span | None:
         is_long = re.compile(rb"[0-9A-Za-z_~.\-]{64}").match(text, run.end() + 1)
         if not match or is_long or not is_first or not 31 <= len(match[1]) <= 34:
             return None
-        return (start, match.end(), KINDS.index("azure")) if is_mixed(match[0]) and is_random(match[0], 2800) else None
+        is_drawn = is_random(match[0], 2800) and not is_name(match[0])
+        return (start, match.end(), KINDS.index("azure")) if is_mixed(match[0]) and is_drawn else None
     for kind, pattern in _SHAPES:
         match = re.compile(pattern).match(text, offset)
-        if match and is_random(match[0], 2800) and (kind == "mailchimp" or is_mixed(match[0])):
+        if match and is_random(match[0], 2800) and not is_name(match[0]) and (kind == "mailchimp" or is_mixed(match[0])):
             is_bot = kind != "discord" or is_cased(match[1])
             return (offset, match.end(), KINDS.index(kind)) if is_bot else None
     return None
@@ -236,12 +277,22 @@ def _is_no_name(value: bytes) -> bool:
     return is_drawn or 5 * num_digits >= len(value) > num_digits
 
 
+def _signature(text: bytes, floor: int, offset: int) -> Span | None:
+    """The signature of a URL of Azure at its `=`: 32 bytes in base64, also in percent-encoding."""
+    if offset - 4 < floor or not re.fullmatch(rb"[?&;]sig=", text[offset - 4 : offset + 1]):
+        return None
+    match = re.compile(rb"(?=([0-9A-Za-z+/%]{0,81}))\1(?:(?<=%..)(?<=[dD])|=)(?![0-9A-Za-z_\-+/=~%])").match(text, offset + 1)
+    if not match or not 44 <= len(match[0]) <= 80 or not is_random(match[0], 2800) or is_name(match[0]):
+        return None
+    return offset + 1, match.end(), KINDS.index("azure")
+
+
 def _value(text: bytes, start: int, quote: bytes) -> bytes | None:
     """The value of an assignment that is no token: in quotes, or without."""
     if not quote:
         plain = re.compile(rb"[0-9A-Za-z_\-+/=~]{20,200}+(?=[ \t\r\n'\"`;,)\]}<>&|\\]|\Z)").match(text, start)
         return plain[0] if plain and (_is_hex(plain[0]) or _is_no_name(plain[0])) else None
-    value = re.compile(rb"[0-9A-Za-z!#$%%&()*+,\-./:;=?@\[\]^_|~]{8,200}(?=%b)" % quote).match(text, start)
+    value = re.compile(rb"[0-9A-Za-z!#$%%&()*+,\-./:;=?@\[\]^_|~]{8,200}(?=%b)" % re.escape(quote)).match(text, start)
     if not value or not re.search(rb"[0-9]", value[0]) or not re.search(rb"[A-Za-z]", value[0]):
         return None
     return None if re.fullmatch(rb"[$)+,.].*|(?:%b|\.)+\(.*\)" % _T, value[0]) else value[0]
@@ -250,14 +301,18 @@ def _value(text: bytes, start: int, quote: bytes) -> bytes | None:
 def _assigned(text: bytes, floor: int, offset: int, millibits: int) -> Span | None:
     before = text[max(floor, offset - 40) : offset]
     before = before.rstrip(b":?") if text[offset : offset + 1] == b"=" else before
-    named = re.search(rb"(%b*)[\"']?\]?[ \t]*\Z" % _T, before)
+    if text[offset : offset + 1] == b"," and not before.endswith((b"'", b'"')):
+        return _signature(text, floor, offset)
+    named = re.search(rb"(%b*)(?:\\?[\"'])?\]?[ \t]*\Z" % _T, before)
     assert named is not None
     name = re.sub(rb"[_\-]", b"", named[1]).lower()[-8:]
     if name != b"authorization"[-8:] and not any(name.endswith(word[-8:]) for word in _NAMES.split()):
-        return None
-    sign = re.compile(rb"(?:=>|:=|[=:])[ \t]{0,4}([\"'`]?)").match(text, offset)
+        return _signature(text, floor, offset)
+    sign = re.compile(rb"(?:=>|:=|[=:,])[ \t]{0,4}(\\?[\"'`]|)").match(text, offset)
     assert sign is not None
     start, quote = sign.end(), sign[1]
+    if not quote and text[offset : offset + 1] == b",":
+        return None
     if name == b"authorization"[-8:]:
         scheme = re.compile(rb"[A-Za-z\-]{1,12}+ ").match(text, start)
         start, quote = scheme.end() if scheme else start, b""
@@ -268,20 +323,21 @@ def _assigned(text: bytes, floor: int, offset: int, millibits: int) -> Span | No
         return (start, azure.end(), 2) if is_random(azure[1], 2800) else None
     aws = re.compile(rb"[0-9A-Za-z+/]{40}(?![0-9A-Za-z+/=])").match(text, start)
     if aws and is_mixed(aws[0]):
-        return (start, aws.end(), 0) if is_random(aws[0], 2800) else None
+        return (start, aws.end(), 0) if is_random(aws[0], 2800) and not is_name(aws[0]) else None
     value = _value(text, start, quote)
     if value is None:
         return None
     least = min(millibits, 2800) if _is_hex(value) else millibits
-    return (start, start + len(value), KINDS.index("assignment")) if is_random(value, least) else None
+    is_drawn = is_random(value, least) and not is_name(value)
+    return (start, start + len(value), KINDS.index("assignment")) if is_drawn else None
 
 
 def find(text: bytes, wanted: int, millibits: int) -> list[Span]:
     """(start, stop, kind) of every secret, as the kernel writes them."""
     spans, offset, floor = [], 0, 0
-    token = re.compile(rb"%b+|[=:]" % _T)
+    token = re.compile(rb"%b+|[=:,]" % _T)
     while match := token.search(text, offset):
-        is_sign = match[0] in (b"=", b":")
+        is_sign = match[0] in (b"=", b":", b",")
         span = _assigned(text, floor, match.start(), millibits) if is_sign else _token(text, floor, match.start())
         span = span if span and wanted >> span[2] & 1 else None  # what is not wanted hides nothing inside it
         offset = span[1] if span else match.end()

@@ -9,7 +9,7 @@ import re
 import string
 
 from datapipe.kernels.redact.tokens import TABLE
-from tests.oracles.secrets import is_cased, is_mixed, is_random
+from tests.oracles.secrets import is_cased, is_mixed, is_name, is_random
 
 _LETTERS = string.ascii_letters + string.digits
 _TOKEN = _LETTERS + "_-"
@@ -41,8 +41,10 @@ def _drawn_rest(rng: random.Random, runs: str, condition: str) -> str:
     """What follows a prefix: drawn again until it looks random and fits the condition of its row."""
     while True:
         rest = "".join(_drawn_run(rng, run) for run in runs.split())
-        fits = {"": True, "loose": True, "mixed": is_mixed(rest.encode()), "cased": is_cased(rest.encode())}[condition]
-        if fits and is_random(rest.encode(), 2800):
+        fits = {"": True, "loose": True, "unnamed": True, "mixed": is_mixed(rest.encode()), "cased": is_cased(rest.encode())}[
+            condition
+        ]
+        if fits and is_random(rest.encode(), 2800) and not is_name(rest.encode()):
             return rest
 
 
@@ -53,7 +55,7 @@ def drawn_tokens(seed: int) -> list[tuple[str, str, str]]:
         head, runs, condition = ([part.strip() for part in row.split("|")] + [""])[:3]
         kind, *prefixes = head.split()
         prefix, rest = rng.choice(prefixes), _drawn_rest(rng, runs, condition)
-        tokens.append((kind, prefix, rest) if prefix[-1] in "/=" else (kind, "", prefix + rest))
+        tokens.append((kind, prefix, rest) if prefix[-1] in '/="' else (kind, "", prefix + rest))
     return tokens
 
 

@@ -16,7 +16,7 @@ _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT = (1 << bit for bit in range(10))
-SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT = (1 << bit for bit in range(10, 18))
+SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT, ASSIGNS, QUOTES = (1 << bit for bit in range(10, 20))
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -36,6 +36,8 @@ _MEMBERS = {
     PLAIN: _DIGITS + _LETTERS + "_-+/=~",  # secret without quotes
     CLOSING: " \t\r\n'\"`;,)]}<>&|\\",  # after a secret without quotes
     JOINT: ".~/+:|",  # between two parts of a token
+    ASSIGNS: "=:,",  # between a name and its value
+    QUOTES: "'\"",
 }
 
 

@@ -1,16 +1,16 @@
 """Finds keys, tokens and passwords in code and configuration in one pass over the bytes.
 
     bytes  ->  runs of letters, digits, `_` and `-`  ->  a token by its prefix (`tokens.py`) or its form (`shapes.py`)
-           ->  each `=` and `:`                      ->  a name that ends like api_key  +  a value that looks random
+           ->  each `=`, `:` and `",`                ->  a name that ends like api_key  +  a value that looks random
 
 The cost is linear for any input: a run is read once for each prefix that it begins with, the three runs of a JWT at most three
-times. A PEM block is read to the next five dashes. Around `=` and `:` about 300 bytes are read. Any bytes are safe. Spans are
-ASCII except inside a PEM block, which begins and ends with dashes, so a cut never falls inside a character.
+times. A PEM block is read to the next five dashes. Around `=`, `:` and `",` about 300 bytes are read. Any bytes are safe. Spans
+are ASCII except inside a PEM block, which begins and ends with dashes, so a cut never falls inside a character.
 
-A token is free-standing and looks random (`randomness.py`). A value in quotes has letters and digits, and the entropy of the
-option. A value without quotes also has 20 characters or more that no name in code has: hexadecimal digits, or capitals and
-small letters mixed with digits, or a digit among five. White space, a quote or a closing sign follows it. Hexadecimal values of
-32 digits or more need only 2.8 bits a character, since few of them reach 3.5.
+A token is free-standing and looks random (`randomness.py`). A value is no name, such as a path or a dotted key. A value in
+quotes has letters and digits, and the entropy of the option. A value without quotes also has 20 characters or more that no name
+in code has: hexadecimal digits, or capitals and small letters mixed with digits, or a digit among five. White space, a quote or
+a closing sign follows it. Hexadecimal values of 32 digits or more need only 2.8 bits a character, since few of them reach 3.5.
 """
 
 from __future__ import annotations
@@ -20,10 +20,24 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.redact.ascii import BASE64, CLOSING, DIGIT, HEX, JOINT, LETTER, PLAIN, TOKEN, VALUE, is_in, sets_of
+from datapipe.kernels.redact.ascii import (
+    ASSIGNS,
+    BASE64,
+    CLOSING,
+    DIGIT,
+    HEX,
+    JOINT,
+    LETTER,
+    PLAIN,
+    QUOTES,
+    TOKEN,
+    VALUE,
+    is_in,
+    sets_of,
+)
 from datapipe.kernels.redact.pii import FoundSpans
-from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_random, sorts_in, suffixes
-from datapipe.kernels.redact.shapes import find_shape, jwt_stop, may_be_shape, pem_stop, run_stop
+from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_name, is_random, sorts_in, suffixes
+from datapipe.kernels.redact.shapes import find_shape, jwt_stop, may_be_shape, pem_stop, run_stop, starts_with
 from datapipe.kernels.redact.tokens import KINDS, NO_KIND, TOKEN_MILLIBITS, begins_token, find_token
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
@@ -34,20 +48,31 @@ _MIN_SPAN_BYTES = 8
 _MIN_RUN_BYTES = 10
 """A shorter run begins a token only where a sign joins it to the next: `SG.`, `hooks.slack.com/`."""
 _MIN_PLAIN_BYTES, _MIN_HEX_BYTES, _MAX_VALUE_BYTES = 20, 32, 200
+_MIN_SIGNATURE_BYTES, _MAX_SIGNATURE_BYTES = 44, 80
+"""Of 32 bytes in base64: 43 characters and `=`, of which some are written as `%2B`, `%2F` and `%3D`."""
 _SECRET_NAMES = (
-    "password passwd pwd passphrase secret token apikey accesskey secretkey privatekey authkey accountkey credential "
-    "credentials signingkey sharedkey herokukey hubspotkey snykkey cloudkey iamkey ibmkey softlayerkey"
+    "password passwd pwd passphrase pass secret token apikey accesskey secretkey privatekey authkey accountkey credential "
+    "credentials creds signingkey sharedkey encryptionkey masterkey licensekey herokukey hubspotkey snykkey cloudkey iamkey "
+    "ibmkey softlayerkey"
 )
 _HEADER_NAMES = "authorization"
 _NAMES, _NAME_MASKS = suffixes(_SECRET_NAMES)
 _HEADERS, _HEADER_MASKS = suffixes(_HEADER_NAMES)
-_NAME_ENDS = sum(1 << ord(letter) - 0x60 for letter in {name[-1] for name in f"{_SECRET_NAMES} {_HEADER_NAMES}".split()})
-"""A bit for each letter that ends a name: few names in code need a closer look."""
+
+
+def _last_pairs(names: str) -> np.ndarray:
+    """Whether a name ends in two letters, at 32 times the last but one and the last: (1024,) uint8. Few names in code do."""
+    table = np.zeros(1 << 10, np.uint8)
+    table[[(ord(name[-2]) & 0x1F) << 5 | ord(name[-1]) & 0x1F for name in names.split()]] = 1
+    return table
+
+
+_LAST_PAIRS = _last_pairs(f"{_SECRET_NAMES} {_HEADER_NAMES}")
 _SECRET_NAME, _HEADER_NAME = 1, 2
-_QUOTE, _QUOTES, _TICK, _EQUALS, _COLON, _GREATER, _SPACE, _TAB, _DOT, _DASH, _UNDERSCORE = (
-    ord(sign) for sign in "'\"`=:> \t.-_"
-)
+_TICK, _EQUALS, _COLON, _GREATER, _SPACE, _TAB, _DOT, _DASH, _UNDERSCORE = (ord(sign) for sign in "`=:> \t.-_")
 _DOLLAR, _OPEN, _CLOSE, _PLUS, _COMMA, _BRACKET, _QUESTION, _E, _Y = (ord(sign) for sign in "$()+,]?ey")
+_BACKSLASH, _PERCENT, _AND, _SEMICOLON, _D, _G, _H = (ord(sign) for sign in "\\%&;dgh")
+_SIGNATURE, _AUTH = np.frombuffer(b"sig", np.uint8), np.frombuffer(b"_auth", np.uint8)
 
 
 def find(offsets: np.ndarray, data: np.ndarray, wanted: int, min_entropy: float) -> FoundSpans:
@@ -88,7 +113,7 @@ def _secret_at(data, floor, start, run, end, counts) -> Any:
 def _name_sort(data, floor, sign) -> Any:
     """Whether the name before `=` or `:` ends like password, secret, token or api_key, is Authorization, or neither (0).
 
-    `_` and `-` are ignored, and a quote and a bracket may close the name: os.environ["API_KEY"].
+    `_` and `-` are ignored, and a quote, also behind a backslash, and a bracket may close the name: os.environ["API_KEY"].
     """
     j, low = sign, max(floor, sign - 40)
     while data[sign] == _EQUALS and j > low and (data[j - 1] == _COLON or data[j - 1] == _QUESTION):
@@ -97,11 +122,14 @@ def _name_sort(data, floor, sign) -> Any:
         j -= 1
     if j > low and data[j - 1] == _BRACKET:
         j -= 1
-    if j > low and (data[j - 1] == _QUOTE or data[j - 1] == _QUOTES):
+    if j > low and is_in(data[j - 1], QUOTES):
         j -= 1
+        j -= j > low and data[j - 1] == _BACKSLASH
     while j > low and (data[j - 1] == _UNDERSCORE or data[j - 1] == _DASH):
         j -= 1
-    if j == low or not is_in(data[j - 1], LETTER) or not _NAME_ENDS >> np.int64(data[j - 1] & 0x1F) & 1:
+    if j < low + 2 or not is_in(data[j - 1], LETTER) or not is_in(data[j - 2], TOKEN):
+        return 0
+    if is_in(data[j - 2], LETTER) and not _LAST_PAIRS[np.int64(data[j - 2] & 0x1F) << 5 | np.int64(data[j - 1] & 0x1F)]:
         return 0
     number, shift = np.uint64(0), np.uint64(0)
     while j > low and is_in(data[j - 1], TOKEN) and shift < np.uint64(64):
@@ -182,15 +210,72 @@ def _plain_stop(data, start, end) -> Any:
 
 
 @inline
+def _signature(data, floor, sign, end, counts) -> Any:
+    """Start, stop and kind of the signature in a URL of Azure, behind `?sig=` or `&sig=`; start equals stop for others."""
+    low, start = sign - len(_SIGNATURE), sign + 1
+    if low - 1 < floor or not starts_with(data, low, sign, _SIGNATURE):
+        return sign, sign, np.int64(NO_KIND)
+    before, stop = data[low - 1], start
+    if before != _QUESTION and before != _AND and before != _SEMICOLON:
+        return sign, sign, np.int64(NO_KIND)
+    while stop < end and stop - start <= _MAX_SIGNATURE_BYTES and (is_in(data[stop], BASE64) or data[stop] == _PERCENT):
+        stop += 1
+    is_padded = stop - start > 3 and data[stop - 3] == _PERCENT and data[stop - 1] | 0x20 == _D
+    stop += stop < end and data[stop] == _EQUALS and not is_padded
+    is_ended = is_padded or data[stop - 1] == _EQUALS
+    goes_on = stop < end and (is_in(data[stop], PLAIN) or data[stop] == _PERCENT)
+    if not is_ended or goes_on or not _MIN_SIGNATURE_BYTES <= stop - start <= _MAX_SIGNATURE_BYTES:
+        return sign, sign, np.int64(NO_KIND)
+    is_key = is_random(data, start, stop, TOKEN_MILLIBITS, counts) and not is_name(data, start, stop)
+    return start, (stop if is_key else start), np.int64(_AZURE)
+
+
+@inline
+def _named_exactly(data, floor, sign, end, counts) -> Any:
+    """Start, stop and kind of the secret behind a short name that counts as a whole: `_auth=` of npm, `?sig=` of Azure."""
+    first = sign - len(_AUTH)
+    if data[sign - 1] == _G or first < floor:
+        return _signature(data, floor, sign, end, counts)
+    if starts_with(data, first, sign, _AUTH) and (first == floor or not is_in(data[first - 1], TOKEN)):
+        return find_token(data, first, end, counts)
+    return sign, sign, np.int64(NO_KIND)
+
+
+@inline
+def _quoted_stop(data, start, end, quote, is_escaped) -> Any:
+    """The stop of a value in quotes; `start` where it has another length, lacks letters or digits, or is computed."""
+    stop = run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
+    close = stop + is_escaped
+    if close >= end or data[close] != quote or (is_escaped and data[stop] != _BACKSLASH):
+        return start
+    is_value = 8 <= stop - start <= _MAX_VALUE_BYTES and sorts_in(data, start, stop) in (3, 5, 7)
+    return stop if is_value and not _is_computed(data, start, stop) else start
+
+
+@inline
+def _value_stop(data, start, end, is_quoted, is_escaped) -> Any:
+    """The stop of a value that is no token; `start` where there is none."""
+    if is_quoted:
+        return _quoted_stop(data, start, end, data[start - 1], is_escaped)
+    stop = _plain_stop(data, start, end)
+    return stop if stop > start and (_is_hex(data, start, stop) or _is_no_name(data, start, stop)) else start
+
+
+@inline
 def _assigned(data, floor, sign, end, millibits, counts) -> Any:
     """Start, stop and kind of the secret assigned at `sign`; start equals stop where there is none."""
     name = _name_sort(data, floor, sign)
-    if name == 0:
+    if name == 0 and (data[sign] != _EQUALS or (data[sign - 1] != _G and data[sign - 1] != _H)):
         return sign, sign, np.int64(NO_KIND)
+    if name == 0:
+        return _named_exactly(data, floor, sign, end, counts)
     start = _value_start(data, sign, end)
-    quote = data[start]
-    is_quoted = start > sign and (quote == _QUOTE or quote == _QUOTES or quote == _TICK)
-    start += is_quoted
+    is_escaped = start > sign and data[start] == _BACKSLASH and start + 1 < end
+    quote = data[start + is_escaped]
+    is_quoted = start > sign and (is_in(quote, QUOTES) or quote == _TICK)
+    start += is_quoted * (1 + is_escaped)
+    if not is_quoted and data[sign] == _COMMA:
+        return sign, sign, np.int64(NO_KIND)
     if name == _HEADER_NAME:
         start, is_quoted = _after_scheme(data, start, end), False
     run = run_stop(data, start, end if end - start < 256 else start + 256, TOKEN)
@@ -203,18 +288,14 @@ def _assigned(data, floor, sign, end, millibits, counts) -> Any:
         stop = key + 2 if is_random(data, start, key, TOKEN_MILLIBITS, counts) else start
         return start, stop, np.int64(_AZURE)
     if key - start == 40 and (key == end or data[key] != _EQUALS) and sorts_in(data, start, key) == DIGITS | CAPITALS | SMALL:
-        return start, (key if is_random(data, start, key, TOKEN_MILLIBITS, counts) else start), np.int64(_AWS)
-    if is_quoted:
-        stop = run_stop(data, start, min(end, start + _MAX_VALUE_BYTES + 1), VALUE)
-        is_value = stop < end and data[stop] == quote and 8 <= stop - start <= _MAX_VALUE_BYTES
-        is_value = is_value and sorts_in(data, start, stop) in (3, 5, 7) and not _is_computed(data, start, stop)
-    else:
-        stop = _plain_stop(data, start, end)
-        is_value = stop > start and (_is_hex(data, start, stop) or _is_no_name(data, start, stop))
-    if not is_value:
+        is_key = is_random(data, start, key, TOKEN_MILLIBITS, counts) and not is_name(data, start, key)
+        return start, (key if is_key else start), np.int64(_AWS)
+    stop = _value_stop(data, start, end, is_quoted, is_escaped)
+    if stop == start:
         return sign, sign, np.int64(NO_KIND)
     least = min(millibits, TOKEN_MILLIBITS) if _is_hex(data, start, stop) else millibits
-    return start, (stop if is_random(data, start, stop, least, counts) else start), np.int64(ASSIGNMENT)
+    is_value = is_random(data, start, stop, least, counts) and not is_name(data, start, stop)
+    return start, (stop if is_value else start), np.int64(ASSIGNMENT)
 
 
 @kernel
@@ -260,7 +341,7 @@ def find_secrets(
                 if is_joined or run - j >= _MIN_RUN_BYTES:
                     start, stop, kind = _secret_at(data, floor, j, run, end, counts)
                 j = run
-            elif data[j] == _EQUALS or data[j] == _COLON:
+            elif is_in(data[j], ASSIGNS) and (data[j] != _COMMA or (j > floor and is_in(data[j - 1], QUOTES))):
                 start, stop, kind = _assigned(data, floor, j, end, millibits, counts)
                 j += 1
             else:

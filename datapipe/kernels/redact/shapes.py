@@ -1,6 +1,7 @@
 """Secrets that have no prefix but a form: JWT, PEM blocks, and the tokens of five issuers.
 
-JWT         header.payload.signature in base64url, the first two of JSON: eyJ…, ey…; the signature may be empty or missing
+JWT         header.payload.signature in base64url, the first two of JSON: eyJ…, ey…, with or without `=` at their ends; the
+            signature may be empty or missing
 PEM         from -----BEGIN to -----END of a private key with at least 64 letters of base64, at most 16 KiB
 Discord     24 to 26 characters, 6, and 27 to 40, joined by dots; the first part is a number in base64: it begins with M, N or O
 Telegram    5 to 16 digits, a colon, and 35 characters from A on
@@ -9,7 +10,7 @@ Terraform   14 characters, .atlasv1. and 60 to 70
 Mailchimp   32 hexadecimal digits, -us and the number of a data centre
 Azure       40 characters of Entra ID with a digit and Q~ in the fourth to sixth place
 
-A token must look random, like those of `kernels/redact/tokens.py`.
+A token must look random and not like a name (`kernels/redact/randomness.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.redact.ascii import BASE64, DIGIT, HEX, JOINT, LETTER, TOKEN, UPPER, is_in
-from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_random, sorts_in
+from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_name, is_random, sorts_in
 from datapipe.kernels.redact.tokens import KINDS, NO_KIND, TOKEN_MILLIBITS
 
 _AZURE, _DISCORD, _FACEBOOK, _HASHICORP, _MAILCHIMP, _TELEGRAM = (
@@ -30,7 +31,7 @@ _MAX_PEM_BYTES = 16_384
 _MAX_ENTRA_BYTES = 64
 """Characters behind a `~` that are read; a secret has at most 34 of them, and dots of a sentence may follow."""
 _SPACE, _DOT, _DASH, _COLON, _STROKE, _TILDE, _UNDERSCORE = (ord(sign) for sign in " .-:|~_")
-_A, _M, _O, _Q = (ord(sign) for sign in "AMOQ")
+_A, _M, _O, _Q, _EQUALS = (ord(sign) for sign in "AMOQ=")
 _BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
 _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
 _HEADER, _PAYLOAD = np.frombuffer(b"eyJ", np.uint8), np.frombuffer(b"ey", np.uint8)
@@ -89,12 +90,24 @@ def pem_stop(data, start, run, end) -> Any:
 @inline
 def jwt_stop(data, start, run, end) -> Any:
     """The stop of a JWT whose first part is [start, run); `start` where there is none."""
-    if run - start < 16 or run + 4 > end or data[run] != _DOT or not starts_with(data, start, run, _HEADER):
+    first = _padding_stop(data, run, end)
+    if run - start < 16 or first + 4 > end or data[first] != _DOT or not starts_with(data, start, run, _HEADER):
         return start
-    second = run_stop(data, run + 1, end, TOKEN)
-    if second - run < 17 or not starts_with(data, run + 1, second, _PAYLOAD):
+    second = run_stop(data, first + 1, end, TOKEN)
+    if second - first < 17 or not starts_with(data, first + 1, second, _PAYLOAD):
         return start
-    return run_stop(data, second + 1, end, TOKEN) if second < end and data[second] == _DOT else second
+    padded = _padding_stop(data, second, end)
+    if padded == end or data[padded] != _DOT:
+        return second
+    return run_stop(data, padded + 1, end, TOKEN)
+
+
+@inline
+def _padding_stop(data, stop, end) -> Any:
+    """The stop of the `=` at the end of base64, of which there are two at most."""
+    for _ in range(2):
+        stop += stop < end and data[stop] == _EQUALS
+    return stop
 
 
 @inline
@@ -188,7 +201,7 @@ def find_shape(data, floor, start, run, end, counts) -> Any:
         stop, kind = (after if first < run < after else first), np.int64(_AZURE)
     else:
         stop, kind = _joined_stop(data, start, run, end)
-    if stop == first or not is_random(data, first, stop, TOKEN_MILLIBITS, counts):
+    if stop == first or not is_random(data, first, stop, TOKEN_MILLIBITS, counts) or is_name(data, first, stop):
         return start, start, np.int64(NO_KIND)
     is_mixed = kind == _MAILCHIMP or sorts_in(data, first, stop) == DIGITS | CAPITALS | SMALL
     return (first, stop, kind) if is_mixed else (start, start, np.int64(NO_KIND))

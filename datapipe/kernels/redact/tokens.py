@@ -4,19 +4,23 @@
     bytes at the start of a word  --trie-->  prefixes  --runs-->  start, stop and kind of the token
 
 The trie costs one look-up for a word whose first byte begins no prefix. Prefixes, alphabets and lengths are facts that the
-issuers document, or that the configuration of gitleaks 8.30 and the detectors of detect-secrets 1.5 list.
+issuers document, or that the configuration of gitleaks 8.30 and the detectors of detect-secrets 1.5 list. Of the documents of
+the issuers alone are glwt- (GitLab), sk-or-v1- (OpenRouter), gsk_ (Groq), xai-, tskey- (Tailscale), sbp_ (Supabase), nfp_
+(Netlify) and r8_ (Replicate).
 
 A row of the table is a kind, its prefixes, `|`, and the runs. `hex{32}` is a run of 32 characters of the alphabet `hex`,
 `token{20,64}` one of 20 to 64, and a sign alone is itself. A run takes as many characters as it may. No letter, digit, `_` or
-`-` follows a token, and no character of its last alphabet. What follows the prefix must look random. A word behind a second `|`
+`-` follows a token, and no character of its last alphabet. What follows the prefix must look random, and behind a prefix of
+four characters or fewer not like a name (`randomness.py`). A word behind a second `|`
 is one more condition on it:
 
     mixed   digits, capitals and small letters
     loose   looks random with 2 bits a character: numbers among the parts
     cased   a quarter of the letters or more are capitals, and a quarter or more are small; in camelCase fewer are capitals
+    unnamed does not look like a name, whatever the prefix
 
-The rows of a prefix are tried in order, and the longest prefix wins. The prefix is a part of the token unless it ends in `/` or
-`=`: then it is the address or the name before the token.
+The rows of a prefix are tried in order, and the longest prefix wins. The prefix is a part of the token unless it ends in `/`,
+`=` or `"`: then it is the address or the name before the token.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.redact.ascii import TOKEN, is_in
-from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_random, sorts_in
+from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_name, is_random, sorts_in
 
 TABLE = """
 aws           AKIA ASIA ABIA ACCA                                  | upper{16}
@@ -42,7 +46,7 @@ google_oauth  ya29.                                                | token{20,10
 github        ghp_ gho_ ghu_ ghs_ ghr_                             | alnum{36,255}
 github        github_pat_                                          | token{60,255}
 gitlab        glpat- glrt-                                         | token{20,300} . lower{9}
-gitlab        glpat- gldt- glft- glsoat- glffct- glrt- glrtr-      | token{20,300}
+gitlab        glpat- gldt- glft- glsoat- glffct- glrt- glrtr- glwt- | token{20,300}
 gitlab        glcbt- GR1348941                                     | token{20,300}
 gitlab        glimt-                                               | token{25,26}
 gitlab        glptt-                                               | token{40}
@@ -52,8 +56,9 @@ gitlab        _gitlab_session=                                     | lower{32}
 slack         xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs-            | digit{1,14} - token{10,255} | loose
 slack         xapp- xoxe.xoxb- xoxe.xoxp-                          | digit - token{20,255} | loose
 slack         xoxa- xoxr-                                          | alnum{16,64} | mixed
-slack         hooks.slack.com/services/                            | word{8,14} / word{8,14} / word{16,32}
+slack         hooks.slack.com/services/ hooks.slack-gov.com/services/ | word{8,14} / word{8,14} / word{16,32}
 slack         hooks.slack.com/workflows/ hooks.slack.com/triggers/ | base64{30,90}
+slack         hooks.slack-gov.com/workflows/ hooks.slack-gov.com/triggers/ | base64{30,90}
 stripe        sk_live_ rk_live_ sk_test_ rk_test_ sk_prod_ rk_prod_ | alnum{10,255}
 stripe        whsec_                                               | base64{24,255} ={0,2}
 openai        sk-                                                  | token{32,255} | mixed
@@ -61,6 +66,7 @@ anthropic     sk-ant-                                              | token{40,25
 hugging_face  hf_ api_org_                                         | alnum{34} | cased
 npm           npm_                                                 | alnum{36}
 npm           _authToken=                                          | hex{8} - hex{4} - hex{4} - hex{4} - hex{12}
+npm           _auth= _auth="                                         | base64{18,400} ={0,2}
 pypi          pypi-AgE                                             | token{50,2000}
 jwt           ZXlK                                                 | base64{60,2000} ={0,2} | mixed
 artifactory   AKCp                                                 | alnum{69}
@@ -69,6 +75,11 @@ atlassian     ATATT3                                               | field{186}
 atlassian     ATCTT3xFfG                                           | field{171,200}
 digitalocean  dop_v1_ doo_v1_ dor_v1_                              | hex{64}
 discord       discord.com/api/webhooks/ discordapp.com/api/webhooks/ | digit{17,20} / token{60,80}
+discord       discord.com/api/v6/webhooks/ discord.com/api/v7/webhooks/ | digit{17,20} / token{60,80}
+discord       discord.com/api/v8/webhooks/                         | digit{17,20} / token{60,80}
+discord       discord.com/api/v9/webhooks/ discord.com/api/v10/webhooks/ | digit{17,20} / token{60,80}
+discord       discordapp.com/api/v6/webhooks/ discordapp.com/api/v7/webhooks/ | digit{17,20} / token{60,80}
+discord       discordapp.com/api/v8/webhooks/ discordapp.com/api/v9/webhooks/ | digit{17,20} / token{60,80}
 facebook      EAAM EAAC                                            | alnum{100,400}
 grafana       eyJrIjoi                                             | alnum{70,400} ={0,3}
 grafana       glc_                                                 | base64{32,400} ={0,3}
@@ -85,6 +96,15 @@ square        sq0csp-                                              | token{43}
 square        sq0atp-                                              | token{22,60}
 square        EAAA                                                 | token{60} | mixed
 twilio        SK AC                                                | hex{32}
+other         sk-or-v1-                                            | hex{64}
+other         gsk_                                                 | alnum{52}
+other         xai-                                                 | alnum{80}
+other         tskey-auth- tskey-api- tskey-client- tskey-scim- tskey-webhook- | alnum{8,24} - alnum{16,64} | unnamed
+other         sbp_ sbp_oauth_                                      | hex{40}
+other         nfp_                                                 | alnum{36}
+other         r8_                                                  | alnum{37}
+other         dnkey-                                               | word{26} - field{52}
+other         NRJS-                                                | hex{19}
 other         A3-                                                  | upper{6} - upper{11} - upper{5} - upper{5} - upper{5}
 other         A3-                      | upper{6} - upper{6} - upper{5} - upper{5} - upper{5} - upper{5}
 other         ops_eyJ                                              | base64{250,4000} ={0,3}
@@ -196,8 +216,9 @@ _ALPHABETS = {
     **{sign: sign for sign in "._-=/@"},
 }
 _BITS = {name: 1 << bit for bit, name in enumerate(_ALPHABETS)}
-_CONDITIONS = {"": 0, "mixed": 1, "cased": 2, "loose": 3}
-_MIXED, _CASED, _LOOSE = 1, 2, 3
+_CONDITIONS = {"": 0, "mixed": 1, "cased": 2, "loose": 3, "unnamed": 4}
+_MIXED, _CASED, _LOOSE, _UNNAMED = 1, 2, 3, 4
+_MAX_SHORT_PREFIX = 4
 
 
 class _Form(NamedTuple):
@@ -266,7 +287,19 @@ _FORMS = _forms()
 _ALPHABETS_OF = _alphabets_of()
 _ROOTS, _NODES = _trie(_FORMS)
 _RUNS, _RUN_BORDERS = _runs_of(_FORMS)
-_FACTS = np.array([(form.kind, form.condition, form.prefix[-1:] in (b"/", b"=")) for form in _FORMS], np.int64)
+_FACTS = np.array(
+    [
+        (
+            form.kind,
+            form.condition,
+            form.prefix[-1:] in (b"/", b"=", b'"'),
+            len(form.prefix) > _MAX_SHORT_PREFIX and form.condition != _UNNAMED,
+        )
+        for form in _FORMS
+    ],
+    np.int64,
+)
+"""Of each form: its kind, its condition, whether its prefix is no part of the token, and whether a name may follow."""
 
 
 def _first_pairs(forms: list[_Form]) -> np.ndarray:
@@ -302,7 +335,7 @@ def _runs_stop(data, start, end, form):
 
 @inline
 def _fits(data, start, stop, condition, counts):
-    """Whether what follows a prefix looks random and fits the condition of its row."""
+    """Whether what follows a prefix looks random and fits the condition of its row, but for names."""
     if condition == _MIXED and sorts_in(data, start, stop) != DIGITS | CAPITALS | SMALL:
         return False
     if condition == _CASED and not is_cased(data, start, stop):
@@ -318,7 +351,11 @@ def find_token(data, start, end, counts):
     while node > 0:
         for form in range(_NODES[node, 3], _NODES[node, 4]):
             after = _runs_stop(data, j, end, form)
-            if after > 0 and _fits(data, j, after, _FACTS[form, 1], counts):
+            if (
+                after > 0
+                and _fits(data, j, after, _FACTS[form, 1], counts)
+                and (_FACTS[form, 3] or not is_name(data, j, after))
+            ):
                 first, stop, kind = (j if _FACTS[form, 2] else start), after, _FACTS[form, 0]
                 break
         if j == end:

@@ -35,7 +35,8 @@ authors use NLTK's Punkt; at a limit of three sentences the two hardly differ.
 Checked against datatrove 0.10.1 with the profiles `datatrove` and `fineweb` on 3,687 real English documents (news, web, books,
 code, papers): all decisions are equal, and of 3,057 and 3,304 kept texts all but the same 6. Those 6 hold control characters at
 which `str.splitlines` ends a line; here only a newline does. A page with both "lorem ipsum" and `{` is dropped by the first of
-the two rules, whichever line comes first. 60,213 real lines in more than 400 languages have as many sentences as in spaCy.
+the two rules, whichever line comes first. 60,213 real lines in more than 400 languages have as many sentences as in spaCy. So
+have 544 real lines with symbols such as ™ and °, and all but 1 of 14,000 lines into which symbols were put.
 """
 
 from __future__ import annotations

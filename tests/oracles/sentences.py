@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 from datapipe.kernels.text.abbreviations import ABBREVIATIONS
-from datapipe.kernels.text.english_signs import BEFORE, EDGE, LOWER, QUOTE, STOPS, UPPER
+from datapipe.kernels.text.english_signs import BEFORE, EDGE, ICON, LOWER, QUOTE, STOPS, UPPER
 from datapipe.kernels.text.marks import END_CHARS
 from tests.oracles.english_words import has, is_address
 
@@ -71,22 +71,28 @@ def ends_in_abbreviation(word: str) -> bool:
 
 
 def inner(core: str) -> list[str]:
-    """The core cut at ellipses, and at full stops between a small letter and a capital."""
+    """The core cut at ellipses and icons, and at full stops between a small letter and a capital."""
     cuts = []
-    for match in re.finditer(r"\.\.+|\.|…", core):
+    for match in re.finditer(r"(?s)\.\.+|.", core):
         begin, stop = match.span()
-        between = begin > 0 and stop < len(core)
         if match.group() == ".":
+            between = begin > 0 and stop < len(core)
             small = between and (is_small(core[begin - 1]) or is_quote(core[begin - 1]))
             if small and (is_large(core[stop]) or is_quote(core[stop])):
                 cuts.append((begin, stop))
-        elif begin > 0:
+        elif begin > 0 and (stop - begin > 1 or has(shown(match.group()), ICON)):
             cuts.append((begin, stop))
     if not cuts or is_address("".join(map(shown, core))):
         return [core]
     edges = [0, *[edge for cut in cuts for edge in cut], len(core)]
     tokens = [core[start:stop] for start, stop in zip(edges, edges[1:])]
     return [token for token in tokens if token]
+
+
+def whole(before: list[str], word: str) -> bool:
+    """Whether the full stop behind a word belongs to it."""
+    is_unit = before[-1:] == ["°"] and word in tuple("CFKcfk")
+    return not is_unit and ends_in_abbreviation(word)
 
 
 def tokens(chunk: str) -> list[str]:
@@ -106,18 +112,22 @@ def tokens(chunk: str) -> list[str]:
         front, back, chunk = [*front, first], [last, *back], chunk[len(first) : len(chunk) - len(last)]
     if _DEGREES.fullmatch(chunk):
         return [token for token in [*front, *chunk, *back] if token]
-    core = [chunk] if is_exception(chunk) else inner(chunk) if chunk else []
-    if core and not is_exception(chunk):
+    if chunk and not is_exception(chunk):
+        core = inner(chunk)
         back = [suffix for suffix in back if suffix]
-        if back and back[0] == "." and ends_in_abbreviation(core[-1]):
+        if back and back[0] == "." and whole(front + core[:-1], core[-1]):
             core[-1] += back.pop(0)
-    joined: list[str] = []
+    else:
+        core = [chunk]
+    joined = list(front)
     for token in core:
-        if token == "." and joined and ends_in_abbreviation(joined[-1]):
+        if token == "." and len(joined) > len(front) and whole(joined[:-1], joined[-1]):
             joined[-1] += token
+        elif joined[-1:] == ["°"] and token in ("C.", "F.", "K."):
+            joined += token
         else:
             joined.append(token)
-    return [token for token in [*front, *joined, *back] if token]
+    return [token for token in [*joined, *back] if token]
 
 
 def sentences(line: bytes) -> int:

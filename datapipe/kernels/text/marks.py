@@ -3,7 +3,7 @@
     code point  ->  mark_table()[code point]: a set of bits
     bytes       ->  stripped: where a text begins and ends without white space
 
-FRONT, BACK, QUOTE, SMALL, LARGE and BEFORE_DOT are the sets by which spaCy's English tokenizer cuts marks off a word
+FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT and ICON are the sets by which spaCy's English tokenizer cuts marks off a word
 (`english_signs.py`); letters without case are both small and capital. END is the set of sentence ends of its sentencizer.
 """
 
@@ -19,9 +19,10 @@ from datapipe.kernels.text import english_signs
 from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 
-WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(12))
+WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM, ICON = (1 << bit for bit in range(13))
 """White space; punctuation; sentence end; cut off the front of a word; cut off the back; quote; small letter or letter without
-case; capital or letter without case; may precede a full stop that is cut off; `str.isupper`; `str.isdigit`; letter or number.
+case; capital or letter without case; may precede a full stop that is cut off; `str.isupper`; `str.isdigit`; letter or number;
+a token of its own wherever it stands.
 """
 
 END_CHARS = (
@@ -61,6 +62,7 @@ _ROLES = (
     (english_signs.LOWER, SMALL),
     (english_signs.UPPER, LARGE),
     (english_signs.STOPS, BEFORE_DOT),
+    (english_signs.ICON, ICON),
 )
 
 

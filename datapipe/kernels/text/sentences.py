@@ -8,8 +8,8 @@ chunk that does, marks are cut off its front and back in turn, like spaCy's pref
 - A full stop at the back is cut off after a small letter, a digit, a mark, or two capitals: "it." ends a sentence, "J." and
   "U.S." do not. Neither do the abbreviations of `abbreviations.py` or a single small letter ("a.").
 - Two or more dots are punctuation and end no sentence; neither does "…".
-- Inside a word a full stop is cut out between a small letter and a capital ("end.Begin", "année.Étienne"), unless the word is
-  an address ("www.Example.com").
+- Inside a word a full stop is cut out between a small letter and a capital ("end.Begin", "année.Étienne"), and an icon anywhere
+  ("5°.", "Acme™."), so that a full stop behind it is a token. A word that is an address stays whole ("www.Example.com").
 
 The cost is linear in the bytes of a line.
 """
@@ -35,6 +35,7 @@ from datapipe.kernels.text.marks import (
     BEFORE_DOT,
     END,
     FRONT,
+    ICON,
     LARGE,
     PUNCT,
     QUOTE,
@@ -48,7 +49,6 @@ from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
 _OTHER = -1
 _DOT, _PLUS, _SPACE, _DOLLAR = (ord(sign) for sign in ".+ $")
-_ELLIPSIS = np.frombuffer("…".encode(), np.uint8)
 _IS_SIGN = np.ones(256, np.uint8)
 """Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
 _IS_SIGN[:128] = 0
@@ -190,8 +190,8 @@ def _step_chunk(data, start, stop, marks, signs, abbreviations, ended) -> tuple[
     if first < last and is_exception(data, first, last, abbreviations):
         ended, more = _step_token(_OTHER, ended, more)
     elif first < last:
-        ended, more, word = _step_core(data, first, last, marks, signs, abbreviations, ended, more)
-        if _num_dots(data, last, stop) == 1 and ends_in_abbreviation(data, word, last, abbreviations):
+        ended, more, word = _step_core(data, start, first, last, marks, signs, abbreviations, ended, more)
+        if _num_dots(data, last, stop) == 1 and not _is_cut(data, start, word, last, abbreviations):
             last += 1  # that full stop belongs to the word before it
     return _step_marks(data, last, stop, marks, ended, more)
 
@@ -212,36 +212,63 @@ def _step_marks(data, offset, stop, marks, ended, more) -> tuple[Any, Any]:
 
 
 @inline
-def _step_core(data, first, last, marks, signs, abbreviations, ended, more) -> tuple[Any, Any, Any]:
-    """`_step_token` for the core of a chunk, split at full stops and ellipses inside; also returns the start of its last
+def _step_core(data, chunk, first, last, marks, signs, abbreviations, ended, more) -> tuple[Any, Any, Any]:
+    """`_step_token` for the core of a chunk, split at full stops, ellipses and icons inside; also returns the start of its last
     word.
     """
     offset, word, before, checked = first, first, np.int64(0), False
     while offset < last:
         mark, size = mark_at(data, offset, last, marks)
-        cut = _inner_cut(data, offset, last, marks, before) if offset > first else 0
+        cut = _inner_cut(data, offset, last, marks, before, mark, size) if offset > first else 0
+        before = mark
         if cut and not checked:
             checked = True
             if is_address(data, first, last, signs):
                 break
         if cut == 0:
-            before = mark
             offset += size
             continue
         ended, more = _step_token(_token(data, word, offset, marks), ended, more)
-        if data[offset] == _DOT and cut == 1 and not ends_in_abbreviation(data, word, offset, abbreviations):
+        if mark & ICON:
+            ended = ended or _is_degree_stop(data, chunk, word, offset)
+            ended, more = _step_token(_token(data, offset, offset + cut, marks), ended, more)
+        elif cut == 1 and _is_cut(data, chunk, word, offset, abbreviations):
             ended = True
         offset += cut
-        word, before = offset, np.int64(0)
+        word = offset
     ended, more = _step_token(_token(data, word, last, marks), ended, more)
     return ended, more, word
 
 
 @inline
-def _inner_cut(data, offset, last, marks, before) -> Any:
-    """Bytes at `offset` that are a token inside a word: an ellipsis, or a full stop between a small letter and a capital."""
-    if data[offset] == _ELLIPSIS[0]:
-        return 3 if offset + 3 <= last and data[offset + 1] == _ELLIPSIS[1] and data[offset + 2] == _ELLIPSIS[2] else 0
+def _is_cut(data, chunk, word, dot, abbreviations) -> Any:
+    """Whether the full stop at `dot` is a token beside the word before it: behind a unit of temperature, and wherever the word
+    is no abbreviation.
+    """
+    is_unit = dot - word == 1 and _is_degree(data[word]) and _follows_degree(data, chunk, word)
+    return is_unit or not ends_in_abbreviation(data, word, dot, abbreviations)
+
+
+@inline
+def _is_degree_stop(data, chunk, word, stop) -> Any:
+    """Whether [word, stop) is a capital unit of temperature with its full stop, which spaCy's special cases cut off between
+    icons: "°C.♥".
+    """
+    is_stop = stop - word == 2 and data[word + 1] == _DOT and 0x43 <= data[word] <= 0x4B
+    return is_stop and _is_degree(data[word]) and _follows_degree(data, chunk, word)
+
+
+@inline
+def _follows_degree(data, chunk, word) -> Any:
+    """Whether a degree sign of the chunk is before `word`."""
+    return word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0
+
+
+@inline
+def _inner_cut(data, offset, last, marks, before, mark, size) -> Any:
+    """Bytes at `offset` that are a token inside a word: dots, an icon, or a full stop between a small letter and a capital."""
+    if mark & ICON:
+        return size
     dots = _num_dots(data, offset, last)
     if dots != 1:
         return dots

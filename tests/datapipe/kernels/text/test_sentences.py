@@ -36,6 +36,21 @@ CASES = {
     "é—Mr. Elton, é.—Mr. Elton": 2,
     "(25 °c.) the end": 2,
     "x.é.Ü. Z": 2,
+    "it was 5°. Then": 2,
+    "bought from Acme™. Then": 2,
+    "love it ♥. Then": 2,
+    "love it♥.” Then": 2,
+    "(a card of Visa®.) Then": 2,
+    "all ©★🎉. Then ☺!": 2,
+    "well☺.com is one": 1,
+    "see http://a♥b.com/x☺.y now": 1,
+    "a full♥Mr. Elton, a 9♥p.m. tea": 1,
+    "warm: 5°c. Then": 2,
+    "warm: 5°C.♥ then": 2,
+    "cold: x♥5°K.♥y z": 2,
+    "a part of °.C. and so": 1,
+    "the unit 5㎏.New it": 2,
+    "well…5☺.… so": 2,
 }
 
 

@@ -15,7 +15,8 @@ Which documents are compared:
 | short | as any other | |
 
 `normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
-(`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space.
+(`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space, and without invisible
+characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors.
 
 `normalize: url` brings URLs into the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking
 parameters."""
@@ -66,7 +67,8 @@ class Exact(Global):
     normalize: Literal["none", "whitespace_case", "url"] = Field(
         default="none",
         description="none: bytes are compared as they are. whitespace_case: every run of white space is one space, and case is "
-        "not compared, in the canonical caseless form of Unicode. url: URLs in the form of C4, without scheme, www., all from "
+        "not compared, in the canonical caseless form of Unicode; invisible characters such as soft hyphens are left out. "
+        "url: URLs in the form of C4, without scheme, www., all from "
         "?utm_, ?ref or ?feed on, and slashes at the end.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
@@ -99,9 +101,11 @@ class Exact(Global):
         return source_order(self.keep)
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """Rows that depend on case folding, or on what a letter is, are of version 2; all others have not changed."""
-        reads_characters = self.normalize == "whitespace_case" or self.only_digits == "never"
-        return {**super().row_identity(seed), "version": self.rows_version + reads_characters}
+        """Rows that depend on what a letter is are of version 2, those of folded texts of version 3; all others have not
+        changed.
+        """
+        changes = 2 if self.normalize == "whitespace_case" else int(self.only_digits == "never")
+        return {**super().row_identity(seed), "version": self.rows_version + changes}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"texts": TEXTS}
@@ -152,8 +156,8 @@ def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
 
 
 def _squeezed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of the texts without case, each run of white space as one space."""
-    offsets, data = case_folding.fold_texts(*columns.text_buffers(texts), case_folding.text_folding())
+    """Offsets and bytes of the texts without case and invisible characters, each run of white space as one space."""
+    offsets, data = case_folding.fold_texts(*columns.text_buffers(texts), case_folding.visible_folding())
     out_offsets = np.empty(len(offsets), np.int64)
     out = np.empty(int(offsets[-1]), np.uint8)
     text_hashes.squeeze_space(offsets, data, out_offsets, out)

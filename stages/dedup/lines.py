@@ -57,19 +57,19 @@ class Lines(Cutting):
     )
     normalize: Literal["none", "ccnet"] = Field(
         default="ccnet",
-        description="ccnet: without case, digits as 0, no punctuation, no control characters, each run of white space as one "
-        "space. none: the text as it is, without the white space around it.",
+        description="ccnet: without case, digits as 0, no punctuation, no control characters and nothing else that is "
+        "invisible, each run of white space as one space. none: the text as it is, without the white space around it.",
     )
     min_length: int = Field(
         default=1,
         ge=1,
-        description="Least characters of a unit after normalization; shorter units are never cut. (Of three sentences: of all "
-        "three together.)",
+        description="Least characters of a unit after normalization, without combining marks; shorter units are never cut. (Of "
+        "three sentences: of all three together.)",
     )
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """Rows that depend on case folding are of version 2; those of `normalize: none` have not changed."""
-        return {**super().row_identity(seed), "version": self.rows_version + (self.normalize == "ccnet")}
+        """Rows of folded units are of version 3; those of `normalize: none` have not changed."""
+        return {**super().row_identity(seed), "version": self.rows_version + 2 * (self.normalize == "ccnet")}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"units": _UNITS}

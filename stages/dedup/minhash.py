@@ -14,9 +14,10 @@ similarity, is at least `min_similarity`. The standard error of the estimate is 
 permutations. `stages/dedup/_banding.py` has the evidence for the default, `_verified.py` the choice of pairs.
 
 **N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
-are not compared. Nor is case, nor whether an accented letter is one code point or two (canonical caseless matching, Unicode
-3.13). In scripts without spaces, such as Chinese, Japanese and Thai, each character is a word; with `shingle: char` also in all
-others. At equal `ngram`, character n-grams of prose are more alike than word n-grams (SlimPajama uses 13).
+are not compared ("C++" and "C#" are the word "c"). Nor are case, whether an accented letter is one code point or two (canonical
+caseless matching, Unicode 3.13), and invisible characters in words. In scripts without spaces, such as Chinese, Japanese and
+Thai, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams of prose are more
+alike than word n-grams (SlimPajama uses 13).
 
 | document | compared with | option |
 |---|---|---|
@@ -119,7 +120,7 @@ class Minhash(Global):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
-    rows_version: ClassVar[int] = 2
+    rows_version: ClassVar[int] = 3
     apply_options = ("min_similarity", "components_bytes")
     _permutations: minhash.Permutations = PrivateAttr()
     _context: StageContext = PrivateAttr()

@@ -11,11 +11,10 @@ _UNSPACED = re.compile(
     "\U00020000-\U00031fff]"
 )
 _IGNORED = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""From DerivedCoreProperties.txt of Unicode, Default_Ignorable_Code_Point without U+200B."""
-
+"""From DerivedCoreProperties.txt of Unicode, Default_Ignorable_Code_Point."""
 
 _HANGUL = re.compile("[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?")
 
@@ -23,7 +22,12 @@ _HANGUL = re.compile("[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?")
 def caseless(text: str) -> str:
     """The canonical caseless form, definition D145 of Unicode, with syllables of Hangul composed."""
     folded = normalize("NFD", normalize("NFD", text).casefold())
-    return _HANGUL.sub(lambda syllable: normalize("NFC", syllable.group()), folded)
+    return syllables(folded)
+
+
+def syllables(text: str) -> str:
+    """The text with the jamo of each syllable of Hangul composed."""
+    return _HANGUL.sub(lambda syllable: normalize("NFC", syllable.group()), text)
 
 
 def folded(text: bytes) -> bytes:

@@ -5,33 +5,39 @@ from __future__ import annotations
 import unicodedata
 
 from datapipe.kernels.text.marks import END_CHARS
-from tests.oracles.case_folding import caseless
+from tests.oracles.case_folding import caseless, syllables, visible
 from tests.oracles.minhash import mix
 
 _MASK = 2**64 - 1
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93
 
 
-def folded(text: str, normalize: str) -> list[str]:
-    """The normal form: what each character of the text becomes, where it is not dropped."""
+def folded(text: str, normalize: str) -> str:
+    """What is left of the text: its characters but those that are dropped, without surplus white space."""
     if normalize == "none":
-        return list(text.strip())
-    kept: list[str] = []
-    for character in text.strip():
-        if character.isspace():
-            kept += [" "] if kept and kept[-1] != " " else []
-        elif unicodedata.category(character)[0] != "P" and unicodedata.category(character) != "Cc":
-            kept.append("0" if character.isdigit() else caseless(character))
-    return kept[: len(kept) - (kept[-1:] == [" "])]
+        return text.strip()
+    kept = "".join(
+        " " if character.isspace() else "0" if character.isdecimal() else character
+        for character in text
+        if character.isspace() or not (unicodedata.category(character)[0] == "P" or unicodedata.category(character) == "Cc")
+    )
+    return " ".join(visible(kept.encode()).split())
 
 
-def text_hash(characters: list[str]) -> tuple[int, int]:
+def text_hash(text: str, normalize: str) -> tuple[int, int]:
     hashed, digest = _PRIME_3, _PRIME_1
-    for code in map(ord, "".join(characters)):
+    for code in map(ord, text if normalize == "none" else caseless(text)):
         hashed = (hashed ^ code) * _PRIME_2 & _MASK
         digest = (digest + code) * _PRIME_4 & _MASK
         hashed, digest = hashed ^ (hashed >> 29), digest ^ (digest >> 32)
     return mix(hashed), mix(digest)
+
+
+def length(text: str, normalize: str) -> int:
+    """Characters; of a decomposition, without combining marks."""
+    if normalize == "none":
+        return len(text)
+    return sum(unicodedata.combining(part) == 0 for part in syllables(unicodedata.normalize("NFD", text)))
 
 
 def lines(text: str, paragraphs: bool) -> list[tuple[int, int, str]]:
@@ -70,18 +76,18 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def three_sentences(text: str, normalize: str, min_chars: int) -> list[tuple[int, int, tuple[int, int]]]:
     """Begin, stop and hash of every three sentences with a normal form."""
-    found: list[tuple[int, int, list[str]]] = []
+    found: list[tuple[int, int, str]] = []
     for begin, stop in sentences(text):
         content = folded(text[begin:stop], normalize)
-        if content:
+        if length(content, normalize):
             found.append((begin, stop, content))
         elif found:
             found[-1] = (found[-1][0], stop, found[-1][2])
     spans = []
     for three in zip(found, found[1:], found[2:]):
-        if sum(len(content) for *_, content in three) < min_chars:
+        if sum(length(content, normalize) for *_, content in three) < min_chars:
             continue
-        (first, other), (second, another), (third, last) = (text_hash(content) for *_, content in three)
+        (first, other), (second, another), (third, last) = (text_hash(content, normalize) for *_, content in three)
         hashed = mix((mix((first + second * _PRIME_1) & _MASK) + third * _PRIME_2) & _MASK)
         digest = mix((mix((other + another * _PRIME_3) & _MASK) + last * _PRIME_4) & _MASK)
         spans.append((three[0][0], three[2][1], (hashed, digest)))
@@ -94,5 +100,6 @@ def units(text: str, unit: str, normalize: str, min_chars: int) -> list[tuple[in
         found = three_sentences(text, normalize, min_chars)
     else:
         content = [(begin, stop, folded(part, normalize)) for begin, stop, part in lines(text, unit == "paragraph")]
-        found = [(begin, stop, text_hash(part)) for begin, stop, part in content if len(part) >= max(1, min_chars)]
+        long_enough = [row for row in content if length(row[2], normalize) >= max(1, min_chars)]
+        found = [(begin, stop, text_hash(part, normalize)) for begin, stop, part in long_enough]
     return [(len(text[:begin].encode()), len(text[:stop].encode()), both) for begin, stop, both in found]

@@ -6,7 +6,9 @@ This is the canonical caseless form of Unicode (chapter 3.13, definition D145), 
 Hangul are composed, which keeps them short. So "É" equals "é" in one code point or two, "STRASSE" equals "straße", and
 "Σίσυφος" equals "ΣΊΣΥΦΟΣ". Compatible characters stay apart unless case folding joins them: "ﬁ" is "fi", but "²" is not "2".
 
-`word_folding()` keeps words alone (`word_characters.py`), with at least one 0 between them and after the last of a document.
+`visible_folding()` leaves out invisible characters (`word_characters.py`). `word_folding()` keeps words alone, with at least
+one 0 between them and after the last of a document. The dotted İ is "i" with a dot above, and the dotless ı stays, as in the
+folding of Unicode for all languages but Turkish and Azerbaijani.
 
 The tables cover the characters of Unicode 14.0; newer ones stay as they are. Decompositions, combining classes and case folding
 of a character that Unicode has assigned never change, so the tables are the same on every version of Python.
@@ -27,7 +29,15 @@ from unicodedata import combining, normalize
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.dedup.word_characters import ALONE, IGNORED, MARK, UNASSIGNED, known_classes, word_table
+from datapipe.kernels.dedup.word_characters import (
+    ALONE,
+    IGNORED,
+    MARK,
+    UNASSIGNED,
+    invisible_characters,
+    known_classes,
+    word_table,
+)
 from datapipe.kernels.hashing import eight_bytes
 from datapipe.kernels.text.unicode_classes import REPLACEMENT, decode
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
@@ -54,6 +64,9 @@ _OUTSIDE, _INSIDE, _LONE = range(3)
 _HANGUL, _LEADS, _VOWELS, _TAILS = 0xAC00, 0x1100, 0x1161, 0x11A7
 _NUM_LEADS, _NUM_VOWELS, _NUM_TAILS = 19, 21, 28
 """Syllables of Hangul and the jamo that they consist of (Unicode, chapter 3.12). The first tail stands for none."""
+
+JOINING_JAMO = (slice(_VOWELS, _VOWELS + _NUM_VOWELS), slice(_TAILS + 1, _TAILS + _NUM_TAILS))
+"""Jamo that join the jamo or the syllable before them."""
 
 _UNCHANGED = (
     (0x3400, 0xA000),
@@ -104,6 +117,15 @@ def folded_characters(character: str) -> list[int]:
 
 
 @lru_cache(maxsize=1)
+def visible_folding() -> Folding:
+    """The tables of whole texts without their invisible characters."""
+    codes, expansions, _ = text_folding()
+    codes = codes.copy()
+    codes[invisible_characters()] = _NOTHING
+    return input_record(Folding, (codes, expansions, False))
+
+
+@lru_cache(maxsize=1)
 def word_folding() -> Folding:
     """The tables of words: what ends a word becomes 0, and what is ignored becomes nothing."""
     folding, table = text_folding(), word_table()
@@ -131,7 +153,7 @@ def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
-        folding: `text_folding()` or `word_folding()`.
+        folding: `text_folding()`, `visible_folding()` or `word_folding()`.
     """
     out_offsets = np.empty(len(offsets), np.int64)
     most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 8
@@ -179,18 +201,24 @@ def _write_character(code, out, written) -> Any:
 
 
 @inline
+def joined_syllable(before, code) -> Any:
+    """The syllable of Hangul that a jamo makes of the jamo or syllable before it; 0 where it makes none."""
+    if 0 <= code - _VOWELS < _NUM_VOWELS and 0 <= before - _LEADS < _NUM_LEADS:
+        return _HANGUL + ((before - _LEADS) * _NUM_VOWELS + code - _VOWELS) * _NUM_TAILS
+    is_open = 0 <= before - _HANGUL < _NUM_LEADS * _NUM_VOWELS * _NUM_TAILS and (before - _HANGUL) % _NUM_TAILS == 0
+    return before + code - _TAILS if is_open and 0 < code - _TAILS < _NUM_TAILS else 0
+
+
+@inline
 def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
     """A jamo, or the syllable that it makes of what is written last, and the number of bytes before it.
 
     `start` is where the document starts in `out`."""
-    before, size = REPLACEMENT, 0
     if written >= start + 3:
         before, size = decode(out, written - 3, written)
-    if size == 3 and 0 <= code - _VOWELS < _NUM_VOWELS and 0 <= before - _LEADS < _NUM_LEADS:
-        return _HANGUL + ((before - _LEADS) * _NUM_VOWELS + code - _VOWELS) * _NUM_TAILS, written - 3
-    is_open = 0 <= before - _HANGUL < _NUM_LEADS * _NUM_VOWELS * _NUM_TAILS and (before - _HANGUL) % _NUM_TAILS == 0
-    if size == 3 and 0 < code - _TAILS < _NUM_TAILS and is_open:
-        return before + code - _TAILS, written - 3
+        syllable = joined_syllable(before, code)
+        if size == 3 and syllable:
+            return syllable, written - 3
     return code, written
 
 
@@ -203,7 +231,7 @@ def _write_marks(marks, num_marks, out, written) -> Any:
 
 
 @inline
-def _insert_mark(marks, num_marks, mark) -> None:
+def insert_mark(marks, num_marks, mark) -> None:
     """Puts a mark after those of its combining class or a lower one."""
     place, own = num_marks, mark >> CLASS_SHIFT & CLASS_MASK
     while place > 0 and marks[place - 1] >> CLASS_SHIFT & CLASS_MASK > own:
@@ -264,7 +292,7 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
                 if num_marks and (character & _ORDERED == 0 or num_marks == MOST_MARKS):
                     written, num_marks = _write_marks(marks, num_marks, out, written), np.int64(0)
                 if character & _ORDERED:
-                    _insert_mark(marks, num_marks, character)
+                    insert_mark(marks, num_marks, character)
                     num_marks += 1
                     continue
                 if words and character & _EXTENDS == 0:

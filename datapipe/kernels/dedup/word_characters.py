@@ -4,8 +4,10 @@
 
 A word is a run of letters, marks and numbers; white space, punctuation, symbols and controls are between words. Each character
 of scripts without spaces (Han, Hiragana, Thai, …) is a word of its own, together with its marks.
-Characters that are not visible and have no width (soft hyphens, joiners, variation selectors) are ignored: they neither end a
-word nor belong to one. The zero-width space is no such character, since it separates words.
+Invisible characters (soft hyphens, joiners, zero-width spaces, variation selectors) are ignored: they neither end a word nor
+belong to one. UAX #29 (rule WB4) ignores all of them but the zero-width space, at which words end. Here they do not, so that
+copies with it and without it are found: pages have it inside of words, where it only allows a line break (c, U+200B, reate).
+Scripts that separate words by it alone (Khmer, Thai) have a word for each character in any case.
 
 The classes are those of Unicode 14.0, the version of Python 3.11, written out: the table is the same on every Python. Code
 points that Unicode 14.0 does not assign count as letters, since most of those assigned later are.
@@ -24,14 +26,14 @@ LETTER, NUMBER, MARK, ALONE, IGNORED = (1 << bit for bit in range(5))
 UNASSIGNED = 0x80
 """In `known_classes` alone: a code point that Unicode 14.0 does not assign."""
 
-_IGNORED = (
+_INVISIBLE = (
     (0x00AD, 0x00AE),  # soft hyphen
     (0x034F, 0x0350),  # combining grapheme joiner
-    (0x061C, 0x061D),  # direction marks, joiners, the byte order mark: all but the zero-width space
+    (0x061C, 0x061D),  # direction marks, the zero-width space, joiners, the byte order mark
     (0x115F, 0x1161),  # fillers
     (0x17B4, 0x17B6),
     (0x180B, 0x1810),  # variation selectors
-    (0x200C, 0x2010),
+    (0x200B, 0x2010),
     (0x202A, 0x202F),
     (0x2060, 0x2070),
     (0x3164, 0x3165),
@@ -43,7 +45,7 @@ _IGNORED = (
     (0x1D173, 0x1D17B),
     (0xE0000, 0xE1000),
 )
-"""Default_Ignorable_Code_Point of Unicode without U+200B."""
+"""Default_Ignorable_Code_Point of Unicode: what is invisible and has no width."""
 
 _CLASSES = {"L": LETTER, "N": NUMBER, "M": MARK, ".": 0, "-": UNASSIGNED}
 _RUNS = """
@@ -95,6 +97,11 @@ def known_classes() -> np.ndarray:
     return np.repeat(classes, [int(length or 1) for _, length in runs])
 
 
+def invisible_characters() -> np.ndarray:
+    """The code points of invisible characters, (num_characters,) int64."""
+    return np.concatenate([np.arange(start, stop) for start, stop in _INVISIBLE])
+
+
 @lru_cache(maxsize=1)
 def word_table() -> np.ndarray:
     """What every code point is in a word, (0x110000,) uint8."""
@@ -103,7 +110,6 @@ def word_table() -> np.ndarray:
     for start, stop in UNSPACED:
         is_alone = (table[start:stop] & (LETTER | NUMBER)) != 0
         table[start:stop][is_alone] |= ALONE
-    for start, stop in _IGNORED:
-        table[start:stop] = IGNORED
+    table[invisible_characters()] = IGNORED
     table.flags.writeable = False
     return table

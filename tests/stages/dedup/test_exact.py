@@ -43,6 +43,7 @@ def test_exact_whitespace_case_also_joins_those() -> None:
         "Die\u00a0Straße zum Café  ist „nah“",
         "DIE STRASSE ZUM CAFÉ IST „NAH“",
         "Die Strasse zum Cafe\u0301\u2003ist „nah“\u3000",
+        "\ufeffDie Stra\u00adße zum \u200bCa\u200bfé\u2060 ist\u200d „nah\ufe0f“",
     ],
 )
 def test_exact_whitespace_case_is_that_of_unicode(changed: str) -> None:
@@ -56,8 +57,8 @@ def test_exact_digits_between_signs_beyond_ascii_are_digits_alone() -> None:
 
 
 def test_exact_identity_of_rows_is_that_of_before_where_characters_are_not_read() -> None:
-    versions = [_opened(**options).row_identity(1)["version"] for options in ({}, {"normalize": "whitespace_case"})]
-    assert versions == [1, 2]
+    chosen = ({}, {"only_digits": "never"}, {"normalize": "whitespace_case"})
+    assert [_opened(**options).row_identity(1)["version"] for options in chosen] == [1, 2, 3]
 
 
 def test_exact_keep_longest_and_shortest_count_bytes_then_keys() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from itertools import accumulate
+from unicodedata import combining, normalize
 
 import pytest
 import zstandard
@@ -61,6 +62,10 @@ def _corpus(seed: int) -> list[str]:
         "é? É",
         "e\u0301 ß",
         "SS. 각",
+        "\u1100\u1161\u11a8",
+        "a\u0323\u0301",
+        "ạ\u200b\u0301²",
+        "á\u0323",
         "\n",
         "\n\n",
         "  \n",
@@ -78,6 +83,50 @@ def _corpus(seed: int) -> list[str]:
 def test_lines_case_and_normal_form_of_any_script_are_not_compared(changed: str) -> None:
     assert _left(["Die Straße zum Café 1984", changed]) == ["Die Straße zum Café 1984", ""]
     assert _left(["ΣΊΣΥΦΟΣ", "Σίσυφος", "σισυφος"]) == ["ΣΊΣΥΦΟΣ", "", "σισυφος"]
+
+
+EQUIVALENT = "각가\u11a8\u1100\u1161\u11a8\u1161힣a\u0301éệ\u0323\u0345\u0f73\u0958\u0bca\u00ad\u200b,. ß²Α٣\u0301"
+
+
+def _reordered(text: str, rng: random.Random) -> str:
+    """A text that Unicode holds to be equal: neighbouring marks of different combining classes change places."""
+    characters = list(normalize(rng.choice(["NFC", "NFD"]), text))
+    for _ in range(3):
+        for left, right in zip(range(len(characters)), range(1, len(characters))):
+            classes = combining(characters[left]), combining(characters[right])
+            if all(classes) and classes[0] != classes[1] and rng.random() < 0.5:
+                characters[left], characters[right] = characters[right], characters[left]
+    return "".join(characters)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+def test_lines_canonically_equivalent_texts_are_equal(unit: str) -> None:
+    for seed in range(120):
+        rng = random.Random(seed)
+        text = "Eins. Zwei! " + "".join(rng.choices(EQUIVALENT, k=rng.randint(1, 24))) + ". Drei."
+        other, min_length = _reordered(text, rng), rng.randint(1, 12)
+        assert normalize("NFD", other) == normalize("NFD", text)
+        both = [_left([text, changed], unit=unit, min_length=min_length) for changed in (text, other)]
+        assert both[0] == [text, both[0][1]]
+        assert both[1] == [text, "" if both[0][1] == "" else other], (text, other)
+
+
+@pytest.mark.parametrize("changed", ["x\u00b2 = 4", "x\u00b2 = ४", "x² = ４"])
+def test_lines_decimal_digits_of_any_script_are_one_digit(changed: str) -> None:
+    assert _left(["x² = 1", changed]) == ["x² = 1", ""]
+
+
+@pytest.mark.parametrize("changed", ["x2 = 1", "x³ = 1", "x① = 1", "x₂ = 1"])
+def test_lines_superscripts_and_other_digits_that_are_not_decimal_are_compared(changed: str) -> None:
+    assert _left(["x² = 1", changed]) == ["x² = 1", changed]
+
+
+@pytest.mark.parametrize("invisible", "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0f\u034f")
+def test_lines_invisible_characters_are_not_compared(invisible: str) -> None:
+    changed = f"{invisible}ca{invisible}fe{invisible}\u0301 {invisible} noir{invisible}"
+    assert _left(["café noir", changed]) == ["café noir", ""]
+    assert _left(["café noir", changed], normalize="none") == ["café noir", changed]
 
 
 def test_lines_a_folded_character_counts_once_towards_min_length() -> None:

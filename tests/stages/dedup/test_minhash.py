@@ -113,6 +113,7 @@ PLAIN = "Le café déjà vu coûte 3 € à l'hôtel où Ægir et Œdipe dînent
         SENTENCE.upper(),
         SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f"),
         SENTENCE.replace("é", "e\u0301"),
+        SENTENCE.replace("o", "o\u200b").replace("a", "\u2060a\u200c").replace(" ", " \ufeff"),
     ],
 )
 def test_minhash_typographic_signs_spaces_and_case_are_not_compared(changed: str) -> None:

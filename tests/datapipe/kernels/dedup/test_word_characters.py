@@ -33,7 +33,7 @@ def test_known_classes_are_those_of_the_unicode_database() -> None:
 
 
 def test_word_table_typographic_signs_and_spaces_end_words() -> None:
-    signs = "“”‘’‚„«»‹›–—―…•·†‡§¶©®™€£¥°±×÷№¿¡、。，！（）「」《》・～\u00a0\u2002\u2009\u202f\u3000\u200b\u0085\ufffd"
+    signs = "“”‘’‚„«»‹›–—―…•·†‡§¶©®™€£¥°±×÷№¿¡、。，！（）「」《》・～\u00a0\u2002\u2009\u202f\u3000\u0085\ufffd"
     assert [sign for sign in signs if word_table()[ord(sign)] != 0] == []
 
 
@@ -46,4 +46,6 @@ def test_word_table_letters_marks_and_digits_of_any_script_make_words() -> None:
 
 
 def test_word_table_invisible_characters_are_ignored() -> None:
-    assert all(table == IGNORED for table in word_table()[[0xAD, 0x200C, 0x200D, 0x200E, 0x2060, 0xFE0F, 0xFEFF, 0xE0101]])
+    assert all(
+        table == IGNORED for table in word_table()[[0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x2060, 0xFE0F, 0xFEFF, 0xE0101]]
+    )

@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | the run failed |
 | 2 | the user's input is wrong |
-| 130 | stopped by Ctrl-C |
+| 130 | stopped by Ctrl-C, SIGTERM or SIGHUP |
 
 Errors are plain lines on stderr. A command is one function in a module of this package that calls the package that does the
 work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -32,6 +33,18 @@ def size_of(option: str, value: str) -> int:
         raise UserError(f"{option} {value}: {error}") from None
 
 
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """A signal handler that ends the command as Ctrl-C does."""
+def end_by_signals() -> None:
+    """From now on SIGTERM and SIGHUP end the command as Ctrl-C does, but for one that the caller ignores, as `nohup` does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def ignore_signals() -> None:
+    """From now on no signal but SIGKILL changes how the command ends: its last words are said, and its status is known."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt

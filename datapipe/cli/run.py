@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Limit, MixtureFile, Output, Settings, interrupt, size_of
+from datapipe.cli.options import Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, size_of
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 
@@ -45,15 +44,33 @@ def run(
     datapipe run mixture.yaml --output runs/trial --limit 10000
     datapipe run mixture.yaml --engine ray --address auto
     """
+    end_by_signals()
+    try:
+        _run(mixture_file, output, set_ or (), limit, engine, workers, address)
+    except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
+        ignore_signals()
+        print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _run(
+    mixture_file: Path,
+    output: str | None,
+    settings: Sequence[str],
+    limit: int | None,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+) -> None:
+    """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
 
-    mixture = load_mixture(mixture_file, set_ or (), output)
+    mixture = load_mixture(mixture_file, settings, output)
     console = wide_console()
     problem: BaseException | None = None
-    signal.signal(signal.SIGTERM, interrupt)
     with Progress(console) as progress:
         run = Run(mixture, _engine_factory(engine, workers, address), progress, limit, runs_here=engine == "local")
         try:
@@ -61,9 +78,6 @@ def run(
         except (DatapipeError, KeyboardInterrupt) as error:
             problem = error
     _report(run, problem, console)
-    if isinstance(problem, KeyboardInterrupt):
-        print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
-        raise typer.Exit(130)
     if problem is not None:
         raise problem
     for length in mixture.pack.sequence_length:
@@ -166,7 +180,7 @@ def bench(
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
     mixture = load_mixture(mixture_file, set_ or ())
-    signal.signal(signal.SIGTERM, interrupt)
+    end_by_signals()
     console = wide_console()
     with console.status("") as status:
         figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update).to_json()

@@ -118,7 +118,7 @@ class Driver:
         )
         silences = _Silences()
         while not plan.is_committed:
-            ready.extend(retries.due())
+            ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
             while ready and len(in_flight) < 2 * engine.slots and not self._patience.is_waiting:
                 task = ready.popleft()
                 in_flight.add(task.fingerprint)

@@ -19,13 +19,15 @@ import base64
 import importlib
 import os
 import pickle
+import signal
 import socket
 import stat
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,11 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.kernels_used import kernels_of_run
+from datapipe.engine.placement import lack_of
 from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor, supervise
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import probe as probe_file
 from datapipe.plan.request import Request
 from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
@@ -47,6 +50,8 @@ _PACKAGES = ("datapipe", "stages")
 """Installed on every node; everything else that a stage is defined in is shipped."""
 
 _PROBE_TIMEOUT_S = 60.0
+
+_PLACEMENT_EVERY_S = 2.0
 
 
 class RayEngine:
@@ -64,15 +69,17 @@ class RayEngine:
         self.root = root
         self._started_here = not ray.is_initialized()
         if self._started_here:
-            _connect(address, num_workers)
+            with _keeping_sigterm():
+                _connect(address, num_workers)
         self._stall_s = request.mixture.execution.stall_s
+        self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, Reported] = {}
         self._remote = ray.remote(max_retries=0, max_calls=0)(_run_remotely)
         self._modules: dict[str, str] = {}
         self._compiling: list[Any] = []
         self._board: Any = _start_board()
         self._asked: Any = None
-        self._looked_at = time.monotonic()
+        self._looked_at = self._placed_at = time.monotonic()
         try:
             _probe_nodes(root, first_inputs(request))
             self._compiling = _compile_on_nodes(kernels_of_run(request.mixture))
@@ -86,12 +93,12 @@ class RayEngine:
 
     def submit(self, task: Task, attempt: str) -> None:
         self._modules.update(user_modules(task))
-        wanted = dict(task.resources)
-        options: dict[str, Any] = {"num_cpus": wanted.get("num_cpus", 1.0), "scheduling_strategy": "SPREAD", "name": task.step}
-        if "num_gpus" in wanted:
-            options["num_gpus"] = wanted["num_gpus"]
-        if "memory" in wanted:
-            options["memory"] = int(wanted["memory"])
+        reserved = _reserved(task)
+        options: dict[str, Any] = {"num_cpus": reserved["CPU"], "scheduling_strategy": "SPREAD", "name": task.step}
+        if "GPU" in reserved:
+            options["num_gpus"] = reserved["GPU"]
+        if "memory" in reserved:
+            options["memory"] = int(reserved["memory"])
         reference = self._remote.options(**options).remote(
             pickle.dumps(task), self.root.url, attempt, self._modules, self._stall_s, self._board
         )
@@ -101,6 +108,8 @@ class RayEngine:
         if not self._running:
             return None
         self._read_board()
+        if (unplaced := self._unplaced()) is not None:
+            return unplaced
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
         if not ready:
             return None
@@ -137,6 +146,31 @@ class RayEngine:
             if running.hear(node_id, report, step_s) >= self._stall_s:
                 _kill_on_node(running)
 
+    def _unplaced(self) -> Attempt | None:
+        """Looks, every few seconds, for tasks that no node can run; the end of the first that has waited for too long.
+
+        Raises DatapipeError where all nodes are gone.
+        """
+        now = time.monotonic()
+        waiting = [running for running in self._running.values() if running.report is None]
+        if not waiting or now - self._placed_at < _PLACEMENT_EVERY_S:
+            return None
+        step_s, self._placed_at = min(now - self._placed_at, LONGEST_STEP_S), now
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        for running in waiting:
+            running.miss(lack_of(_reserved(running.task), nodes), step_s)
+            if running.lack and running.lacking_s >= self._patience_s:
+                if not nodes:
+                    raise DatapipeError(
+                        f"{running.task.label} waits for {running.lack}. Start it again, and run the same command again"
+                    )
+                message = (
+                    f"{running.task.label} waits for {running.lack}. Lower execution.resources, or add such a node; where the "
+                    f"cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
+                )
+                return Attempt(task=running.task, failure=Failure(kind="user", message=message))
+        return None
+
     def close(self) -> None:
         for reference in [*self._running, *self._compiling]:
             ray.cancel(reference, force=True)
@@ -145,6 +179,17 @@ class RayEngine:
         ray.kill(self._board)
         if self._started_here:
             ray.shutdown()
+
+
+@contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Puts the handler of SIGTERM back that Ray replaces by one that exits."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _connect(address: str | None, num_workers: int | None) -> None:
@@ -168,6 +213,12 @@ def _knock(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _reserved(task: Task) -> dict[str, float]:
+    """What a task reserves on its node, by Ray's names."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    return {"CPU": 1.0, **{names[name]: amount for name, amount in task.resources}}
 
 
 # ------------------------------------------------------------------------------------------------ supervisors

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -185,7 +186,11 @@ class WorkerProcess:
             return self.process.poll() or 0
         self.connection.close()
         if self.is_alive:
+            children = _descendants(self.process.pid)
             self.process.kill()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
         try:
             status = self.process.wait(_LONGEST_END_S)
         except subprocess.TimeoutExpired:
@@ -243,6 +248,16 @@ def _num_oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _descendants(process_id: int) -> list[int]:
+    """The processes that a worker's stages have started, and so on down; none where the system has no /proc."""
+    descendants: list[int] = []
+    for listed in Path(f"/proc/{process_id}/task").glob("*/children"):
+        with suppress(OSError):  # the thread is gone
+            for child in map(int, listed.read_text().split()):
+                descendants += [child, *_descendants(child)]
+    return descendants
 
 
 def _process_state(process_id: int) -> tuple[bool, float, int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from datapipe.activity import Activity
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, state_of
 from datapipe.plan.work import Record, Task
@@ -64,6 +65,8 @@ class Reported:
         report: the latest; None while it waits for a place to run.
         node_id: where it runs.
         unheard_s: seconds since a new report came.
+        lack: what it reserves and no node of the cluster has; empty where some node has it.
+        lacking_s: for how long no node has had it.
     """
 
     task: Task
@@ -71,6 +74,12 @@ class Reported:
     report: Report | None = None
     node_id: str = ""
     unheard_s: float = 0.0
+    lack: str = ""
+    lacking_s: float = 0.0
+
+    def miss(self, lack: str, step_s: float) -> None:
+        """Takes what no node has, looked for `step_s` after the time before."""
+        self.lack, self.lacking_s = lack, self.lacking_s + step_s if lack and self.lack else 0.0
 
     def hear(self, node_id: str, report: Report | None, step_s: float) -> float:
         """Takes the latest report, looked at `step_s` after the one before; for how long none was new."""
@@ -83,7 +92,15 @@ class Reported:
     @property
     def message(self) -> Message | None:
         if self.report is None:
-            return None
+            waiting = Activity(work=f"waiting for {self.lack}", is_waiting=True)
+            lacking = Message(
+                attempt=self.attempt,
+                task=self.task.label,
+                activity=waiting,
+                silent_s=self.lacking_s,
+                idle_s=self.lacking_s,
+            )
+            return lacking if self.lack else None
         message, unheard_s = self.report.message, self.unheard_s
         return replace(message, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
 

@@ -66,10 +66,12 @@ def _loaded(content: bytes) -> Any:
     """The task. Raises StageError where the code of a stage does not survive pickling."""
     import pickle
 
+    from datapipe.activity import doing
     from datapipe.errors import StageError, is_retryable
 
     try:
-        return pickle.loads(content)
+        with doing("load the stages"):
+            return pickle.loads(content)
     except BaseException as error:
         if is_retryable(error):
             raise

@@ -139,3 +139,25 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undist
     assert not any(is_running(one) for one in workers)
     assert run(["run", str(mixture), "--output", str(output)]).returncode == 0
     assert _snapshot(output) == expected
+
+
+@pytest.mark.parametrize("names", [["SIGINT", "SIGINT"], ["SIGTERM"], ["SIGTERM", "SIGINT"], ["SIGHUP"]], ids="+".join)
+def test_signals_that_end_a_run_end_it_as_one_interrupt_does(tmp_path, mixture, names):
+    driver = start(["run", str(mixture), "--workers", "2"])
+    wait_until(lambda: children(driver.pid) or driver.poll() is not None, "a worker")
+    workers = children(driver.pid)
+    for name in names:
+        driver.send_signal(signal.Signals[name])
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "Resume with the same command" in errors
+    assert not any(is_running(one) for one in workers)
+
+
+def test_hangup_that_the_caller_ignores_stops_nothing(tmp_path, mixture):
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}  # as nohup does
+    driver = start(["run", str(mixture), "--workers", "2", "--limit", "5"], **ignoring)
+    wait_until(lambda: children(driver.pid) or driver.poll() is not None, "a worker")
+    driver.send_signal(signal.SIGHUP)
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors

@@ -123,6 +123,30 @@ def test_ray_supervisor_that_is_stopped_is_told_and_killed_and_costs_its_attempt
     assert done.report["total"]["documents"]["kept"] == 60
 
 
+def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("datapipe.engine.driver.SILENCE_S", 0.5)
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 30, exact=0, near=0, short=0))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [normalize.unicode]")
+    watcher = runs.Watcher()
+    overrides = ["execution.resources={normalize.unicode: {num_gpus: 1}}", "execution.stall_s=3"]
+    with pytest.raises(UserError, match=r"waits for a node with 1 CPU, 1 GPU: the cluster has nodes with 1 CPU, 0 GPU\."):
+        runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
+    assert any(line.startswith("no word for") and "waiting for a node with" in line for line in watcher.lines)
+
+
+def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, corpus, cluster):
+    from tests.support.cli_processes import start, wait_until
+
+    mixture = runs.write_mixture(tmp_path, corpus)
+    driver = start(["run", str(mixture), "--engine", "ray", "--address", cluster.address])
+    records = tmp_path / "out/work/ledger"
+    wait_until(lambda: (records.is_dir() and any(records.iterdir())) or driver.poll() is not None, "a commit")
+    driver.terminate()
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130, errors
+    assert "Resume with the same command" in errors
+
+
 def _ray_workers() -> list[int]:
     """Processes that are running one of our tasks: Ray names a worker process after its task."""
     found = []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -16,7 +17,7 @@ from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
 from datapipe.plan.work import SampleTask
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from tests.support.cli_processes import is_running, wait_until
+from tests.support.cli_processes import children, is_running, wait_until
 
 TASK = SampleTask(step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0)
 
@@ -112,3 +113,47 @@ def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
         supervisor.kill()
         supervisor.wait()
     wait_until(lambda: not is_running(worker), "the end of the worker")
+
+
+class _Call:
+    """What a worker takes for a task: loading it is a call."""
+
+    label = "a task"
+
+    def __init__(self, function, *arguments) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.medium
+def test_worker_that_never_ends_loading_the_stages_says_so(tmp_path):
+    worker = WorkerProcess(str(tmp_path), {})
+    worker.give(_Call(time.sleep, 1e6), "one")
+    wait_until(lambda: worker.next_attempt(0.1) is not None or _work_of(worker) == "load the stages", "the work")
+    worker.stop()
+
+
+def _work_of(worker: WorkerProcess) -> str:
+    worker.watch(600.0)
+    return "" if worker.message is None or worker.message.activity is None else worker.message.activity.work
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="processes of a stage are found in /proc")
+def test_worker_that_is_ended_leaves_no_process_that_a_stage_has_started(tmp_path):
+    worker = WorkerProcess(str(tmp_path), {})
+    shell = ["sh", "-c", "sleep 1000 & wait"]
+    worker.give(_Call(subprocess.call, shell), "one")
+    started: list[int] = []
+    wait_until(lambda: worker.next_attempt(0.1) is not None or _grandchildren(worker.process.pid, started), "the processes")
+    worker.stop()
+    wait_until(lambda: not any(is_running(process_id) for process_id in started), f"the end of {started}")
+
+
+def _grandchildren(process_id: int, started: list[int]) -> bool:
+    started[:] = children(process_id)
+    below = [grandchild for child in started for grandchild in children(child)]
+    started += below
+    return bool(below)

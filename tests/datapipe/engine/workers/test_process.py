@@ -72,6 +72,7 @@ def test_worker_that_is_ended_by_a_signal_says_which(tmp_path, number, kind, cau
 def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
     worker = WorkerProcess(str(tmp_path), {})
+    wait_until(lambda: worker.next_attempt(0.1) is None and worker.is_ready, "the start of the worker")
     os.kill(worker.process.pid, signal.SIGSTOP)
     worker.give(TASK, "one")
     ended = []

@@ -14,9 +14,10 @@ def _words(words: str) -> set[str]:
 _ENDINGS = _words("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _NUMBERED = _words(
     "v ver vers version versions release releases rev revision revisions build builds firmware update driver edition section "
-    "sections sec sect chapter clause article appendix annex para paragraph paragraphs figure fig table oid isbn doi"
+    "sections sec sect chapter clause article appendix annex para paragraph paragraphs figure fig table oid isbn doi rfc"
 )
-_FILLERS = _words("number no is was to and or from of the than")
+_FILLERS = _words("number no is was to and or from of the than prior before after least")
+_UPGRADES = _words("upgrade upgrades upgraded upgrading downgrade downgrades downgraded downgrading bump bumps bumped bumping")
 _NOT_PUBLIC = [
     ipaddress.ip_network(network)
     for network in _words(
@@ -26,13 +27,15 @@ _NOT_PUBLIC = [
 ]
 _UNSPACED = _words("CJK HIRAGANA KATAKANA HANGUL THAI LAO MYANMAR KHMER")
 _KNOWN = _words("中国 公司 广告 みんな コム 한국 ไทย")
-_BEFORE_ADDRESSES = _words(
+_ADDRESSED = _words(
     "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
     "nameserver nameservers subnet network range source src destination dst dest remote local machine interface eth inet ping "
     "telnet ssh curl traceroute dig nslookup whois block ban banned blocked allow allowed deny denied connect connected "
-    "connecting resolve resolved resolves point points pointing visit visited user login logged email contact from to at via "
-    "on in is was are be and or by for of the with this that use uses using used set since like as eg ie not if then than "
-    "between through behind into"
+    "connecting resolve resolved resolves point points pointing visit visited user login logged email contact"
+)
+_GRAMMAR = _words(
+    "from to at via on in is was are be and or by for of the with this that use uses using used set since like as eg ie not if "
+    "then than between through behind into"
 )
 Span = tuple[int, int, int]
 
@@ -59,17 +62,23 @@ def _credentials(text: str) -> tuple[list[Span], list[Span]]:
 def _emails(text: str, taken: list[Span]) -> list[Span]:
     """E-mail addresses; a local part starts after the address or the credentials before it."""
     spans, floor = [], 0
-    for match in re.finditer("@|%40(?=[^.]?..)", text):
+    for match in re.finditer("[@＠]|%40(?=[^.]?..)", text):
         if any(start <= match.start() < stop for start, stop, _ in taken):
             continue
-        if match[0] != "@" and text[match.end() + 1 : match.end() + 2] == ".":
+        if match[0] == "%40" and text[match.end() + 1 : match.end() + 2] == ".":
             continue
         floor = max([floor] + [stop for _, stop, _ in taken if stop <= match.start()])
-        local = _local(text[max(floor, match.start() - 66) : match.start()], match[0] != "@") if match.start() >= floor else ""
+        local = (
+            _local(text[max(floor, match.start() - 66) : match.start()], match[0] == "%40") if match.start() >= floor else ""
+        )
         domain = _domain(text[match.end() : match.end() + 253].encode()[:253].decode(errors="ignore"))
         if local and domain:
             floor = match.end() + len(domain)
-            if not re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[match.start() - len(local) : floor]):
+            is_place = re.match(
+                r":(?:~?[0-9A-Za-z.\-_]{0,63}/[0-9A-Za-z._%+\-'&~]|~?[0-9A-Za-z.\-_]+\.git(?![0-9A-Za-z.\-_]))", text[floor:]
+            )
+            is_stand_in = re.fullmatch(r"user-[0-9A-Fa-f]{8}@example\.com", text[match.start() - len(local) : floor])
+            if not is_place and not is_stand_in:
                 spans.append((match.start() - len(local), floor, 0))
     return spans
 
@@ -148,16 +157,53 @@ def _names_a_number(before: str) -> bool:
     words = [word.lower() for word in re.findall("[A-Za-z]+", before)]
     if words and words[-1][:8] in {word[:8] for word in _NUMBERED}:
         return True
-    if words and words[-1] in _FILLERS:
-        rest = re.sub(r"[A-Za-z]+[^A-Za-z]*\Z", "", before)
+    rest = before
+    for number in (1, 2):
+        if len(words) < number or words[-number] not in _FILLERS:
+            return False
+        rest = re.sub(r"[A-Za-z]+[^A-Za-z]*\Z", "", rest)
         if re.search(r"§[^A-Za-z]*\Z", rest):
             return True
-        return len(words) > 1 and words[-2][:8] in {word[:8] for word in _NUMBERED}
+        if len(words) > number and words[-number - 1][:8] in {word[:8] for word in _NUMBERED}:
+            return True
     return False
 
 
-def _stands_before_addresses(word: str) -> bool:
-    return word.lower()[:8] in {listed[:8] for listed in _BEFORE_ADDRESSES}
+def _is_among(word: str, listed: set[str]) -> bool:
+    return word.lower()[:8] in {entry[:8] for entry in listed}
+
+
+def _is_upgraded(before: str) -> bool:
+    """Whether from or to is the last word, and one of the five before it is upgrade, with no word of addresses between."""
+    line = re.split(r"[\n()\[\];]", before[-80:])[-1]
+    words = re.findall("[A-Za-z]+", line)[:-7:-1]
+    if not re.search(r"[A-Za-z] +\Z", line) or not _is_among(words[0], _words("from to and or")):
+        return False
+    for word in words[1:]:
+        if _is_among(word, _UPGRADES) or _is_among(word, _ADDRESSED):
+            return _is_among(word, _UPGRADES)
+    return False
+
+
+def _is_version(before: str, groups: list[str]) -> bool:
+    """Whether what stands before four groups makes them a version."""
+    if _names_a_number(before) or _is_upgraded(before):
+        return True
+    signs = re.search(r"[\"'(<>=~!^, \t:]{0,8}\Z", before)
+    assert signs is not None
+    name = re.search(r"[0-9A-Za-z_.\-]{0,40}\Z", before[: signs.start()])
+    assert name is not None
+    last = re.sub("(?<=[a-z])(?=[A-Z])", " ", re.findall("[A-Za-z]+|$", name[0])[-2 if re.search("[A-Za-z]", name[0]) else -1])
+    if last and _is_among(last.split()[-1], _ADDRESSED | _GRAMMAR):
+        return False
+    if re.search(r"(?:[=<>~!]=|~>)[ \t]*\Z", before) or re.search("version|objectid|(?<![^_])oid(?![^_])", name[0].lower()):
+        return True
+    if max(map(len, groups)) > 2:
+        return False
+    if re.search(r"(?://[ \t]+|[\^~][ \t]*)\Z", before):
+        return True
+    is_behind = re.fullmatch(r"[ \t]+|[ \t]*\(|[\"'][ \t]*,[ \t]*[\"']", signs[0])
+    return bool(is_behind and re.fullmatch(r"[A-Za-z][0-9A-Za-z_\-]+", name[0]))
 
 
 def _ipv4s(text: str) -> list[Span]:
@@ -173,10 +219,9 @@ def _ipv4s(text: str) -> list[Span]:
             r"[0-9A-Za-z_@]|[-.][A-Za-z]", after
         ):
             continue
-        if max(map(int, text[start:stop].split("."))) > 255 or _names_a_number(before):
+        if max(map(int, text[start:stop].split("."))) > 255:
             continue
-        word = re.search(r"([A-Za-z]+)\Z", before.rstrip(" \t")[-40:]) if before[-1:] in (" ", "\t") else None
-        if word and max(map(len, text[start:stop].split("."))) < 3 and not _stands_before_addresses(word[1]):
+        if text[start:stop].endswith(".0.0.0") or _is_version(before, text[start:stop].split(".")):
             continue
         if _is_public(ipaddress.IPv4Address(text[start:stop])):
             spans.append((start, stop, 1))

@@ -7,10 +7,10 @@ The cost is linear for any input: from an `@` at most 68 bytes are read back and
 hexadecimal digits and colons, is read once and skipped. The userinfo of a URL ends at the `/` of the next URL. The stand-ins of
 `kernels/redact/stand_ins.py` are not found again. Spans hold whole characters.
 
-E-mail   a local part, `@` or its escape `%40`, and a domain, of any script (`kernels/redact/emails.py`).
-IPv4     four groups of a public address, free-standing; not where the words before it announce a version or a section
-         ("version 1.2.3.4", "§ 8.1.2.31"), nor in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`. Four groups of two digits at
-         most ("Git 1.4.2.1") are a version directly after a word, unless it is one of addresses or of grammar: host, from.
+E-mail   a local part, `@`, the fullwidth `＠` or the escape `%40`, and a domain, of any script (`kernels/redact/emails.py`).
+         Not before a colon and a path, as in `git@host.com:team/project.git`: that is a place, not a mailbox.
+IPv4     four groups of a public address of a host, free-standing; not in `v1.2.3.4`, `Chrome/41.0.2228.0` or `1.2.3.4.5`, and
+         not where the words and signs before it make it a version (`kernels/redact/versions.py`).
 IPv6     eight groups of a public address, or `::` in an address of 2000::/3, which `a::b` in code never is.
 URL      `user:password@` after `://`, at most 256 bytes, before a host; not with a variable or stars as the password.
 """
@@ -22,33 +22,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, MARK, USERINFO, WALL, follows_word, is_among, is_in, packed
+from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, MARK, USERINFO, is_in
 from datapipe.kernels.redact.emails import domain_stop, local_start
+from datapipe.kernels.redact.versions import is_version
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
 
 EMAIL, IPV4, IPV6, CREDENTIALS, CARD, IBAN, SSN, PHONE, SECRET = range(9)
 _MIN_SPAN_BYTES = 6
 _MAX_USERINFO_BYTES = 256
-_MAX_WORD_BYTES = 40
-_AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR, _SPACE, _TAB = (ord(sign) for sign in "@.:-/_$* \t")
-_PERCENT = ord("%")
+_MAX_PATH_BYTES = 64
+_AT, _DOT, _COLON, _DASH, _SLASH, _UNDERSCORE, _DOLLAR, _STAR, _PERCENT, _TILDE = (ord(sign) for sign in "@.:-/_$*%~")
+_WIDE = 0xEF
+"""The first byte of the fullwidth `＠`."""
 _ESCAPED_AT = np.frombuffer(b"%40", np.uint8)
+_WIDE_AT = np.frombuffer("＠".encode(), np.uint8)
+_GIT = np.frombuffer(b".git", np.uint8)
 _STAND_IN_USER = np.frombuffer(b"user-", np.uint8)
 _STAND_IN_HOST = np.frombuffer(b"@example.com", np.uint8)
 _STAND_IN_PASSWORD = np.frombuffer(b":password@", np.uint8)
-_NUMBERED = packed(
-    "v ver vers version versions release releases rev revision revisions build builds firmware update driver edition section "
-    "sections sec sect chapter clause article appendix annex para paragraph paragraphs figure fig table oid isbn doi"
-)
-_BEFORE_ADDRESSES = packed(
-    "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
-    "nameserver nameservers subnet network range source src destination dst dest remote local machine interface eth inet ping "
-    "telnet ssh curl traceroute dig nslookup whois block ban banned blocked allow allowed deny denied connect connected "
-    "connecting resolve resolved resolves point points pointing visit visited user login logged email contact from to at via "
-    "on in is was are be and or by for of the with this that use uses using used set since like as eg ie not if then than "
-    "between through behind into"
-)
-_FILLERS = packed("number no is was to and or from of the than")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,30 +122,11 @@ def _parse_ipv4(data, start, stop):
 def _is_public_ipv4(address):
     """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved."""
     first, two, three = address >> 24, address >> 16, address >> 8
-    if first in (0, 10, 127) or first >= 224:
+    if first in (0, 10, 127) or first >= 224 or address & 0xFFFFFF == 0:  # 1.0.0.0 is a version or a network, no host
         return False
     if (0x6440 <= two < 0x6480) or two == 0xA9FE or (0xAC10 <= two < 0xAC20) or two == 0xC0A8 or (0xC612 <= two < 0xC614):
         return False
     return three not in (0xC00000, 0xC00002, 0xC63364, 0xCB0071)
-
-
-@inline
-def _is_version(data, begin, start, stop):
-    """Whether four groups of two digits at most follow a word at once that stands before no address: Git 1.4.2.1."""
-    num_digits = 0
-    for j in range(start, stop):
-        num_digits = num_digits + 1 if data[j] != _DOT else 0
-        if num_digits > 2:
-            return False
-    word_stop = start
-    while word_stop > begin and (data[word_stop - 1] == _SPACE or data[word_stop - 1] == _TAB):
-        word_stop -= 1
-    if word_stop == start:
-        return False
-    first = word_stop
-    while first > begin and word_stop - first < _MAX_WORD_BYTES and is_in(data[first - 1], LETTER):
-        first -= 1
-    return first < word_stop and not is_among(data, first, word_stop, _BEFORE_ADDRESSES)
 
 
 @inline
@@ -171,7 +143,7 @@ def _find_ipv4(data, begin, floor, chain, dot, end):
     address = _parse_ipv4(data, start, stop)
     if address < 0 or not _is_public_ipv4(address) or not _is_free_standing(data, begin, chain, start, stop, end):
         return run, run, run
-    if follows_word(data, begin, start, _NUMBERED, _FILLERS, WALL, 2) or _is_version(data, begin, start, stop):
+    if is_version(data, begin, start, stop):
         return run, run, run
     return start, stop, run
 
@@ -260,6 +232,20 @@ def _is_stand_in(data, start, stop, ending):
 
 
 @inline
+def _has_path(data, colon, end):
+    """Whether a colon and a path follow a host: `:team/project.git`, `:project.git`, `:/srv`, `:~/file`."""
+    if colon + 1 >= end or data[colon] != _COLON:
+        return False
+    first, limit = colon + 1, min(end, colon + 1 + _MAX_PATH_BYTES)
+    stop = first + (data[first] == _TILDE)
+    while stop < limit and (is_in(data[stop], DIGIT | LETTER) or data[stop] in (_DOT, _DASH, _UNDERSCORE)):
+        stop += 1
+    if stop < end and data[stop] == _SLASH:
+        return stop + 1 < end and is_in(data[stop + 1], LOCAL)
+    return stop - first > len(_GIT) and _starts_with(data, stop - len(_GIT), _GIT)
+
+
+@inline
 def _find_credentials(data, begin, colon, end):
     """Start and stop of `user:password@` after a scheme's `://` (equal where there is none), and where the scan goes on."""
     start = colon + 3
@@ -327,13 +313,14 @@ def find_spans(
                 continue
             start, stop, run, kind = j, j, j + 1, EMAIL
             is_escaped = byte == _PERCENT and j + 4 < end and _starts_with(data, j, _ESCAPED_AT)
-            if byte == _AT or (is_escaped and data[j + 4] != _DOT):  # "%40s.name" is a format
+            is_wide = byte == _WIDE and j + 3 < end and _starts_with(data, j, _WIDE_AT)
+            if byte == _AT or is_wide or (is_escaped and data[j + 4] != _DOT):  # "%40s.name" is a format
                 if emails:
                     local = local_start(data, floor, j, is_escaped)
-                    domain = domain_stop(data, j + (3 if is_escaped else 1), end)
+                    domain = domain_stop(data, j + (1 if byte == _AT else 3), end)
                     if local < j and domain > 0:
                         floor = run = domain
-                        if not _is_stand_in(data, local, domain, _STAND_IN_HOST):
+                        if not _is_stand_in(data, local, domain, _STAND_IN_HOST) and not _has_path(data, domain, end):
                             start, stop = local, domain
             elif byte == _COLON and j + 3 < end and data[j + 1] == _SLASH and data[j + 2] == _SLASH:
                 if credentials:

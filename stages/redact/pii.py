@@ -10,13 +10,14 @@
 | `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a telling word or shape |
 | `card` | numbers of payment cards |
 | `iban` | numbers of bank accounts |
-| `ssn` | US social security numbers; taxpayer numbers after a telling word |
+| `ssn` | US social security numbers; taxpayer numbers beside a telling word |
 | `url_credentials` | the `user:password@` of a URL |
 
 A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, its length is that of its country.
-Four groups of digits that nothing around them makes a version are an address: an address that remains harms a person, a version
-that is replaced harms a line of code. Names and streets are not replaced. Where two scans find the same span, it is an address.
-The definition of each kind, in the kernel that finds it, prefers precision.
+Numbers may be typeset, with no-break spaces, dashes such as U+2011 and U+2013, and fullwidth digits. Four groups of digits that
+nothing around them makes a version are an address: an address that remains harms a person, a version that is replaced harms a
+line of code. Names and streets are not replaced. Where two scans find the same span, it is an address. The definition of each
+kind, in the kernel that finds it, prefers precision.
 
 Recall by kind on two Presidio sets of 1,500 and 2,109 synthetic sentences. "Valid" labels are valid numbers by `phonenumbers`
 (in the regions), by the Luhn or the mod-97 checksum, or by `ipaddress`. Precision is 1.0 in every row: only labelled text was

@@ -13,6 +13,10 @@ _AFTER = rb"(?![0-9A-Za-z_@%])(?![.\-][0-9])"
 _CARD_WORDS = b"card cards visa mastercard credit debit cc"
 _SSN_WORDS = b"ssn ssns security itin itins atin tin tax taxpayer"
 _SSN_FILLERS = b" identification identifier id ids"
+_WORDS_BEHIND = rb"(?i:[ ,(]{1,2}(?:ssn|itin|atin|tin)(?![A-Za-z]))"
+_TYPESET = dict.fromkeys("\xa0\u2007\u2009\u200a\u202f\u3000", " ")
+_TYPESET |= dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+_TYPESET |= dict(zip("（）＋－．／０１２３４５６７８９", "()+-./0123456789", strict=True))
 _PHONE_WORDS = (
     b"tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
     b"whatsapp desk ph"
@@ -128,9 +132,11 @@ def _iban(text: bytes, start: int) -> int:
 def _ssn(text: bytes, start: int) -> tuple[int, bool]:
     """The stop of digits written like an SSN, or 0, and whether the SSN is valid."""
     match = re.compile(rb"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _AFTER).match(text, start)
-    is_announced = _follows(text, start, _SSN_WORDS, _FILLERS + _SSN_FILLERS, 4)
+    form = match or re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
+    is_before = _follows(text, start, _SSN_WORDS, _FILLERS + _SSN_FILLERS, 4)
+    is_announced = is_before or (form is not None and re.compile(_WORDS_BEHIND).match(text, form.end()))
     if not match and is_announced:
-        match = re.compile(rb"(?:[0-9]{9}|[0-9]{3} [0-9]{2} [0-9]{4})" + _AFTER).match(text, start)
+        match = form
     if not match:
         return 0, False
     digits = re.sub(rb"\D", b"", match[0])
@@ -188,15 +194,47 @@ def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
     return (start, _extended(text, stop), kind) if stop > first and is_telling and _extended(text, stop) else None
 
 
+def _folded(text: bytes) -> tuple[bytes, list[int]]:
+    """The text with the ASCII equals of typeset characters, and where each of its bytes stands in the text."""
+    folded, places, offset = b"", [], 0
+    for character in text.decode("utf-8", errors="surrogateescape"):
+        written = character.encode("utf-8", errors="surrogateescape")
+        equal = _TYPESET[character].encode() if character in _TYPESET else written
+        folded += equal
+        places += range(offset, offset + len(equal))
+        offset += len(written)
+    return folded, [*places, offset]
+
+
+def _is_typeset(text: bytes, floor: int, first: int) -> bool:
+    """Whether seven digits or more follow with a typeset character among them or before them, within 60 bytes."""
+    has_folded = first - 3 >= floor and text[first - 3 : first] in ("＋".encode(), "（".encode())
+    digits, offset = 0, first
+    for character in text[first : first + 70].decode("utf-8", errors="replace"):
+        equal = _TYPESET.get(character, character)
+        if offset >= first + 60 or (digits >= 12 and not has_folded) or equal not in " -./()0123456789+" or character == "+":
+            break
+        has_folded |= character in _TYPESET
+        digits += equal.isdigit()
+        offset += len(character.encode())
+    return has_folded and digits >= 7
+
+
 def find(text: bytes, wanted: int) -> list[Span]:
     """(start, stop, kind) of every number, as the kernel writes them."""
     spans: list[Span] = []
     floor = 0
-    for group in re.finditer(rb"[0-9]+", text):
+    folded, places = _folded(text)
+    for group in re.finditer(rb"(?:[0-9]|\xef\xbc[\x90-\x99])+", text):
         first = group.start()
         if first < floor:
             continue
-        span, stop = _at(text, floor, first, wanted)
+        span, stop = _at(text, floor, first, wanted) if group[0][:1].isdigit() else (None, 0)
+        if not stop and _is_typeset(text, floor, first):
+            edge = next(index for index, place in enumerate(places) if place >= floor)
+            span, stop = _at(folded, edge, places.index(first), wanted)
+            span = (places[span[0]], places[span[1]], span[2]) if span else None
+            stop = places[stop] if stop else 0
         if span:
             spans.append(span)
         floor = max(floor, stop)

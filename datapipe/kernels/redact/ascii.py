@@ -16,7 +16,9 @@ _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT = (1 << bit for bit in range(10))
-SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT, ASSIGNS, QUOTES, NAME = (1 << bit for bit in range(10, 21))
+SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT, ASSIGNS, QUOTES, NAME, NUMERAL = (
+    1 << bit for bit in range(10, 22)
+)
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -39,6 +41,7 @@ _MEMBERS = {
     ASSIGNS: "=:,",  # between a name and its value
     QUOTES: "'\"",
     NAME: _DIGITS + _LETTERS + "_-.",  # before a version
+    NUMERAL: _DIGITS,
 }
 
 
@@ -49,7 +52,7 @@ def _classes() -> np.ndarray:
         for member in members:
             table[ord(member)] |= bit
     table[0xA7] |= FENCE  # the second byte of the section sign
-    table[0xEF] |= MARK  # the first byte of the fullwidth at sign
+    table[0xEF] |= MARK | NUMERAL  # the first byte of the fullwidth at sign and digits
     return table
 
 

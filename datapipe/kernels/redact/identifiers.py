@@ -4,7 +4,8 @@
                (all other bytes cost one comparison)
 
 The cost is linear for any input: a group of digits is read once and skipped, and from its start at most 70 bytes are read
-ahead and 40 back. Any bytes are safe. Spans are ASCII, so a cut never falls inside a character.
+ahead and 40 back, of typeset numbers (`kernels/redact/folding.py`) thrice as many. Any bytes are safe. Spans begin and end with
+whole characters.
 
 A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before it, no decimal part of
 another number, and none of `_@%`, a letter, `.5` or `-5` after it.
@@ -15,8 +16,8 @@ Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5 or 4-6
         in a row of numbers are a table.
 IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
 SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
-        An area from 900 only after such a word, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65, 70 to 88, 90 to
-        99); 987-65-4320 to 4329 are for advertising.
+        An area from 900 only after such a word or before ITIN, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65,
+        70 to 88, 90 to 99); 987-65-4320 to 4329 are for advertising.
 Phone   candidates only: see `kernels/redact/phones.py`.
 """
 
@@ -31,14 +32,17 @@ from datapipe.kernels.redact.ascii import (
     FENCE,
     FILLERS,
     LETTER,
+    NUMERAL,
     follows_word,
     group_stop,
+    is_among,
     is_clear_after,
     is_clear_before,
     is_in,
     next_group_stop,
     packed,
 )
+from datapipe.kernels.redact.folding import AFTER_BYTES, BEFORE_BYTES, fold, is_typeset, is_wide_digit
 from datapipe.kernels.redact.phones import find_phone
 from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, FoundSpans
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
@@ -47,9 +51,10 @@ WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
 """Bits of `wanted` in `find_identifiers`; `kernels/redact/phones.py` has two more."""
 _MIN_SPAN_BYTES = 7
 
-_SPACE, _DASH, _ZERO, _SIX, _NINE = (ord(sign) for sign in " -069")
+_SPACE, _DASH, _ZERO, _SIX, _NINE, _OPEN, _COMMA = (ord(sign) for sign in " -069(,")
 _CARD_WORDS = packed("card cards visa mastercard credit debit cc")
 _SSN_WORDS = packed("ssn ssns security itin itins atin tin tax taxpayer")
+_WORDS_BEHIND = packed("ssn itin atin tin")
 _SSN_FILLERS = np.append(FILLERS, packed("identification identifier id ids"))
 _RESERVED = np.frombuffer(b"987-65-432", np.uint8)
 _COUNTRY_LENGTHS = (
@@ -197,6 +202,20 @@ def _iban_stop(data, floor, start, end):
 
 
 @inline
+def _is_told(data, begin, start, stop, end):
+    """Whether a word such as SSN stands before a number, or behind it and one or two of ` ,(`."""
+    if follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4):
+        return True
+    first = stop
+    while first < end and first - stop < 2 and (data[first] == _SPACE or data[first] == _COMMA or data[first] == _OPEN):
+        first += 1
+    last = first
+    while last < end and last - first < 8 and is_in(data[last], LETTER):
+        last += 1
+    return stop < first < last and is_among(data, first, last, _WORDS_BEHIND)
+
+
+@inline
 def _ssn_stop(data, begin, start, end):
     """The stop of digits written like an SSN; `start` where they are not."""
     first = group_stop(data, start, end, 9)
@@ -213,25 +232,25 @@ def _ssn_stop(data, begin, start, end):
     if not is_clear_after(data, stop, end):
         return start
     if length == 9 or data[first] == _SPACE:
-        return stop if follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4) else start
+        return stop if _is_told(data, begin, start, stop, end) else start
     return stop
 
 
 @inline
-def _is_taxpayer(data, begin, start, stop):
-    """Whether an area from 900 is that of a taxpayer number: after a telling word, in the groups of these numbers."""
+def _is_taxpayer(data, begin, start, stop, end):
+    """Whether an area from 900 is that of a taxpayer number: beside a telling word, in the groups of these numbers."""
     first = stop - 6 if stop - start == 9 else stop - 7
     group = (np.int64(data[first]) - 0x30) * 10 + np.int64(data[first + 1]) - 0x30
     if group < 50 or 66 <= group <= 69 or group == 89:
         return False
     is_reserved = stop - start == len(_RESERVED) + 1 and starts_with(data, start, stop, _RESERVED, 0)
-    return not is_reserved and follows_word(data, begin, start, _SSN_WORDS, _SSN_FILLERS, FENCE, 4)
+    return not is_reserved and _is_told(data, begin, start, stop, end)
 
 
 @inline
-def _is_ssn(data, begin, start, stop):
+def _is_ssn(data, begin, start, stop, end):
     """Whether area, group and serial are valid."""
-    if data[start] == _NINE and not _is_taxpayer(data, begin, start, stop):
+    if data[start] == _NINE and not _is_taxpayer(data, begin, start, stop, end):
         return False
     if data[start] == _SIX and data[start + 1] == _SIX and data[start + 2] == _SIX:
         return False
@@ -260,13 +279,34 @@ def _find_number(data, begin, floor, first, end, wanted):
             if stop > first:
                 return first, stop, CARD
         stop = _ssn_stop(data, begin, first, end)
-        if stop > first and _is_ssn(data, begin, first, stop):
+        if stop > first and _is_ssn(data, begin, first, stop, end):
             return (first, stop, SSN) if wanted & WANTS_SSN else (stop, stop, SSN)
         if stop > first and data[first + 3] == _DASH:  # written like an SSN, but invalid: no other kind of number either
             return stop, stop, SSN
     if wanted & WANTS_PHONE:
         return find_phone(data, begin, floor, first, end, wanted)
     return first, first, PHONE
+
+
+@inline
+def _find_typeset(data, begin, floor, first, end, wanted, folded, places):
+    """Like `_find_number`, of a number with dashes, spaces or digits beyond ASCII; the last two are scratch."""
+    length, place, edge = fold(data, begin, floor, first, end, folded, places)
+    start, stop, kind = _find_number(folded, 0, edge, place, length, wanted)
+    return places[start], places[stop], kind
+
+
+@inline
+def _digits_stop(data, j, end):
+    """The stop of the digits from `j` on, ASCII and fullwidth."""
+    while j < end and is_in(data[j], NUMERAL):
+        if is_in(data[j], DIGIT):
+            j += 1
+        elif is_wide_digit(data, j, end):
+            j += 3
+        else:
+            break
+    return j
 
 
 @kernel
@@ -285,19 +325,26 @@ def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, starts: Int64sO
         The number of spans.
     """
     num_spans = 0
+    folded, places = np.empty(BEFORE_BYTES + AFTER_BYTES, np.uint8), np.empty(BEFORE_BYTES + AFTER_BYTES + 1, np.int64)
     for document in range(len(offsets) - 1):
         begin, end = offsets[document], offsets[document + 1]
         j, floor = begin, begin  # no span starts before the floor
         while j < end:
-            if not is_in(data[j], DIGIT):
+            if not is_in(data[j], NUMERAL):
                 j += 1
                 continue
-            start, stop, kind = _find_number(data, begin, floor, j, end, wanted)
+            start, stop, kind = j, j, PHONE
+            if data[j] < 0x80:
+                start, stop, kind = _find_number(data, begin, floor, j, end, wanted)
+            elif not is_wide_digit(data, j, end):
+                j += 1
+                continue
+            if stop == j and is_typeset(data, floor, j, end):
+                start, stop, kind = _find_typeset(data, begin, floor, j, end, wanted, folded, places)
             if start < stop:
                 starts[num_spans], stops[num_spans], kinds[num_spans] = start, stop, kind
                 num_spans += 1
             if stop > j:
                 j = floor = stop
-            while j < end and is_in(data[j], DIGIT):
-                j += 1
+            j = _digits_stop(data, j, end)
     return int(num_spans)

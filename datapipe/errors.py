@@ -1,6 +1,7 @@
 """The kinds of failure, which differ in what happens next.
 
-    UserError            the user's input is wrong: exit status 2, never retried
+    UserError            what the user gave is wrong: exit status 2, never retried
+    DamagedInputError    an input file cannot be read at all: counted (`max_unreadable_files`), then as UserError
     StageError           the code of a stage is wrong: exit status 1, never retried
     StageMemoryError     memory does not suffice for one call of a stage: exit status 1, retried a few times
     DatapipeError        the run failed: exit status 1
@@ -26,6 +27,10 @@ class DatapipeError(Exception):
 
 class UserError(DatapipeError):
     """The user's mixture, options or input files are wrong. The command line exits with status 2."""
+
+
+class DamagedInputError(UserError):
+    """An input file is damaged, cut off or of another format than its name tells, so that nothing of it can be read."""
 
 
 class StageError(DatapipeError):

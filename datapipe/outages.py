@@ -1,7 +1,7 @@
 """Failures of disks, stores and hubs: which of them may pass, and the words for them.
 
     exception ─▶ outage_of ─▶ Outage    full disk, or a disk, store or hub that does not answer: it may pass
-              └▶ refusal_of ─▶ text     access denied, read-only, too large: no attempt helps until somebody changes something
+              └▶ refusal_of ─▶ text     access denied, read-only, no such URL: no attempt helps until somebody changes something
 
 pyarrow's errors of object stores are OSErrors without a code, so their text is searched. Errors of HTTP libraries are known by
 the package of their class: none of these packages has to be installed.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from datapipe.credentials import masked
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import size
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
@@ -47,6 +47,14 @@ _STORE_REFUSALS = (
 
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
+_MALFORMED = frozenset({"InvalidURL", "UnsupportedProtocol"})
+"""Errors of HTTP libraries about a URL. Those of huggingface_hub are ValueErrors."""
+
+_RIGHT_URLS = {
+    "hf": "hf://datasets/OWNER/NAME/folder/*.parquet",
+    "s3": "s3://bucket/folder/*.parquet",
+    "gs": "gs://bucket/folder/*.parquet",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,13 +107,34 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
 
 
 def refusal_of(error: BaseException) -> str | None:
-    """Why an exception stays as long as nobody changes permissions, credentials or names; None for any other exception."""
+    """Why an exception stays as long as nobody changes permissions, credentials or names, and what to do, without the end of
+    the sentence; None for any other exception."""
     if isinstance(error, OSError) and error.errno in _REFUSED:
-        return masked(f"{os.strerror(error.errno or 0)}: {_text(error)}")
+        return masked(f"{os.strerror(error.errno or 0)}: {_text(error)}. Give this user access")
+    if _is_malformed(error):
+        return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
     if not _is_of_store(error):
         return None
     is_refused = _status(error) in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
-    return masked(_text(error)) if is_refused else None
+    return masked(f"{_text(error)}. Give this user access") if is_refused else None
+
+
+def right_url(url: str) -> str:
+    """A URL as it may look on the store of `url`, for messages."""
+    return _RIGHT_URLS.get(url.partition("://")[0], "s3://bucket/folder/*.parquet")
+
+
+def input_error(error: OSError, where: str, action: str, url: str) -> DatapipeError:
+    """The error of a file or folder that planning cannot read: OutageError if it may be read later.
+
+    Args:
+        where: file, line and key that name it.
+        action: "cannot list".
+    """
+    outage = outage_of(error, url)
+    if outage is not None:
+        return OutageError(outage)
+    return UserError(f"{where}: {action} {url}: {error.strerror or error}")
 
 
 def free_bytes(path: str) -> int | None:
@@ -139,7 +168,17 @@ def _fullest(paths: Iterable[str]) -> str:
 def _is_of_store(error: BaseException) -> bool:
     if isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS):
         return True
+    return _is_of_http(error) and not _is_malformed(error)
+
+
+def _is_of_http(error: BaseException) -> bool:
     return any(base.__module__.partition(".")[0] in _HTTP_PACKAGES for base in type(error).__mro__)
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Whether a URL is not one of its store. An OSError, as of requests, may be an answer that is not JSON."""
+    is_value = isinstance(error, ValueError) and not isinstance(error, OSError)
+    return _is_of_http(error) and (is_value or type(error).__name__ in _MALFORMED)
 
 
 def _named(error: BaseException) -> str:
@@ -157,4 +196,4 @@ def _status(error: BaseException) -> int | None:
 
 def _text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

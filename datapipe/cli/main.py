@@ -1,14 +1,18 @@
 """The command line: its commands, error messages and exit status.
 
-| status | meaning |
-|---|---|
-| 0 | done |
-| 1 | the run failed |
-| 2 | the user's input is wrong |
-| 130 | stopped by Ctrl-C, SIGTERM or SIGHUP |
+| status | what happened | such as |
+|---|---|---|
+| 0 | done | |
+| 1 | the command failed | the code of a stage, a crash, a stall, `max_quarantined`, `max_dropped` |
+| | | a full disk, a disk or store that does not answer, damage of files that datapipe wrote, a defect |
+| 2 | what the user gave is wrong | an option, a key of the mixture, the name of a field, a malformed URL |
+| | | a file, index or tokenizer that does not exist, may not be read or does not fit |
+| | | an input file that is damaged, or changes during the run |
+| 130 | stopped by Ctrl-C, SIGTERM or SIGHUP | |
 
-Errors are plain lines on stderr. A command is one function in a module of this package that calls the package that does the
-work.
+The class of an error decides, wherever it is found: UserError ends with 2, every other error with 1 (`errors.py`). Errors are
+plain lines on stderr, and the last one is the reason. Tracebacks go to a file. A command is one function in a module of this
+package that calls the package that does the work.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
-from datapipe.outages import outage_of
+from datapipe.outages import Outage, OutageError, outage_of, refusal_of
 
 app = typer.Typer(
     name="datapipe",
@@ -69,11 +73,15 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error), 2)
+    except OutageError as error:
+        _fail(_out_of_order(error.outage), 1)
     except DatapipeError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     except Exception as error:
+        if (refusal := refusal_of(error)) is not None:
+            _fail(f"{refusal}, and run the same command again", 2)
         _fail(_unexpected(error), 1)
 
 
@@ -82,11 +90,15 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
+def _out_of_order(outage: Outage) -> str:
+    return f"{outage}. Run the same command again when that has changed"
+
+
 def _unexpected(error: Exception) -> str:
     """A message for an unexpected error. The traceback goes to a file for the bug report; that of an outage helps nobody."""
     outage = outage_of(error, "")
     if outage is not None:
-        return f"{outage}. Run the same command again when that has changed"
+        return _out_of_order(outage)
     with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(masked("".join(traceback.format_exception(error))))
     cause = "The operating system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"

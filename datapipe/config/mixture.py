@@ -71,13 +71,20 @@ class Source(Record):
         description="Format of the files: the name of a reader, or auto to infer it from their endings.",
     )
     text: str = Field(
-        default="text", min_length=1, description="Input field with the text. Dots reach into objects: content.text."
+        default="text",
+        min_length=1,
+        description="Input field with the text. Dots reach into objects, content.text, or the key itself has them.",
     )
     id: str = Field(
         default="id", min_length=1, description="Input field with the id. A document without it gets PATH:POSITION as its id."
     )
     keep: Annotated[Texts, AfterValidator(_kept_fields)] = Field(
         default=(), description="Further input fields to keep as columns."
+    )
+    check_fields: bool = Field(
+        default=True,
+        description="Whether the first records must have `text` and the fields under `keep` that stages decide by. false: for "
+        "fields that only records further on have; then a lack of them is a warning until the source is read.",
     )
     weight: Weight = Field(
         default=Fraction(1),

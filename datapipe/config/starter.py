@@ -41,6 +41,7 @@ sources:
                                     # 10, from 10 up. repeat: how often an epoch repeats each part. order: or ascending
     license: PSF-2.0                # recorded in the snapshot
     # synthetic: false              # whether a model wrote the corpus; recorded in the snapshot
+    # check_fields: true            # false: only records further on have the fields that stages decide by
     # fingerprint: stat             # detect changed files by size and time; content: by reading them
   packages:
     path: ${python:stdlib}/[a-e]*/**/*.py      # ** crosses folders, * stays within one

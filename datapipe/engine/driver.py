@@ -231,11 +231,11 @@ class Driver:
         return {name: source_counts(plan, name) for name in read}
 
     def _check_unreadable(self, plan: Plan) -> None:
-        """Raises DatapipeError for a source that is read and has more unreadable files than the mixture allows."""
+        """Raises UserError for a source that is read and has more unreadable files than the mixture allows."""
         allowed = self.request.mixture.max_unreadable_files
         for source, counts in self._counts_of_read(plan).items():
             if len(counts.unreadable_files) > allowed:
-                raise DatapipeError(
+                raise UserError(
                     f"{unreadable_text(source, counts.unreadable_files)}. max_unreadable_files allows {allowed}. List all with "
                     f"`datapipe inspect {self.ledger.root.url} --quarantined`. Then replace the files, `exclude` them from the "
                     f"source, or raise max_unreadable_files to keep what can be read of them, and run the same command again."
@@ -293,7 +293,7 @@ class Driver:
             for batch in read_table(self.ledger.root, output):
                 row = batch.slice(0, 1).to_pylist()[0]
                 reason = row["error"].strip().rpartition("\n")[2]
-                return f"The first, by {row['stage']}: {row['path']} at {row['place']}: {reason}."
+                return f"The first, by {row['stage']}: {row['path']} at {row['place']}: {reason.rstrip('.')}."
         return ""
 
 

@@ -5,14 +5,15 @@
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
 
 A field may be rare, so a field is missing only where none of `MOST_SPLITS` splits has it, spread over all files and within
-them. A record that has the field with the value null counts. What could not be read is left to the run.
+them. A record that has the field with the value null counts. What could not be read is left to the run. With `check_fields:
+false` of the source a missing field is a warning, whatever decides by it: records that were not looked at may have it.
 
 When a source is read, the driver knows exactly which kept fields never had a value (`plan.counts.fields_without_value`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -69,21 +70,25 @@ def check_fields(
     wanted = dict.fromkeys((source.text, *source.keep, *absent))
     seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
+    missing = [column for column in dict.fromkeys((source.text, *source.keep)) if column not in seen.found]
     warnings: list[str] = []
-    if seen.num_records:
-        if source.text not in seen.found:
-            place = mixture.where("sources", name, "text")
-            problems.append(f"{place}: {seen.lack(source.text)} Write the name of the field with the text.")
-        place = mixture.where("sources", name, "keep")
-        for column in (column for column in source.keep if column not in seen.found):
-            if column in needed:
-                decides = f"{needed[column]} decides by it. Correct the name, or leave that out."
-                problems.append(f"{place}: {seen.lack(column)} {decides}")
-            else:
-                warnings.append(f"{place}: {seen.lack(column)} It will be null in documents like these.")
+    for column in missing if seen.num_records else ():
+        is_needed = column == source.text or column in needed
+        remedy = _remedy(column, source.text, needed)
+        lack = f"{mixture.where('sources', name, 'text' if column == source.text else 'keep')}: {seen.lack(column)}"
+        if is_needed and source.check_fields:
+            problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
+        else:
+            warnings.append(f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}")
     if problems:
         raise UserError("\n".join(problems))
     return warnings
+
+
+def _remedy(column: str, text: str, needed: Mapping[str, str]) -> str:
+    if column == text:
+        return "Write the name of the field with the text."
+    return f"{needed.get(column)} decides by it. Correct the name, or leave that out."
 
 
 def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) -> tuple[dict[str, str], dict[str, str]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from datapipe.engine.retries import pause_after
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.outages import Outage, outage_of, refusal_of
 
 PATIENCE_S = 60.0
@@ -109,5 +109,5 @@ def stopped_by(error: Exception, url: str) -> DatapipeError | None:
     if outage is not None:
         return DatapipeError(f"{outage}. {_advice(outage)}")
     if refusal is not None:
-        return DatapipeError(f"{refusal}. Give this user access. {_RESUME}.")
+        return UserError(f"{refusal}. {_RESUME}.")
     return None

@@ -19,6 +19,9 @@ from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover
+from datapipe.metrics import UnreadableFile
+from datapipe.outages import input_error
+from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.work import BoundStage
@@ -37,7 +40,8 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
-    warnings = [line for name in mixture.sources for line in check_fields(mixture, name, files[name], stages[name])]
+    warnings = [line for name in mixture.sources for line in _damaged(mixture, name, files[name])]
+    warnings += [line for name in mixture.sources for line in check_fields(mixture, name, files[name], stages[name])]
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
@@ -167,6 +171,20 @@ def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
     return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude)
 
 
+def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[str]:
+    """Warnings about files of which nothing can be read. Raises UserError for more of them than the mixture allows."""
+    damaged = [UnreadableFile(path=file.path, position=0, error=file.damage) for file, _ in files if file.damage]
+    if not damaged:
+        return []
+    text, allowed = unreadable_text(name, damaged), mixture.max_unreadable_files
+    if len(damaged) > allowed:
+        raise UserError(
+            f"{mixture.where('sources', name, 'path')}: {text}. max_unreadable_files allows {allowed}. Replace the files, "
+            f"`exclude` them from the source, or raise max_unreadable_files to go on without them."
+        )
+    return [f"{text}."]
+
+
 def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:
     listed = list(files)
     readers = {file.path: reader for file, reader in listed}
@@ -191,7 +209,7 @@ def _tokenizer_content(mixture: Mixture) -> bytes:
         with open_input(path) as stream:
             content = stream.read()
     except OSError as error:
-        raise UserError(f"{where}: cannot read {path}: {error.strerror or error}. Expected a tokenizer.json.") from error
+        raise input_error(error, where, "cannot read the tokenizer", path) from error
     try:
         content = _as_json(content, mixture.tokenizer)
         Encoder(content, eos=mixture.tokenizer.eos)

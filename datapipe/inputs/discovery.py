@@ -22,7 +22,8 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import xxhash
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import DamagedInputError, UserError, suggest
+from datapipe.outages import input_error, right_url
 from datapipe.stage.base import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
 
@@ -89,11 +90,14 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
         if not is_remote(file.url) and not os.access(file.url, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file.url)
         stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
-        return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
+        try:
+            return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
+        except DamagedInputError as error:
+            return replace(file, stamp=stamp, damage=str(error))
     except UnicodeEncodeError:
         raise _not_utf8(where, file.url) from None
     except OSError as error:
-        raise UserError(f"{where}: cannot read {file.url}: {error.strerror or error}") from error
+        raise input_error(error, where, "cannot read", file.url) from error
 
 
 def _not_utf8(where: str, path: str) -> UserError:
@@ -173,7 +177,13 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool]) -> li
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
-        raise UserError(f"{where}: cannot list {error.filename or prefix}: {error.strerror or error}") from error
+        raise input_error(error, where, "cannot list", error.filename or prefix) from error
+    except (ValueError, NotImplementedError) as error:  # of the client of a store
+        if not is_remote(base):
+            raise
+        raise UserError(
+            f"{where}: cannot open {base}: {str(error).rstrip('.')}. Expected a URL such as {right_url(base)}"
+        ) from None
     for entry in listed:
         if glob.expects_file(entry) and not is_left_out(entry.path):
             inside = f": '{entry.path}/**' takes all files below it" if entry.instead == _FOLDER else ""

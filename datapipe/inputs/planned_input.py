@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from datapipe.errors import UserError
 from datapipe.metrics import UnreadableFile
+from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.work import MapTask, Task
 from datapipe.stage.base import InputFile, Rejected
 from datapipe.storage import FileState, current_state, file_state, is_remote, open_input, whole_seconds
@@ -61,6 +62,7 @@ class PlannedInput:
 
     Raises:
         ChangedInputError: the file is not the planned one, or may not be opened.
+        OutageError, UserError: the store of the file does not answer, or refuses it; both name the file.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -107,12 +109,22 @@ class PlannedInput:
             self.compare()
         elif isinstance(error, Exception) and not isinstance(error, UserError):
             error.add_note(f"while {self.file.url} was read")
-            try:
-                self.compare()
-            except ChangedInputError as changed:
-                raise changed from error
-            except OSError:  # the storage fails again, which `error` tells
-                return
+            outage, refusal = outage_of(error, self.file.url), refusal_of(error)
+            if outage is None or not is_remote(self.file.url):  # a store that is silent is not asked again
+                self._compare_after(error)
+            if outage is not None:
+                raise OutageError(outage) from error
+            if refusal is not None:
+                raise UserError(f"{self.file.url}: {refusal}, and run the same command again.") from error
+
+    def _compare_after(self, error: Exception) -> None:
+        """Raises ChangedInputError where the file has changed, which then caused the error of its reader."""
+        try:
+            self.compare()
+        except ChangedInputError as changed:
+            raise changed from error
+        except OSError:  # the storage fails again, which `error` tells
+            return
 
 
 def changed_inputs(task: Task) -> list[ChangedInputError]:

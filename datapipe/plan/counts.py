@@ -149,7 +149,7 @@ _NAMED_FILES = 5
 
 def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
     """A sentence that names the unreadable files of a source, at most the first few."""
-    named = [f"{file.path} from {file.position:,} on: {file.error}" for file in files[:_NAMED_FILES]]
+    named = [f"{file.path} from {file.position:,} on: {file.error.rstrip('.')}" for file in files[:_NAMED_FILES]]
     more = f"; and {len(files) - len(named):,} more" if len(files) > len(named) else ""
     return f"source '{source}': {len(files):,} input file(s) cannot be read whole: {'; '.join(named)}{more}"
 

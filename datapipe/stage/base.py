@@ -242,6 +242,7 @@ class InputFile:
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
+        damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
             known. A task that reads the file checks them, and they enter no fingerprint.
     """
@@ -252,6 +253,7 @@ class InputFile:
     stamp: str
     compression: str | None = None
     row_groups: tuple[tuple[int, int], ...] = ()
+    damage: str = ""
     mtime_ns: int | None = None
     ctime_ns: int | None = None
 
@@ -271,7 +273,7 @@ class FieldNames:
     """Which fields of the input become which columns.
 
     Attributes:
-        text: the field with the text. Dots reach into objects: `content.text`.
+        text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
         id: the field with the id. A document without it gets PATH:POSITION.
         keep: fields that become columns of the same name.
     """
@@ -349,7 +351,9 @@ class Reader(Stage):
     """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
 
     def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """`InputFile.row_groups` of a format whose cut points are known only after it is opened. Raises UserError, OSError."""
+        """`InputFile.row_groups` of a format whose cut points are known only after it is opened.
+
+        Raises UserError, OSError, or DamagedInputError for a file of which `read` could read nothing."""
         return ()
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:

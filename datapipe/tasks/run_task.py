@@ -79,7 +79,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         if outage is not None:
             raise OutageError(outage) from error
         if refusal is not None:
-            raise UserError(f"{task.label}: {refusal}. Give this user access, and run the same command again.") from error
+            raise UserError(f"{task.label}: {refusal}, and run the same command again.") from error
         raise
     metrics.seconds = perf_counter() - started
     metrics.peak_bytes = peak_bytes()

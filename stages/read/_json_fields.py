@@ -47,7 +47,9 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _has(record: Mapping[str, Any], name: str) -> bool:
-    """Whether an object has a field; dots reach into objects."""
+    """Whether an object has a field: one that dots reach in objects, or a key of this name."""
+    if name in record:
+        return True
     value: Any = record
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -57,7 +59,10 @@ def _has(record: Mapping[str, Any], name: str) -> bool:
 
 
 def _names(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The names of all fields that a mixture can name: a key inside an object is out of reach if it has a dot itself."""
     for name, value in record.items():
+        if above and "." in name:
+            continue
         yield f"{above}{name}"
         if isinstance(value, dict):
             yield from _names(value, f"{above}{name}.")

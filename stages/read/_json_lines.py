@@ -1,6 +1,6 @@
 """Parses blocks of JSON lines: text by Arrow's JSON parser, id and kept fields by a kernel.
 
-    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, and the text ─▶ kernel: id and kept fields
+    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ `_json_keys.py`: id, kept fields
                                                      └─▶ a block that is refused is parsed in parts, down to the line at fault
 
 The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
@@ -21,9 +21,10 @@ import pyarrow.json as pj
 
 from datapipe.columns import as_large_string, texts_from
 from datapipe.columns import compute as pc
-from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
+from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
+from stages.read._json_keys import NamedField, null_rows, replaced
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")
@@ -53,9 +54,24 @@ class _Run:
     def part(self, first: int, last: int) -> _Run:
         return _Run(content=self.content, starts=self.starts[first:last], stops=self.stops[first:last])
 
+    def lines(self, rows: np.ndarray) -> _Run:
+        """Some of the lines, copied."""
+        return _copied(self.content, self.starts[rows], self.stops[rows])
+
     @property
     def bytes(self) -> memoryview:
         return self.content[self.starts[0] : self.stops[-1]]
+
+
+class _TextPath:
+    """Where an object has its text: the names of the members, outermost first."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        kind: Any = pa.large_string()
+        for name in reversed(names):
+            kind = pa.struct([(name, kind)])
+        self.options = pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
 
 
 class _Refused(Exception):  # noqa: N818
@@ -76,13 +92,10 @@ class LineParser:
     def __init__(self, fields: FieldNames, max_line_bytes: int) -> None:
         self.fields = fields
         self.max_line_bytes = max_line_bytes
-        self.text_path = fields.text.split(".")
-        kind: Any = pa.large_string()
-        for name in reversed(self.text_path):
-            kind = pa.struct([(name, kind)])
-        self.options = pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
-        self.id_path = FieldPath(fields.id.split("."))
-        self.keep_paths = {name: FieldPath(name.split(".")) for name in fields.keep}
+        self.text_path = _TextPath(fields.text.split("."))
+        self.text_key = _TextPath([fields.text]) if "." in fields.text else None
+        self.id = NamedField(fields.id)
+        self.kept = {name: NamedField(name) for name in fields.keep}
 
     def documents(self, block: Block) -> ReadBatch:
         """The documents and rejected lines of a block of whole lines."""
@@ -92,8 +105,8 @@ class LineParser:
         return ReadBatch(
             positions=(starts[rows] + block.byte_offset).astype(np.uint64),
             texts=texts,
-            ids=_values(self.id_path, data, starts[rows], stops[rows]),
-            extra={name: _values(path, data, starts[rows], stops[rows]) for name, path in self.keep_paths.items()},
+            ids=self.id.values(data, starts[rows], stops[rows]),
+            extra={name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()},
             rejected=tuple(
                 Rejected(
                     position=block.byte_offset + int(starts[row]),
@@ -115,7 +128,7 @@ class LineParser:
         good = kinds == FRAMED
         good[list(rejects)] = False
         rows = np.flatnonzero(good)
-        texts, refused = self._texts(_run_of(content, starts, stops, kinds, good))
+        texts, refused = self._named_texts(_run_of(content, starts, stops, kinds, good))
         rejects |= {int(rows[number]): error for number, error in refused.items()}
         if texts.null_count:
             valid = texts.is_valid()
@@ -125,7 +138,19 @@ class LineParser:
             rows, texts = rows[mask], texts.filter(valid)
         return rows, texts, rejects
 
-    def _texts(self, run: _Run) -> tuple[pa.Array, dict[int, str]]:
+    def _named_texts(self, run: _Run) -> tuple[pa.Array, dict[int, str]]:
+        """The text of each line by the path of the name, or else by a key of the very name; errors as `_texts`."""
+        texts, refused = self._texts(run, self.text_path)
+        if self.text_key is None or not texts.null_count:
+            return texts, refused
+        rows = null_rows(texts)
+        others, refused_others = self._texts(run.lines(rows), self.text_key)
+        texts = replaced(texts, rows, others)
+        errors = {row: error for row, error in refused.items() if not texts[row].is_valid}
+        wrong_keys = {number: error for number, error in refused_others.items() if error.startswith("field ")}
+        return texts, errors | {int(rows[number]): error for number, error in wrong_keys.items()}
+
+    def _texts(self, run: _Run, path: _TextPath) -> tuple[pa.Array, dict[int, str]]:
         """The text of each line, null where there is none; and the errors of refused lines, by line.
 
         After a refusal the parser reads the lines before the suspect, the suspect, then twice as many lines as it accepted
@@ -138,7 +163,7 @@ class LineParser:
         while first < num_lines:
             last = min(first + window, num_lines)
             try:
-                chunks.append(self._parse(run.part(first, last)))
+                chunks.append(self._parse(run.part(first, last), path))
                 first, window = last, 1 if last == suspect else 2 * window
             except _Refused as error:
                 if last - first > 1:
@@ -151,20 +176,21 @@ class LineParser:
                     first, window, num_fine = last, max(1, 2 * num_fine), num_fine // 2
         return (pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0] if chunks else NO_TEXTS), refused
 
-    def _parse(self, run: _Run) -> pa.Array:
+    def _parse(self, run: _Run, path: _TextPath) -> pa.Array:
         """The texts of lines that are one object each, equal to the texts of each line alone. Raises `_Refused` otherwise."""
         num_lines = len(run.starts)
         reading = pj.ReadOptions(use_threads=False, block_size=len(run.bytes) + 1024)
         try:
-            with pj.open_json(pa.BufferReader(run.bytes), read_options=reading, parse_options=self.options) as stream:
+            with pj.open_json(pa.BufferReader(run.bytes), read_options=reading, parse_options=path.options) as stream:
                 table = stream.read_all()
         except pa.ArrowInvalid as error:
             row = _ROW.search(str(error))
             raise _Refused(_in_words(str(error)), int(row[1]) if row else num_lines // 2) from None
         if table.num_rows != num_lines:
             raise _Refused(f"{table.num_rows} JSON objects on one line; expected one", num_lines // 2)
-        column = table.column(self.text_path[0])
-        return as_large_string(pc.struct_field(column, self.text_path[1:]) if self.text_path[1:] else column)
+        first, *inner = path.names
+        column = table.column(first)
+        return as_large_string(pc.struct_field(column, inner) if inner else column)
 
 
 def told_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:
@@ -217,17 +243,15 @@ def _run_of(content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.nda
     """The accepted lines as one run: the block itself, or a copy without the other lines."""
     if (good | (kinds == BLANK)).all():
         return _Run(content=memoryview(content), starts=starts[good], stops=stops[good])
-    lines = [content[start:stop] for start, stop in zip(starts[good].tolist(), stops[good].tolist())]
+    return _copied(content, starts[good], stops[good])
+
+
+def _copied(content: bytes | memoryview, starts: np.ndarray, stops: np.ndarray) -> _Run:
+    """A run of lines that do not follow each other."""
+    lines = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist())]
     ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64)
     begins = np.concatenate([np.zeros(1, np.int64), ends])[: len(lines)]
     return _Run(content=memoryview(b"\n".join(lines)), starts=begins, stops=ends - 1)
-
-
-def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
-    """The values of a field as strings, (num_lines,) large_string, null where a line has none."""
-    valid, offsets, content = path.values(data, starts, stops)
-    values = texts_from(offsets, content)
-    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string()))
 
 
 def _in_words(error: str) -> str:

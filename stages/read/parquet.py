@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field
@@ -43,7 +43,7 @@ class Parquet(Reader):
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """Rows and bytes of each row group; none if the footer cannot be read, which `read` then rejects."""
+        """Rows and bytes of each row group. Raises DamagedInputError if the footer cannot be read, which `read` rejects."""
         if file.compression is not None:
             raise UserError(
                 f"{file.url}: Parquet inside {file.compression} cannot be read by row groups. "
@@ -55,7 +55,7 @@ class Parquet(Reader):
                 return _row_groups(watched.parquet())
             except _BROKEN as error:
                 watched.raise_storage_error(error)
-                return ()
+                raise DamagedInputError(_no_footer(error)) from error
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Runs of row groups of about `target_bytes` of uncompressed columns."""
@@ -81,7 +81,7 @@ class Parquet(Reader):
                 row_groups = _row_groups(file)
             except _BROKEN as error:
                 watched.raise_storage_error(error)
-                yield _damaged(row, f"the Parquet file is damaged: {_on_one_line(error)}")
+                yield _damaged(row, _no_footer(error))
                 return
             if row_groups != planned:
                 raise DatapipeError(
@@ -202,5 +202,9 @@ def _damaged(row: int, error: str) -> ReadBatch:
     return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
 
 
+def _no_footer(error: Exception) -> str:
+    return f"the Parquet file is damaged: {_on_one_line(error)}"
+
+
 def _on_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()).rstrip(".")

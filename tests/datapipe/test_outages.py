@@ -70,6 +70,16 @@ def test_refusal_is_no_outage(error):
     assert refusal_of(error)
 
 
+def test_url_that_the_hub_cannot_have_is_a_refusal_that_shows_a_right_one():
+    utils = pytest.importorskip("huggingface_hub.utils")
+    error = utils.HFValidationError("Repo id must be 'namespace/name', got 'me'.")
+    assert outage_of(error, "") is None
+    assert refusal_of(error) == (
+        "HFValidationError: Repo id must be 'namespace/name', got 'me'. "
+        "Expected a URL such as hf://datasets/OWNER/NAME/folder/*.parquet"
+    )
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), MemoryError(), FileNotFoundError(errno.ENOENT, "gone", "/a")])
 def test_other_failures_are_neither(error):
     assert outage_of(error, "/data/out") is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from datapipe.errors import DamagedInputError
 from datapipe.stage import FieldNames, InputFile, OpenInput, Reader, Split
 from datapipe.storage import open_input
 
@@ -47,14 +48,10 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
     )
     if reader is None:
         return found
-    return InputFile(
-        url=found.url,
-        path=found.path,
-        num_bytes=found.num_bytes,
-        stamp="",
-        compression=compression,
-        row_groups=reader.probe(found, open_input),
-    )
+    try:
+        return replace(found, row_groups=reader.probe(found, open_input))
+    except DamagedInputError as error:
+        return replace(found, damage=str(error))
 
 
 def read_splits(

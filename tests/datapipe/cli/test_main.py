@@ -383,7 +383,7 @@ def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
     (tmp_path / "b.jsonl.zst").write_bytes(gzip.compress(corpora.jsonl(corpora.documents(2, 600))))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/*.jsonl*\n", stages="stages: []")
     failed = run_process(["run", str(mixture)])
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert "b.jsonl.zst from 0 on: the file is a gzip archive" in failed.stderr.splitlines()[-1]
     done = run_process(["run", str(mixture), "--set", "max_unreadable_files=1"])
     assert done.returncode == 0

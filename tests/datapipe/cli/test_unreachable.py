@@ -22,9 +22,9 @@ _ENVIRONMENT = {
 _STORE = f"?endpoint_override={NOBODY}&region=us-east-1&connect_timeout=1&max_attempts=1"
 
 
-def _plain(arguments: list[str], folder: Path) -> str:
+def _plain(arguments: list[str], folder: Path, status: int = 1) -> str:
     done = run_process(arguments, cwd=folder, env={**os.environ, **_ENVIRONMENT})
-    assert done.returncode in (1, 2)
+    assert done.returncode == status
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("datapipe: ")
     for blame in ("defect", "traceback", "Traceback"):
@@ -40,6 +40,28 @@ def test_hub_that_does_not_answer_is_told_with_its_address(tmp_path, command):
     printed = _plain([command, str(mixture)], tmp_path)
     assert f"{NOBODY}/api/datasets/me/data" in printed
     assert "no answer" in printed
+
+
+@pytest.mark.medium
+@pytest.mark.needs("huggingface_hub")
+@pytest.mark.parametrize(
+    "url", ["hf://user:SECRET@datasets/x", "hf://foo", "hf://datasets/me", "hf://", "gs://", "hf://data sets/x/*"]
+)
+def test_url_that_no_store_can_have_is_the_users_error_with_a_right_one(tmp_path, url):
+    mixture = write_mixture(tmp_path, f"  web: {{path: '{url}'}}", "stages: [filter.length]")
+    printed = _plain(["plan", str(mixture)], tmp_path, 2)
+    assert f"{mixture}:5: sources.web.path: cannot open {url.partition(':')[0]}://" in printed
+    assert (
+        f"Expected a URL such as {'gs://bucket/' if url == 'gs://' else 'hf://datasets/OWNER/NAME/'}folder/*.parquet" in printed
+    )
+    assert "SECRET" not in printed
+
+
+@pytest.mark.slow
+def test_input_on_a_store_that_does_not_answer_is_told(tmp_path):
+    mixture = write_mixture(tmp_path, f"  web: {{path: 's3://bucket/in/*.jsonl{_STORE}'}}", "stages: [filter.length]")
+    printed = _plain(["plan", str(mixture)], tmp_path)
+    assert "s3://bucket/in/: no answer: OSError: When " in printed
 
 
 @pytest.mark.slow

@@ -43,7 +43,9 @@ mixture:
     - {until: 80%, weights: {web: 0.8, code: 0.2}}
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
-SOURCE_KEYS = "path, exclude, format, text, id, keep, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
+SOURCE_KEYS = (
+    "path, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
+)
 TOP_KEYS = (
     "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, mixture, "
     "execution"

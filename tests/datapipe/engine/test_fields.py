@@ -49,7 +49,7 @@ def test_fields_text_that_no_record_has_is_refused_with_the_fields_that_exist(tm
     assert message == (
         f"{tmp_path}/mixture.yaml:5: sources.web.text: none of the 3 records looked at has the field 'txt' (1 of 1 files: "
         "a.jsonl). Did you mean 'text'? They have the fields text, url, meta, meta.date. "
-        "Write the name of the field with the text."
+        "Write the name of the field with the text. If records further on have it, set check_fields: false for the source."
     )
 
 
@@ -144,9 +144,10 @@ def test_fields_are_not_looked_for_where_nothing_can_be_read(tmp_path: Path) -> 
     }
     for name, content in hostile.items():
         (tmp_path / "in" / name).write_bytes(content)
+    (tmp_path / "in/d.parquet").unlink()
     assert _prepared(tmp_path, "keep: [url]", "filter.url: {domains: [b.org]}").warnings == ()
     (tmp_path / "in/f.jsonl.gz").write_bytes(gzip.compress(json.dumps({"text": "a", "ulr": "b"}).encode()))
-    assert "(1 of 6 files: f.jsonl.gz)" in _refused(tmp_path, "keep: [url]", "filter.url: {domains: [b.org]}")
+    assert "(1 of 5 files: f.jsonl.gz)" in _refused(tmp_path, "keep: [url]", "filter.url: {domains: [b.org]}")
 
 
 def test_fields_of_many_names_are_not_all_listed(tmp_path: Path) -> None:
@@ -270,3 +271,68 @@ def test_run_whose_first_task_is_wholly_quarantined_within_the_limit_goes_on(tmp
     finished = runs.run_mixture(mixture, overrides=["max_quarantined=20%"], make_engine=runs.InProcess)
     documents = finished.report["sources"]["web"]["documents"]
     assert (documents["read"], documents["quarantined"]) == (1600, 200)
+
+
+def test_parquet_without_a_footer_is_told_by_the_plan_as_an_unreadable_file(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
+    (tmp_path / "in/b.parquet").write_bytes(b"PAR1 no footer PAR1")
+    message = _refused(tmp_path, "id: id")
+    assert message.startswith(
+        f"{tmp_path}/mixture.yaml:5: sources.web.path: source 'web': 1 input file(s) cannot be read whole: "
+        "b.parquet from 0 on: the Parquet file is damaged: "
+    )
+    assert "max_unreadable_files allows 0. Replace the files, `exclude` them" in message
+    assert ".." not in message
+    allowed = load_mixture(_mixture(tmp_path, "id: id", tail=f"{_TAIL}max_unreadable_files: 1\n"))
+    assert ["b.parquet from 0 on" in line for line in prepare(allowed).warnings] == [True]
+    done = runs.run_mixture(_mixture(tmp_path, "id: id", tail=f"{_TAIL}max_unreadable_files: 1\nmax_quarantined: 50%\n"))
+    (told,) = done.report["unreadable_files"]
+    assert "b.parquet from 0 on" in told["text"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_fields_with_dots_in_their_keys_are_found(tmp_path: Path, kind: str) -> None:
+    rows = [{"text": "x", "doc.text": f"the text number {n}", "a.b": f"k{n}", "meta": {"c.d": 1}} for n in range(3)]
+    if kind == "jsonl":
+        corpora.write_jsonl(tmp_path / "in/a.jsonl", rows)
+    else:
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in/a.parquet")
+    source = "text: doc.text, keep: [a.b]"
+    assert _prepared(tmp_path, source, _DEDUP.replace("FIELD", "a.b")).warnings == ()
+    message = _refused(tmp_path, "text: meta.c.d")
+    assert "They have the fields text, doc.text, a.b, meta. " in message  # not meta.c.d, which no name reaches
+    done = runs.run_mixture(_mixture(tmp_path, source, [_DEDUP.replace("FIELD", "a.b")]))
+    assert done.report["total"]["documents"]["kept"] == 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path: Path, kind: str) -> None:
+    """16 places are looked at; of 40 files, one between them has the field."""
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        rows = _rows(3, **({"doi": str(number)} if number == 1 else {}))
+        if kind == "jsonl":
+            corpora.write_jsonl(tmp_path / f"in/{number:02}.jsonl", rows)
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"in/{number:02}.parquet")
+    stage = _DEDUP.replace("FIELD", "doi")
+    message = _refused(tmp_path, "keep: [doi]", stage)
+    assert "has the field 'doi' (16 of 40 files" in message
+    assert message.endswith("If records further on have it, set check_fields: false for the source.")
+    (warning,) = _prepared(tmp_path, "keep: [doi], check_fields: false", stage).warnings
+    assert "has the field 'doi'" in warning
+    assert "dedup.exact (field) decides by it." in warning
+    done = runs.run_mixture(_mixture(tmp_path, "keep: [doi], check_fields: false", [stage]))
+    assert done.report["total"]["documents"]["kept"] >= 3
+
+
+def test_fields_that_no_record_has_fail_the_run_once_all_are_read(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
+    stage = _DEDUP.replace("FIELD", "doi")
+    with pytest.raises(UserError, match="the field 'doi' is null in every document of the source"):
+        runs.run_mixture(_mixture(tmp_path, "keep: [doi], check_fields: false", [stage]))
+    with pytest.raises(DatapipeError, match="all 3 records that its first tasks read are quarantined"):
+        runs.run_mixture(_mixture(tmp_path, "text: txt, check_fields: false"))
+    with pytest.raises(UserError, match="documents have no column 'doi'"):  # no record can help
+        _prepared(tmp_path, "check_fields: false", stage)

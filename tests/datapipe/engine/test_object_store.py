@@ -117,6 +117,8 @@ def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_
     assert len(set(told)) == len(told) > 0
     assert all("Attempt" in line and "unless it answers again" in line for line in told)
     again = runs.write_mixture(tmp_path, f"  web:\n    path: s3://corpus/web/*.jsonl.zst{store}\n")
+    for line in [*told, str(stopped.value)]:
+        assert line.startswith("s3://corpus/web/"), line  # the output is on a disk
     done = runs.run_mixture(again)
     assert watcher.records[0].fingerprint not in {record.fingerprint for record in done.watcher.records}
     assert done.checksums == local.checksums

@@ -15,6 +15,7 @@ from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
 from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.outages import OutageError, outage_of
 from datapipe.stage import FieldNames, InputFile
 from datapipe.storage import open_input, resolve
 from datapipe.tasks.run_task import run_task
@@ -269,9 +270,29 @@ def test_error_of_a_reader_over_a_changed_input_is_told_as_the_change(path: Path
 
 
 def test_error_of_a_reader_over_an_unchanged_input_is_the_readers_and_names_the_file(path: Path) -> None:
-    with pytest.raises(OSError, match="the disk is gone") as raised:
-        _read_while(_planned(str(path)), lambda: None, OSError(5, "the disk is gone"))
+    with pytest.raises(ValueError, match="no text") as raised:
+        _read_while(_planned(str(path)), lambda: None, ValueError("no text"))
     assert raised.value.__notes__ == [f"while {path} was read"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(5, "no disk"),
+        OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7"),
+        TimeoutError("late"),
+    ],
+)
+def test_storage_that_does_not_answer_is_told_with_the_file_that_is_read(path: Path, error: Exception) -> None:
+    with pytest.raises(OutageError) as raised:
+        _read_while(_planned(str(path)), lambda: None, error)
+    assert outage_of(raised.value, "s3://other/out") == raised.value.outage
+    assert str(raised.value).startswith(f"{path}: no answer: ")
+
+
+def test_storage_that_refuses_is_the_users_error_and_names_the_file(path: Path) -> None:
+    with pytest.raises(UserError, match=rf"{path}: .*ACCESS_DENIED.*Give this user access"):
+        _read_while(_planned(str(path)), lambda: None, OSError("AWS Error ACCESS_DENIED during GetObject operation"))
 
 
 def test_file_that_is_cut_short_between_two_reads_ends_the_reading(path: Path) -> None:

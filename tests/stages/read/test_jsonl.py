@@ -222,12 +222,11 @@ def test_jsonl_dots_reach_into_objects(tmp_path: Path) -> None:
 """
     found = _read(tmp_path, content, FieldNames(text="content.text", id="content.id"))
     missing = "field 'content.text' is missing or null; expected a string"
-    assert [(text, one) for _, text, one in found.documents] == [("a", "1"), ("d", None)]
+    assert [(text, one) for _, text, one in found.documents] == [("a", "1"), ("c", None), ("d", None)]
     assert [error for _, error in found.rejected] == [
         missing,
         missing,
         "field 'content' is of type string; expected object",
-        missing,
         "field 'content.text' is of type number; expected string",
     ]
 
@@ -539,3 +538,54 @@ def test_jsonl_document_of_100_mb_on_one_line_is_read(tmp_path: Path, name: str)
     assert int(length) == 100_000_000
     assert rest.startswith("3 [None, '7', None] ")
     assert int(rest.split()[-1]) * 1024 < 900_000_000
+
+
+# ------------------------------------------------------------------------------------------------ keys with dots
+
+_VALUES = st.sampled_from(["x", "", None, 7, ["l"], {"b": "in", "b.c": 1}, {"b": None}, {"b": 3}, {}])
+
+
+def _named(record: dict, texts_only: bool) -> str | None:
+    """The field "a.b" as it is meant: the member b of a where it has a value, otherwise the key of this name."""
+    inner = record.get("a")
+    for value in (inner.get("b") if isinstance(inner, dict) else None, record.get("a.b")):
+        if isinstance(value, str):
+            return value
+        if value is not None and not texts_only:
+            return json.dumps(value)
+    return None
+
+
+def _line_of(record: dict, is_escaped: bool) -> bytes:
+    line = json.dumps(record)
+    return (line.replace('"a.b"', '"a\\u002Eb"') if is_escaped else line).encode()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.fixed_dictionaries({}, optional={"a": _VALUES, "a.b": _VALUES, "id": st.just("n"), "t": st.just("text")}),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_jsonl_key_with_a_dot_is_the_field_where_its_path_has_no_value(tmp_path_factory, lines) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    content = b"\n".join(_line_of(*line) for line in lines)
+    records = [record for record, _ in lines]
+    by_text = _read(folder, content, FieldNames(text="a.b"))
+    assert by_text.texts == [text for text in (_named(record, texts_only=True) for record in records) if text is not None]
+    assert len(by_text.rejected) == len(records) - len(by_text.texts)
+    kept = _read(folder, content, FieldNames(text="t", keep=("a.b",)))
+    assert kept.extra.get("a.b", []) == [_named(record, texts_only=False) for record in records if "t" in record]
+
+
+def test_jsonl_key_with_a_dot_that_holds_no_string_is_told_so(tmp_path: Path) -> None:
+    found = _read(tmp_path, b'{"a.b": 7}\n{"a.b": "x", "a": "y"}\n{"a": "y"}\n', FieldNames(text="a.b"))
+    assert found.texts == ["x"]
+    assert [error for _, error in found.rejected] == [
+        "field 'a.b' is of type number; expected string",
+        "field 'a' is of type string; expected object",
+    ]

@@ -267,3 +267,13 @@ def test_parquet_read_one_gives_each_document_by_its_row(tmp_path: Path) -> None
         None,
         None,
     ]
+
+
+def test_parquet_column_with_a_dot_comes_before_the_member_of_its_name(tmp_path: Path) -> None:
+    inner = pa.array([{"b": "in"}, {"b": "deep"}])
+    alone = _read(tmp_path, {"a.b": ["x", "y"], "t": ["1", "2"]}, FieldNames(text="a.b", keep=("a.b",)))
+    both = _read(tmp_path, {"a": inner, "a.b": ["x", "y"]}, FieldNames(text="a.b", keep=("a.b",)))
+    nested = _read(tmp_path, {"a": inner}, FieldNames(text="a.b", keep=("a.b",)))
+    assert alone.texts == both.texts == ["x", "y"]
+    assert alone.extra == both.extra == {"a.b": ["x", "y"]}
+    assert nested.texts == ["in", "deep"]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import OutputFolder
+from datapipe.cli.options import OutputFolder, SnapshotName
 from datapipe.errors import UserError
 
 
@@ -27,6 +27,7 @@ def trace(
     world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
     epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to search in a run without end.")] = None,
     text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
+    snapshot: SnapshotName = None,
 ) -> None:
     """Show the documents of a training step, or the steps of a document. The order is computed, so no logs are needed.
 
@@ -34,7 +35,12 @@ def trace(
     mixture changed, or that left out steps or documents: the state holds the history of the run.
     """
     saved = None if state is None else _read_json(state)
-    options: dict[str, Any] = {"global_batch_size": global_batch_size, "state": saved, "world_size": world_size}
+    options: dict[str, Any] = {
+        "global_batch_size": global_batch_size,
+        "state": saved,
+        "world_size": world_size,
+        "snapshot": snapshot,
+    }
     if step is not None and document is None:
         _print_step(output, step, rank, text, options)
     elif document is not None and step is None:
@@ -100,6 +106,7 @@ def loader_bench(
     ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
     split: Annotated[str, typer.Option(metavar="train|validation", help="Split to read.")] = "train",
+    snapshot: SnapshotName = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
     """Measure whether the data is the bottleneck: stream OUTPUT to a simulated trainer, and diagnose data-bound or
@@ -130,6 +137,7 @@ def loader_bench(
     def open_loader() -> Loader:
         return Loader(
             output,
+            snapshot=snapshot,
             batch_size=8 if batch_size is None and global_batch_size is None else batch_size,
             global_batch_size=global_batch_size,
             rank=rank,

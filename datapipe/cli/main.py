@@ -30,6 +30,7 @@ from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, trace
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
+from datapipe.cli.snapshots import clean, snapshots
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
@@ -44,7 +45,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (init, run, plan, bench, report, inspect, verify, export, trace, loader_bench, index, takedown, stages, schema):
+COMMANDS = (
+    *(init, run, plan, bench, report, inspect, verify, snapshots, clean),
+    *(export, trace, loader_bench, index, takedown, stages, schema),
+)
+for command in COMMANDS:
     app.command()(command)
 
 tokenizer_app = typer.Typer(help="Tokenizers without a mixture.", no_args_is_help=True, rich_markup_mode=None)

@@ -17,6 +17,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the mixture, as in --set pack.sequence_length=512"),
 ]
+SnapshotName = Annotated[
+    str | None, typer.Option("--snapshot", metavar="DIGITS", help="The first digits of its fingerprint; the newest by default.")
+]
 Output = Annotated[str | None, typer.Option(metavar="URL", help="Folder or URL to write to, instead of the mixture's output.")]
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import OutputFolder, size_of
+from datapipe.cli.options import OutputFolder, SnapshotName, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
+
+if TYPE_CHECKING:
+    from datapipe.storage import Root
 
 
 def report(output: OutputFolder) -> None:
@@ -29,8 +32,15 @@ def report(output: OutputFolder) -> None:
         ) from error
 
 
-def verify(output: OutputFolder) -> None:
-    """Read every shard and compare it with its checksum and with the manifest."""
+def verify(
+    output: OutputFolder,
+    snapshot: SnapshotName = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every snapshot of the output.")] = False,
+) -> None:
+    """Read every shard of the newest snapshot and compare it with its checksum and with the manifest.
+
+    The snapshots of all sequence lengths are read, unless one snapshot is named.
+    """
     from datapipe.shards.manifest import SNAPSHOT, length_folders, read_snapshot
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
@@ -38,24 +48,32 @@ def verify(output: OutputFolder) -> None:
     root = Root(output)
     others = (root.within(folder) for folder in length_folders(root))
     problems: list[str] = []
-    for folder in (root, *(other for other in others if other.exists(SNAPSHOT))):
+    folders = [root] if snapshot is not None else [root, *(other for other in others if other.exists(SNAPSHOT))]
+    for folder, name in ((each, name) for each in folders for name in _names(each, snapshot, all_)):
         try:
-            snapshot = read_snapshot(folder)
+            found = read_snapshot(folder, name)
         except SnapshotError as error:
             if folder is root:
                 raise
             problems.append(str(error))
             continue
-        damaged = verify_snapshot(folder, snapshot)
+        damaged = verify_snapshot(folder, found)
         if not damaged:
-            num_tokens = sum(shard.tokens for shard in snapshot.shards)
-            shards = f"{len(snapshot.shards)} shards, {num_tokens:,} tokens"
+            num_tokens = sum(shard.tokens for shard in found.shards)
+            shards = f"{len(found.shards)} shards, {num_tokens:,} tokens"
             print(f"{masked(folder.url)}: {shards}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
         print(masked(problem), file=sys.stderr)
     if problems:
         raise typer.Exit(1)
+
+
+def _names(folder: Root, name: str | None, is_all: bool) -> list[str | None]:
+    """The snapshots of a folder that are verified; None for the newest."""
+    from datapipe.shards.manifest import fingerprints
+
+    return list(fingerprints(folder)) or [None] if is_all else [name]
 
 
 def export(
@@ -71,6 +89,7 @@ def export(
     rows: Annotated[
         bool, typer.Option("--rows", help="With megatron: write packed rows as sequences, instead of documents.")
     ] = False,
+    snapshot: SnapshotName = None,
 ) -> None:
     """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow for the loader.
 
@@ -87,7 +106,7 @@ def export(
     num_bytes = None if target_bytes is None else size_of("--target-bytes", target_bytes)
     wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
     root = Root(output)
-    exported = export_snapshot(root, read_snapshot(root), Root(to), wanted)
+    exported = export_snapshot(root, read_snapshot(root, snapshot), Root(to), wanted)
     for part in exported:
         counts = f"{part.sequences:,} sequences, {part.tokens:,} tokens, {len(part.files)} files"
         print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")

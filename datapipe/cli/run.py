@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,10 @@ from datapipe.errors import DatapipeError, UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from datapipe.config import Mixture
     from datapipe.engine.run import Run
+    from datapipe.plan.compile import Plan
+    from datapipe.shards.manifest import Snapshot
 
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
@@ -38,15 +41,21 @@ def run(
     output: Output = None,
     limit: Limit = None,
     set_: Settings = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Publish into an output that holds another mixture. Its snapshots stay.")
+    ] = False,
 ) -> None:
     """Run a mixture. The same command resumes a run that was stopped.
 
     datapipe run mixture.yaml --output runs/trial --limit 10000
     datapipe run mixture.yaml --engine ray --address auto
     """
+    from datapipe.config import load_mixture
+
     end_by_signals()
     try:
-        _run(mixture_file, output, set_ or (), limit, engine, workers, address)
+        mixture = load_mixture(mixture_file, set_ or (), output)
+        _run(mixture, _engine_factory(engine, workers, address), limit, runs_here=engine == "local", replaces=replace)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
@@ -54,25 +63,19 @@ def run(
 
 
 def _run(
-    mixture_file: Path,
-    output: str | None,
-    settings: Sequence[str],
-    limit: int | None,
-    engine: str,
-    workers: int | None,
-    address: str | None,
+    mixture: Mixture, make_engine: Callable[[Any, Any], Any], limit: int | None, *, runs_here: bool, replaces: bool
 ) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
-    from datapipe.config import load_mixture
     from datapipe.engine.run import Run
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
+    from datapipe.report.summary import report_bytes
 
-    mixture = load_mixture(mixture_file, settings, output)
     console = wide_console()
     problem: BaseException | None = None
     with Progress(console) as progress:
-        run = Run(mixture, _engine_factory(engine, workers, address), progress, limit, runs_here=engine == "local")
+        run = Run(mixture, make_engine, progress, limit, runs_here=runs_here, replaces=replaces)
+        run.report = lambda plan, snapshot: report_bytes(_summary(run, plan, snapshot, None))
         try:
             run.execute()
         except (DatapipeError, KeyboardInterrupt) as error:
@@ -80,6 +83,7 @@ def _run(
     _report(run, problem, console)
     if problem is not None:
         raise problem
+    _print_snapshot(run)
     for length in mixture.pack.sequence_length:
         _print_next_steps(masked(run.root.within(mixture.pack.folder(length)).url), length)
 
@@ -92,7 +96,7 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     if run.plan is None:
         return
     try:
-        report = _summary(run, problem)
+        report = _summary(run, run.plan, run.snapshot, problem)
         write_report(run.root, report)
     except OSError as error:
         if problem is None:
@@ -103,16 +107,34 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
         print_funnel(report | {"problem": None}, console)
 
 
-def _summary(run: Run, problem: BaseException | None) -> dict[str, Any]:
+def _summary(run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None) -> dict[str, Any]:
     from datapipe.report.fertility import tokenizer_report
     from datapipe.report.summary import summarize
 
-    assert run.plan is not None
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-    tokenizer = tokenizer_report(run.root, run.plan)
+    tokenizer = tokenizer_report(run.root, plan)
     mixture = run.mixture
     message = None if problem is None else str(problem)
-    return summarize(mixture.name, run.plan, mixture.sources, status, message, tokenizer, run.snapshot)
+    return summarize(mixture.name, plan, mixture.sources, status, message, tokenizer, snapshot)
+
+
+def _print_snapshot(run: Run) -> None:
+    """Prints what the new snapshot changes, how to load the one before, and the size of work/."""
+    from datapipe.engine.clean import work_bytes
+    from datapipe.metrics import size
+    from datapipe.report.snapshot_list import changes
+
+    assert run.snapshot is not None
+    before, after, output = run.before, run.snapshot.fingerprint[:12], masked(run.root.url)
+    if before is not None and before.fingerprint != run.snapshot.fingerprint:
+        earlier = before.fingerprint[:12]
+        print(f"\nsnapshot {after} is the newest; {earlier} was. What changed:")
+        for line in changes(run.root, before, run.snapshot):
+            print(f"  {masked(line)}")
+        print(f'The one before stays: Loader("{output}", snapshot="{earlier}")')
+    else:
+        print(f"\nsnapshot {after}{'' if before is None else ', as before'}")
+    print(f"work/ holds {size(work_bytes(run.root))} to resume from; `datapipe clean` deletes what no snapshot needs")
 
 
 def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:

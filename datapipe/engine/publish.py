@@ -1,18 +1,19 @@
-"""From committed shards to snapshots: every shard under its deterministic name, snapshot.json last.
+"""From committed shards to snapshots: every shard under a name of its own, snapshot.json last.
 
-    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000.arrow
-    tokenizer.json, mixture.yaml, files.parquet, and then snapshot.json
+    work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
+    snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
+    OUTPUT/                      the newest tokenizer, file table and report, and then snapshot.json
 
-The output itself holds the snapshot of the first sequence length, and length-N/ below it that of each further one; snapshots of
-lengths that the mixture no longer has are removed. The old snapshot.json is removed before the first shard changes, so a
-snapshot.json always names shards that exist. A published snapshot that is equal and whole is left alone.
+Nothing that an earlier snapshot needs is changed or deleted, so loaders of any snapshot go on. A run that is killed while it
+publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. The output itself
+holds the snapshots of the first sequence length, and length-N/ below it those of each further one.
 """
 
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
-from datapipe.ledger.names import FILES, PUBLISH, TOKENIZER
+from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REPORT, TOKENIZER, published_tasks
 from datapipe.plan import weighting
 from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import ShardFile, TokenizerFile
@@ -39,33 +40,50 @@ from datapipe.shards.manifest import (
     SourceEntry,
     Strata,
     TokenizerEntry,
-    length_folders,
     read_snapshot,
+    snapshot_folder,
+    with_digest,
 )
+from datapipe.shards.snapshots import PUBLICATION, SHARD_PATH, publication_json
 from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
-_SHARD_NAME = re.compile(r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}\.(arrow|parquet)")
+Report = Callable[[Plan, Snapshot], bytes]
+"""Makes the content of report.json."""
 
 _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
 
-def publish(root: Root, request: Request, plan: Plan) -> tuple[Snapshot, list[str]]:
-    """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings."""
+def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Snapshot, list[str]]:
+    """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
+
+    Args:
+        report: makes the content of report.json, from the plan and the snapshot of the first sequence length.
+    """
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
     files, spec = _files(request), request.mixture.pack
-    small = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
     shards = {length: _shards(plan, length) for length in spec.sequence_length}
     snapshots, warnings = {}, []
     for length, listed in shards.items():  # all of them before anything is changed, since they may be refused
         entries = [entry for entry, _ in listed]
         snapshots[length], warned = make_snapshot(request.mixture, length, tokenizer, entries, files)
         warnings += warned
-    warnings += _clear_folders(root, {spec.folder(length) for length in spec.sequence_length})
-    for length, snapshot in snapshots.items():
-        warnings += _publish_snapshot(root, spec.folder(length), snapshot, shards[length], small)
-    return snapshots[spec.sequence_length[0]], list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+    first = snapshots[spec.sequence_length[0]]
+    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
+    told = {MIXTURE: request.mixture.resolved_yaml().encode()}
+    if report is not None:
+        told[REPORT] = report(plan, first)
+    for length, snapshot in reversed(snapshots.items()):  # the output itself last: it stands for all
+        named = {spec.folder(other): made.fingerprint for other, made in snapshots.items()} if snapshot is first else {}
+        about = told | {PUBLICATION: publication_json(time.time(), named)}
+        warnings += _publish_snapshot(root, spec.folder(length), snapshot, shards[length], needed, about)
+    root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
+    return first, list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+
+
+def _fingerprints(plan: Plan) -> list[str]:
+    return [record.fingerprint for step in plan.steps for record in step.records]
 
 
 def _slowly_encoded(tokenizer: TokenizerFile) -> list[str]:
@@ -76,58 +94,65 @@ def _slowly_encoded(tokenizer: TokenizerFile) -> list[str]:
 
 
 def _publish_snapshot(
-    root: Root, folder: str, snapshot: Snapshot, shards: list[tuple[ShardEntry, ShardFile]], small: Mapping[str, bytes]
+    root: Root,
+    folder: str,
+    snapshot: Snapshot,
+    shards: list[tuple[ShardEntry, ShardFile]],
+    needed: Mapping[str, bytes],
+    about: Mapping[str, bytes],
 ) -> list[str]:
-    """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings."""
+    """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings.
+
+    Args:
+        needed: the files that its manifest names.
+        about: the files beside them, which stay as they were when a snapshot is published again.
+    """
     target = root.within(folder)
-    if _is_published(target, snapshot, small):
+    if _is_published(target, snapshot, needed):
         return []
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(shards)
         if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
     ]
-    for _, _, output in missing:  # before the published snapshot goes, which trainers may be reading
+    for _, _, output in missing:
         if file_checksum(root, output.path)[0] != output.checksum:
             raise damaged(output, "its checksum is not the committed one")
-    target.delete(SNAPSHOT)
+    _keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
-    warnings = _clear(target, folder, {entry.path for entry, _ in shards})
-    for path, content in small.items():
-        target.write_atomic(path, content)
-    target.write_atomic(SNAPSHOT, snapshot.to_json())
-    return warnings
+    own = snapshot_folder(snapshot.fingerprint)
+    is_new = not target.exists(f"{own}/{SNAPSHOT}")
+    for path, content in (about if is_new else {}).items():
+        target.write_atomic(f"{own}/{path}", content)
+    for place in (own, ""):
+        for path, content in needed.items():
+            target.write_atomic(f"{place}/{path}".lstrip("/"), content)
+        target.write_atomic(f"{place}/{SNAPSHOT}".lstrip("/"), snapshot.to_json())
+    return _strangers(target, folder)
 
 
-def _clear(target: Root, folder: str, wanted: set[str]) -> list[str]:
-    """Deletes shards of an earlier snapshot. Files that no run writes stay, with a warning."""
-    warnings: list[str] = []
-    for path, _ in target.list_files("shards"):
-        if path in wanted:
-            continue
-        if _SHARD_NAME.fullmatch(path):
-            target.delete(path)
-        else:
-            name = f"{folder}/{path}".lstrip("/")
-            warnings.append(f"{name} is no shard of this run. It stays, but nothing but shards belongs there")
-    return warnings
+def _keep_newest(target: Root) -> None:
+    """Gives the newest snapshot a folder where it has none: datapipe 0.1 kept one snapshot, in the output itself."""
+    try:
+        newest = read_snapshot(target)
+    except SnapshotError:
+        return
+    own = snapshot_folder(newest.fingerprint)
+    if target.exists(f"{own}/{SNAPSHOT}"):
+        return
+    content = target.read_bytes(SNAPSHOT)
+    for path in (newest.tokenizer.path, *(() if newest.files is None else (newest.files.path,)), REPORT):
+        if target.exists(path):
+            target.write_atomic(f"{own}/{path}", target.read_bytes(path))
+    target.write_atomic(f"{own}/{SNAPSHOT}", content)
 
 
-def _clear_folders(root: Root, wanted: set[str]) -> list[str]:
-    """Removes the snapshots of sequence lengths that the mixture no longer has."""
-    warnings: list[str] = []
-    for folder in length_folders(root):
-        if folder in wanted:
-            continue
-        target = root.within(folder)
-        target.delete(SNAPSHOT)
-        warnings += _clear(target, folder, set())
-        for path in (TOKENIZER, FILES):
-            target.delete(path)
-        if not target.list_files(""):
-            root.delete_folder(folder)
-    return warnings
+def _strangers(target: Root, folder: str) -> list[str]:
+    """Warnings about files among the shards that no run writes."""
+    paths = (path for path, _ in target.list_files("shards") if not SHARD_PATH.fullmatch(path))
+    names = (f"{folder}/{path}".lstrip("/") for path in paths)
+    return [f"{name} is no shard of a run. It stays, but nothing but shards belongs there" for name in names]
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
@@ -137,18 +162,19 @@ def _same_file(target: Root, published: str, root: Root, committed: str) -> bool
     return (target.local / published).samefile(root.local / committed)
 
 
-def _is_published(root: Root, snapshot: Snapshot, small: Mapping[str, bytes]) -> bool:
-    """Whether this snapshot is published, with shards of the right sizes and equal small files."""
+def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
+    """Whether this snapshot is the newest and has a folder, with shards of the right sizes and equal files."""
+    own = snapshot_folder(snapshot.fingerprint)
     try:
-        published = read_snapshot(root)
+        if {read_snapshot(root).fingerprint, read_snapshot(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
+            return False
     except SnapshotError:
         return False
-    if published.fingerprint != snapshot.fingerprint:
+    sizes = dict(root.list_files("shards"))
+    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
         return False
-    listed = {path: size for path, size in root.list_files("shards") if _SHARD_NAME.fullmatch(path)}
-    if listed != {entry.path: entry.bytes for entry in snapshot.shards}:
-        return False
-    return all(root.exists(path) and root.read_bytes(path) == content for path, content in small.items())
+    written = {f"{place}/{path}".lstrip("/"): content for place in (own, "") for path, content in needed.items()}
+    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written.items())
 
 
 def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:
@@ -161,7 +187,7 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
                 continue
             for output in record.of("shards", ShardFile):
                 entry = ShardEntry(
-                    path=f"shards/{step.source}/{output.path.rpartition('/')[2]}",
+                    path=with_digest(f"shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
                     source=step.source,
                     split=task.split,
                     sequences=output.rows,
@@ -174,7 +200,7 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
                     hashes=(task.start, task.stop),
                 )
                 shards.append((entry, output))
-    return sorted(shards, key=lambda shard: shard[0].path)
+    return sorted(shards, key=lambda shard: shard[0].numbered_path)
 
 
 def _files(request: Request) -> bytes:

@@ -18,7 +18,7 @@ from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import Engine, no_exit
-from datapipe.engine.publish import publish
+from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
@@ -39,6 +39,9 @@ class Run:
     """A run, and its plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
 
     Attributes:
+        report: makes the content of the report that is kept with the snapshot; None for none.
+        replaces: whether the mixture may publish into the output of another one.
+        before: the snapshot that was the newest one before this run; None before the first.
         runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines compile their own.
     """
 
@@ -47,6 +50,9 @@ class Run:
     observer: Observer
     limit: int | None = None
     runs_here: bool = True
+    report: Report | None = None
+    replaces: bool = False
+    before: Snapshot | None = None
     plan: Plan | None = None
     snapshot: Snapshot | None = None
 
@@ -75,6 +81,8 @@ class Run:
             self.observer.say(f"warning: {warning}")
         _check_output(self.root)
         with exclusive(self.root):
+            self.before = _newest(self.root)
+            self._guard_other()
             self._guard_limit()
             self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
@@ -87,7 +95,7 @@ class Run:
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, warnings = publish(self.root, request, plan)
+            self.snapshot, warnings = publish(self.root, request, plan, self.report)
             ledger.sweep()
         for warning in warnings:
             self.observer.say(f"warning: {warning}")
@@ -118,18 +126,36 @@ class Run:
         finally:
             engine.close()
 
+    def _guard_other(self) -> None:
+        """Raises UserError where the output holds the snapshot of another mixture."""
+        if self.before is None or self.replaces:
+            return
+        url, before = self.root.url, self.before
+        way_out = (
+            f"Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in {url}, and "
+            f'Loader("{url}", snapshot="{before.fingerprint[:12]}") still loads the other.'
+        )
+        if before.name != self.mixture.name:
+            raise UserError(
+                f"{url} holds a snapshot of the mixture '{before.name}', and this one is '{self.mixture.name}'. {way_out}"
+            )
+        if not before.sources.keys() & self.mixture.sources.keys():
+            there, here = (", ".join(sorted(names)) for names in (before.sources, self.mixture.sources))
+            raise UserError(
+                f"{url} holds a snapshot of the sources {there}, and this mixture has none of them, but {here}. {way_out}"
+            )
+
     def _guard_limit(self) -> None:
         """Raises UserError where a limited run would replace the snapshot of a whole one."""
-        if self.limit is None:
+        if self.limit is None or self.before is None or self.replaces:
             return
         try:
-            read_snapshot(self.root)
             limited = last_limit(self.root) is not None
-        except (SnapshotError, FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError):
             return
         if not limited:
             raise UserError(
-                f"{self.root.url} holds the snapshot of a whole run, which a run with --limit would replace. "
+                f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
                 f"Give the limited run another output: --output {self.root.url}-look"
             )
 
@@ -141,6 +167,14 @@ def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
     ledger = Ledger(Root(mixture.output))
     ledger.load()
     return request, compile_plan(request, ledger.look_up)
+
+
+def _newest(root: Root) -> Snapshot | None:
+    """The newest snapshot of an output; None where there is none that can be read."""
+    try:
+        return read_snapshot(root)
+    except SnapshotError:
+        return None
 
 
 def _check_output(root: Root) -> None:

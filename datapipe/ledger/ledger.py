@@ -18,11 +18,11 @@ from typing import Any
 
 import xxhash
 
-from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, WORK
+from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
 from datapipe.plan.work import Record
-from datapipe.shards.manifest import length_folders
+from datapipe.shards.manifest import SNAPSHOTS, length_folders
 from datapipe.storage import UNFINISHED, Root, sync_file, sync_folder
 
 RECORD_VERSION = 3
@@ -30,6 +30,12 @@ RECORD_VERSION = 3
 and no unreadable files. Neither is read."""
 
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
+
+
+def attempt_folder(path: str) -> str | None:
+    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
+    found = _ATTEMPT.match(path)
+    return found[0] if found else None
 
 
 class RecordVersionError(ValueError):
@@ -92,9 +98,9 @@ class Ledger:
         with ThreadPoolExecutor(8) as pool:
             records = list(pool.map(self._read, sorted(self._listed)))
         paths = (output.path for record in records if record for outputs in record.outputs.values() for output in outputs)
-        named = {found[0] for found in map(_ATTEMPT.match, paths) if found}
-        listed = (_ATTEMPT.match(path) for path, _ in self.root.list_files(ATTEMPTS))
-        unnamed = Counter(found[0] for found in listed if found and found[0] not in named)
+        named = set(map(attempt_folder, paths))
+        listed = (attempt_folder(path) for path, _ in self.root.list_files(ATTEMPTS))
+        unnamed = Counter(folder for folder in listed if folder is not None and folder not in named)
         for folder in unnamed:
             self.root.delete_folder(folder)
         for fingerprint in sorted(self._refused):
@@ -105,8 +111,10 @@ class Ledger:
     def _sweep_unfinished(self) -> None:
         """Deletes files on their way to a final name, and empty folders of attempts."""
         left = [path for path, _ in self.root.list_files(PUBLISH)]
-        for folder in ("", *length_folders(self.root), WORK, LEDGER, INDEX):
-            paths = (path for path, _ in self.root.list_files(folder, recursive=False))
+        lengths = length_folders(self.root)
+        snapshots = [SNAPSHOTS, *(f"{folder}/{SNAPSHOTS}" for folder in lengths)]
+        for folder in ("", *lengths, *snapshots, WORK, LEDGER, INDEX, PUBLISHED):
+            paths = (path for path, _ in self.root.list_files(folder, recursive=folder in snapshots))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         for path in left:
             self.root.delete(path)

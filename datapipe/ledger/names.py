@@ -1,8 +1,9 @@
 """The names of everything in OUTPUT.
 
-snapshot.json                     `shards.manifest.SNAPSHOT`: the published snapshot
-shards/SOURCE/part-….arrow        its shards
-tokenizer.json   files.parquet    its tokenizer, and the input file behind each document key
+snapshot.json                     `shards.manifest.SNAPSHOT`: the newest snapshot
+snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
+shards/SOURCE/part-….arrow        the shards of all of them
+tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 length-N/                         the same for every further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
@@ -11,6 +12,7 @@ work/                             what runs need to resume, and `inspect` to loo
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/             rows of the run's global stages, for later runs
   run.json   inputs.parquet       the last run and its inputs
+  published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
   lock   lock.json                held by the run at work: locally, on an object store
   failure.txt                     the traceback of the task that failed the last run
@@ -29,11 +31,17 @@ ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
 PUBLISH = f"{WORK}/publish"
+PUBLISHED = f"{WORK}/published"
 INDEX = f"{WORK}/index"
 PROBE = f"{WORK}/probe-"
 LOCK = f"{WORK}/lock"
 LEASE = f"{WORK}/lock.json"
 FAILURE = f"{WORK}/failure.txt"
+
+
+def published_tasks(fingerprint: str) -> str:
+    """The file that lists the tasks of a snapshot, by fingerprint, one a line."""
+    return f"{PUBLISHED}/{fingerprint}"
 
 
 def probe(name: str) -> str:

@@ -64,6 +64,7 @@ class Loader:
 
     Args:
         output: the output of a run, a path or URL.
+        snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
         global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
         batch_size: rows of each rank; the global batch has `batch_size` rows for every rank.
         rank: number of this trainer, from 0.
@@ -80,7 +81,8 @@ class Loader:
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
         skip_documents: keys of documents whose tokens become padding.
-        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source.
+        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source. A path without
+            the digest of the content names the shard, too.
         migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
             drawn so far.
         restart: with `migrate`, sources that hold other rows than before and start over.
@@ -101,6 +103,7 @@ class Loader:
         self,
         output: str | Path,
         *,
+        snapshot: str | None = None,
         global_batch_size: int | None = None,
         batch_size: int | None = None,
         rank: int = 0,
@@ -132,7 +135,7 @@ class Loader:
         self.mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self.mesh)
         root = Root(str(output))
-        self.snapshot: Snapshot = read_snapshot(root)
+        self.snapshot: Snapshot = read_snapshot(root, snapshot)
         self.mesh.check(self.snapshot.sequence_length)
         seed = self.snapshot.seed if seed is None else seed
         inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)

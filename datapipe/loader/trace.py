@@ -31,7 +31,7 @@ from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import ShardEntry, Snapshot, read_snapshot
+from datapipe.shards.manifest import ShardEntry, Snapshot, fingerprints, read_snapshot, snapshot_file
 from datapipe.shards.shard_file import open_shard
 from datapipe.storage import Root, parquet_table
 
@@ -88,6 +88,7 @@ def trace_step(
     *,
     global_batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
+    snapshot: str | None = None,
     rank: int | None = None,
     world_size: int = 1,
     split: Split = "train",
@@ -101,11 +102,12 @@ def trace_step(
         output: of a run, a path or URL.
         global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
+        snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
         rank: only this rank; all by default.
         seed, balance: as the loader was opened, if they were given.
         text: whether to decode the tokens of each piece.
     """
-    traced = _open_run(output, global_batch_size, state, split, seed, balance)
+    traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):
         return []
@@ -119,6 +121,7 @@ def trace_document(
     *,
     global_batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
+    snapshot: str | None = None,
     world_size: int = 1,
     num_epochs: int | None = None,
     split: Split = "train",
@@ -131,12 +134,12 @@ def trace_document(
     Searches the shards that may hold the document: one or two, where the snapshot has their hash ranges.
 
     Args:
-        output, global_batch_size, state, seed, balance: as for `trace_step`.
+        output, global_batch_size, state, snapshot, seed, balance: as for `trace_step`.
         key: of the document, 32 hex digits; or "path:position", as `datapipe trace` prints it.
         num_epochs: epochs of the source to search; by default all epochs of a finite run, and one of an endless run.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
-    traced = _open_run(output, global_batch_size, state, split, seed, balance)
+    traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
     document = traced.key_of(key)
     appearances = [
         appearance
@@ -154,20 +157,24 @@ def _open_run(
     output: str | Path,
     global_batch_size: int | None,
     state: Mapping[str, Any] | None,
+    name: str | None,
     split: Split,
     seed: int | None,
     balance: Balance,
 ) -> _TracedRun:
     """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
     root = Root(str(output))
-    snapshot = read_snapshot(root)
     if state is not None:
         saved, lineage = read_state(state)
+        if name is None and saved.snapshot in fingerprints(root):
+            name = saved.snapshot
+        snapshot = read_snapshot(root, name)
         saved_split: Split = "train" if saved.split == "train" else "validation"
         inventory = Inventory(snapshot, saved_split, saved.seed, saved.window_shards)
         check_same_rows(lineage, inventory)
         order = BatchOrder(inventory, lineage)
     elif global_batch_size is not None and global_batch_size >= 1:
+        snapshot = read_snapshot(root, name)
         inventory = Inventory(snapshot, split, snapshot.seed if seed is None else seed, snapshot.window_shards)
         order = begin_run(inventory, recipe_of(snapshot), global_batch_size, Skips())
     else:
@@ -192,7 +199,7 @@ class _TracedRun:
         if self.snapshot.files is None:
             return {}
         names, files = ["hash", "source", "path"], self.snapshot.files
-        table = parquet_table(_committed(self.root, files.path, files.checksum), names)
+        table = parquet_table(_committed(self.root, snapshot_file(self.root, self.snapshot, files.path), files.checksum), names)
         listed = [table.column(name).to_pylist() for name in names]
         return {file_hash: (source, path) for file_hash, source, path in zip(*listed)}
 
@@ -338,7 +345,9 @@ class _TracedRun:
         from tokenizers import Tokenizer
 
         tokenizer = self.snapshot.tokenizer
-        return Tokenizer.from_str(_committed(self.root, tokenizer.path, tokenizer.fingerprint).decode())
+        return Tokenizer.from_str(
+            _committed(self.root, snapshot_file(self.root, self.snapshot, tokenizer.path), tokenizer.fingerprint).decode()
+        )
 
 
 def _committed(root: Root, path: str, checksum: str) -> bytes:

@@ -161,5 +161,10 @@ def slowest(work: Mapping[str, Work]) -> str | None:
     return max(work, key=lambda name: work[name].seconds, default=None)
 
 
+def report_bytes(report: Mapping[str, Any]) -> bytes:
+    """The content of report.json."""
+    return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+
+
 def write_report(root: Root, report: Mapping[str, Any]) -> None:
-    root.write_atomic(REPORT, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+    root.write_atomic(REPORT, report_bytes(report))

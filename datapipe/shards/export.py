@@ -30,7 +30,7 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot
+from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner
 from datapipe.shards.shard_file import open_shard
@@ -83,7 +83,7 @@ def export_snapshot(
     """
     parts = _parts(snapshot, wanted)
     _check_target(root, target)
-    tokenizer = _read_checked(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint)
+    tokenizer = _read_checked(root, snapshot_file(root, snapshot, snapshot.tokenizer.path), snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
     for source, split in parts:
@@ -242,7 +242,7 @@ def _write_shards(
         id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.piece_length, first.stratum
     )
     if wanted.target_bytes is None:
-        prefix, _, first_number = first.path.rpartition(".")[0].rpartition("-")
+        prefix, _, first_number = first.numbered_path.rpartition(".")[0].rpartition("-")
         target_bytes, hashes = first.sequences * snapshot.sequence_length * id_type.bit_width // 8, first.hashes
     else:
         prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
@@ -288,7 +288,8 @@ def _write_manifest(
     assert wanted.format != "megatron"
     target.write_atomic(snapshot.tokenizer.path, tokenizer)
     if snapshot.files is not None:
-        target.write_atomic(snapshot.files.path, _read_checked(root, snapshot.files.path, snapshot.files.checksum))
+        path = snapshot_file(root, snapshot, snapshot.files.path)
+        target.write_atomic(snapshot.files.path, _read_checked(root, path, snapshot.files.checksum))
     content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}

@@ -1,5 +1,9 @@
 """snapshot.json: the immutable manifest, written last. It is enough to find, check and order every shard.
 
+    OUTPUT/snapshot.json                            the newest snapshot
+    OUTPUT/snapshots/<fingerprint>/snapshot.json    every snapshot, beside its tokenizer.json and files.parquet
+    OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
+
     snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
                   ── sources{}    weight, max_epochs, license, synthetic
                   ── mixture      phases of integer weights over token positions
@@ -34,6 +38,9 @@ from datapipe.errors import SnapshotError
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
+SNAPSHOTS = "snapshots"
+_CONTENT_DIGEST = re.compile(r"-[0-9a-f]{16}(?=\.[a-z]+$)")
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
 VERSION = 2
@@ -83,6 +90,14 @@ class ShardEntry(_Record):
     piece_length: int | None = None
     stratum: int | None = None
     hashes: tuple[int, int] | None = None
+
+    @property
+    def numbered_path(self) -> str:
+        """The path without the digest of the content: "shards/web/part-00003-00000.arrow".
+
+        It decides the order of shards, and states name shards by it.
+        """
+        return numbered_path(self.path)
 
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -179,9 +194,9 @@ class Snapshot(_Record):
         return _digest(self.model_dump(mode="json"))
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
-        """The shards of a source, in the order of their rows: by path."""
+        """The shards of a source, in the order of their rows."""
         shards = (shard for shard in self.shards if shard.source == source and shard.split == split)
-        return tuple(sorted(shards, key=lambda shard: shard.path))
+        return tuple(sorted(shards, key=lambda shard: shard.numbered_path))
 
     def to_json(self) -> bytes:
         return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
@@ -204,10 +219,66 @@ def _digest(content: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
 
-def read_snapshot(root: Root) -> Snapshot:
-    """The snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated."""
+def numbered_path(path: str) -> str:
+    """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
+    return _CONTENT_DIGEST.sub("", path)
+
+
+def with_digest(path: str, checksum: str) -> str:
+    """The path of a shard with the digest of its content: "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow".
+
+    Args:
+        path: without the digest.
+        checksum: of the shard.
+    """
+    stem, _, ending = path.rpartition(".")
+    return f"{stem}-{checksum.rpartition(':')[2][:16]}.{ending}"
+
+
+def snapshot_folder(fingerprint: str) -> str:
+    """The folder of a snapshot below its output."""
+    return f"{SNAPSHOTS}/{fingerprint}"
+
+
+def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
+    """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
+
+    An export, and an output of datapipe 0.1, have no folders of snapshots.
+    """
+    own = f"{snapshot_folder(snapshot.fingerprint)}/{path}"
+    return own if root.exists(own) else path
+
+
+def folder_names(root: Root) -> list[str]:
+    """The fingerprints of the snapshots that have a folder in an output, sorted. Some may be unfinished."""
+    return [name for name in root.within(SNAPSHOTS).folders() if _FINGERPRINT.fullmatch(name)]
+
+
+def fingerprints(root: Root) -> list[str]:
+    """The fingerprints of the snapshots whose folder has a manifest, sorted."""
+    return [name for name in folder_names(root) if root.exists(f"{snapshot_folder(name)}/{SNAPSHOT}")]
+
+
+def find_snapshot(root: Root, name: str) -> str:
+    """The fingerprint that `name` begins. Raises SnapshotError, with those that there are, for none and for several."""
+    known = fingerprints(root)
+    fitting = [fingerprint for fingerprint in known if name and fingerprint.startswith(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    there = ", ".join(fingerprint[:12] for fingerprint in fitting or known) or "none"
+    count = "several snapshots begin" if fitting else "no snapshot begins"
+    raise SnapshotError(f"{root.url}: {count} with '{name}'. There are: {there}. `datapipe snapshots` lists them.")
+
+
+def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
+    """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
+
+    Args:
+        name: its fingerprint, or the first digits of it; by default the newest snapshot.
+    """
+    path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:
-        content = root.read_bytes(SNAPSHOT)
+        content = root.read_bytes(path)
     except FileNotFoundError as error:
         raise SnapshotError(
             f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
@@ -219,13 +290,13 @@ def read_snapshot(root: Root) -> Snapshot:
             digest = _digest(json.loads(content))
     except ValidationError as error:
         raise SnapshotError(
-            f"{root.url}/{SNAPSHOT}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
+            f"{root.url}/{path}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
             f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
         ) from error
     # the digest is of the text, which holds every field: serialising the record again takes longer for many shards
     if snapshot.fingerprint != digest:
         raise SnapshotError(
-            f"{root.url}/{SNAPSHOT}: the content does not match its fingerprint, so the file was edited or damaged. "
+            f"{root.url}/{path}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
     return snapshot

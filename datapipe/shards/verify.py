@@ -6,7 +6,7 @@
     every split       the pieces of each cut document fit together
     tokenizer.json    fingerprint
     files.parquet     size, checksum
-    shards/           holds no other files
+    shards/           holds no files but the shards of snapshots
 
 The checksums find damage. The checks of content, made only where the checksum is right, find errors of the run that wrote the
 shard. Memory is one record batch and the hashes of the input files.
@@ -22,12 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.errors import CorruptionError, DatapipeError, SnapshotError
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import ShardEntry, Snapshot
+from datapipe.shards.manifest import ShardEntry, Snapshot, fingerprints, read_snapshot, snapshot_file
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
+from datapipe.shards.snapshots import SHARD_PATH, shards_needed
 from datapipe.storage import Root, parquet_table
 
 
@@ -50,10 +51,12 @@ def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], No
     problems: list[str] = []
     if snapshot.files is not None:
         report(snapshot.files.path)
-        problems += _file_problems(root, snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes)
+        path = snapshot_file(root, snapshot, snapshot.files.path)
+        problems += _file_problems(root, path, snapshot.files.checksum, snapshot.files.bytes)
     known = _file_hashes(root, snapshot) if not problems else {}
     report(snapshot.tokenizer.path)
-    problems += _file_problems(root, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None)
+    tokenizer = snapshot_file(root, snapshot, snapshot.tokenizer.path)
+    problems += _file_problems(root, tokenizer, snapshot.tokenizer.fingerprint, None)
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
     num_before = len(problems)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
@@ -61,9 +64,26 @@ def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], No
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
     if len(problems) == num_before:
         problems += [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
+    return problems + _unlisted(root, snapshot)
+
+
+def _unlisted(root: Root, snapshot: Snapshot) -> list[str]:
+    """Problems of the files among the shards that no snapshot of the output lists."""
     listed = {entry.path for entry in snapshot.shards}
-    paths = [path for path, _ in root.list_files("shards")]
-    return problems + [f"{path}: not in the snapshot; expected only its shards here" for path in paths if path not in listed]
+    paths = [path for path, _ in root.list_files("shards") if path not in listed]
+    others: list[Snapshot] = []
+    for name in fingerprints(root) if paths else ():
+        try:
+            others.append(read_snapshot(root, name))
+        except SnapshotError as error:
+            return [str(error)]
+    needed = shards_needed(others)
+    return [
+        f"{path}: in no snapshot of this output; "
+        + ("`datapipe clean` deletes it" if SHARD_PATH.fullmatch(path) else "expected only shards here")
+        for path in paths
+        if path not in needed
+    ]
 
 
 def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
@@ -82,7 +102,8 @@ def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
     """By source, the hashes of its input files: (num_files,) uint64. Empty if the snapshot has no list of files."""
     if snapshot.files is None:
         return {}
-    table = parquet_table(root.read_bytes(snapshot.files.path), ["hash", "source"])
+    path = snapshot_file(root, snapshot, snapshot.files.path)
+    table = parquet_table(root.read_bytes(path), ["hash", "source"])
     hashes, sources = columns.numbers(table["hash"]), table["source"].to_numpy()
     return {name: hashes[sources == name] for name in snapshot.sources}
 

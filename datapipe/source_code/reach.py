@@ -28,10 +28,11 @@ MACHINERY = frozenset(
     (
         "datapipe.activity",
         "datapipe.machine_cache",
+        "datapipe.tasks.memory",
         *(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )
-"""Modules that compile kernels, store what any process can find out, or tell what is at work.
+"""Modules that compile kernels, store what any process can find out, or tell what is at work and how much memory it has.
 
 No result depends on them, so no digest covers them."""
 

@@ -129,12 +129,13 @@ def run_mixture(
     limit: int | None = None,
     make_engine: Callable[..., Any] | None = None,
     watcher: Watcher | None = None,
+    replaces: bool = False,
 ) -> Finished:
     """Runs a mixture to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
     engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution.stall_s))
-    run = Run(mixture, engine, watcher, limit)
+    run = Run(mixture, engine, watcher, limit, replaces=replaces)
     snapshot = run.execute()
     assert run.plan is not None
     return Finished(mixture=mixture, snapshot=snapshot, watcher=watcher, plan=run.plan)

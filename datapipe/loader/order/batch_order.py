@@ -38,7 +38,8 @@ class BatchOrder:
         self.steps = Steps(lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=inventory.split == "train")
         since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
         shards = self.layout.shards if since else ()
-        self._left_out = {number: since[shard.path] for number, shard in enumerate(shards) if shard.path in since}
+        named = {number: {shard.path, shard.numbered_path} & since.keys() for number, shard in enumerate(shards)}
+        self._left_out = {number: min(since[path] for path in paths) for number, paths in named.items() if paths}
 
     @property
     def num_steps(self) -> int | None:
@@ -119,9 +120,9 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
         if not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
             raise SnapshotError(
-                f"the loader state is of another {kind}: {'; '.join(changes)}. Open the output and the mixture that the state "
-                f"was saved with; or pass `migrate=True` to switch to these at step {step}, with each source continuing after "
-                f"the samples drawn so far{_restart_advice(changes)}."
+                f"the loader state is of another {kind}: {'; '.join(changes)}. Open the snapshot and the mixture that it was "
+                f"saved with (snapshot='{held.snapshot[:12]}'); or pass `migrate=True` to switch to these at step {step}, with "
+                f"each source continuing after the samples drawn so far{_restart_advice(changes)}."
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
@@ -144,7 +145,8 @@ def check_same_rows(saved: Lineage, inventory: Inventory) -> None:
     changes = _changes(era, era.recipe, inventory)
     if changes:
         raise SnapshotError(
-            f"the loader state is of another snapshot: {'; '.join(changes)}. Open the output of snapshot {era.snapshot}."
+            f"the loader state is of another snapshot: {'; '.join(changes)}. Open the snapshot of the state: "
+            f"snapshot='{era.snapshot[:12]}', in the output that holds it."
         )
 
 
@@ -184,7 +186,8 @@ def _migrated(
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
     """Raises UserError for a shard that does not exist, or for a text that is not a document key."""
-    paths = {shard.path for shard in inventory.snapshot.shards} if skips.shards else set()
+    shards = inventory.snapshot.shards if skips.shards else ()
+    paths = {path for shard in shards for path in (shard.path, shard.numbered_path)}
     if skips.shards and inventory.split == "validation":
         raise UserError("skip_shards: only the training split replaces rows; the validation split reads every row once.")
     for path in skips.shards:

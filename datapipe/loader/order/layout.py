@@ -60,7 +60,7 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     """The layout of a split. It depends on the set of shards in the manifest, not on their order."""
     sources = tuple(sorted(snapshot.sources))
     by_source: dict[str, list[ShardEntry]] = {source: [] for source in sources}
-    for shard in sorted((shard for shard in snapshot.shards if shard.split == split), key=lambda shard: shard.path):
+    for shard in sorted((shard for shard in snapshot.shards if shard.split == split), key=lambda shard: shard.numbered_path):
         by_source[shard.source].append(shard)
     per_source = list(by_source.values())
     shards = tuple(shard for entries in per_source for shard in entries)

@@ -222,6 +222,6 @@ def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
     for name, start, stop in zip(layout.sources, layout.source_shards, layout.source_shards[1:]):
         strata = snapshot.sources[name].strata
         lines = ["" if strata is None else strata.model_dump_json()]
-        lines += [f"{shard.path} {shard.sequences} {shard.checksum}" for shard in layout.shards[start:stop]]
+        lines += [f"{shard.numbered_path} {shard.sequences} {shard.checksum}" for shard in layout.shards[start:stop]]
         digests[name] = xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
     return digests

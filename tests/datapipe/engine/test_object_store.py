@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from datapipe.engine import patience
+from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
@@ -76,7 +78,7 @@ def test_object_store_loader_gives_the_batches_of_the_local_snapshot(finished):
     here.close()
 
 
-def test_run_of_several_lengths_publishes_each_on_the_object_store_and_clears_it_again(finished):
+def test_run_of_several_lengths_publishes_each_on_the_object_store_and_is_cleaned_again(finished):
     mixture, remote, local = finished
     output = Root(remote.mixture.output)
     both = runs.run_mixture(mixture, output=output.url, overrides=["pack.sequence_length=[64, 32]"])
@@ -84,8 +86,28 @@ def test_run_of_several_lengths_publishes_each_on_the_object_store_and_clears_it
     place = output.within("length-32")
     assert verify_snapshot(place, read_snapshot(place)) == []
     assert Loader(place.url, batch_size=2).batch(0)["input_ids"].shape == (2, 32)
-    assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
+    first = both.snapshot.fingerprint
+    assert runs.run_mixture(mixture, output=output.url, overrides=["mixture.tokens=100k"]).snapshot.fingerprint != first
+    assert [each.fingerprint for each in clean(output, 1).dropped] == [first]
     assert output.list_files("length-32") == []
+    assert verify_snapshot(output, read_snapshot(output)) == []
+    assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
+
+
+def test_snapshots_of_an_object_store_share_the_cached_copies_of_their_shards(finished, tmp_path):
+    mixture, remote, _ = finished
+    output = remote.mixture.output
+    options = {"global_batch_size": 4, "cache_folder": tmp_path, "cache_bytes": 1 << 30}
+    with closing(Loader(output, **options)) as loader:
+        expected = [batch["input_ids"].copy() for batch, _ in zip(loader, range(20))]
+    copies = {path.name for path in tmp_path.glob("*.arrow")}
+    assert copies
+    later = runs.run_mixture(mixture, output=output, overrides=["mixture.tokens=100k"]).snapshot
+    for name in (remote.snapshot.fingerprint, later.fingerprint):
+        with closing(Loader(output, snapshot=name, **options)) as loader:
+            np.testing.assert_array_equal([batch["input_ids"] for batch, _ in zip(loader, range(20))], expected)
+    assert {path.name for path in tmp_path.glob("*.arrow")} == copies
+    assert runs.run_mixture(mixture, output=output).snapshot == remote.snapshot
 
 
 @pytest.mark.parametrize("format", ["arrow", "parquet", "megatron"])

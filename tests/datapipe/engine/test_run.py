@@ -94,7 +94,7 @@ def test_run_limit_reads_the_first_documents_of_each_source(mixture):
 
 def test_run_limit_does_not_replace_a_whole_snapshot(mixture):
     runs.run_mixture(mixture)
-    with pytest.raises(UserError, match="--limit would replace"):
+    with pytest.raises(UserError, match="--limit would publish"):
         runs.run_mixture(mixture, limit=20)
 
 

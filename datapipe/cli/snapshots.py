@@ -1,0 +1,57 @@
+"""`datapipe snapshots` and `clean`: the commands about what an output has published."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from datapipe.cli.options import OutputFolder, end_by_signals
+from datapipe.credentials import masked
+
+
+def snapshots(output: OutputFolder) -> None:
+    """List the snapshots of an output: when each was published, what changed, and its size.
+
+    "its own" is the size of the shards that no other snapshot has.
+    """
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.snapshot_list import snapshots_table
+    from datapipe.shards.snapshots import publications
+    from datapipe.storage import Root
+
+    root = Root(output)
+    every = publications(root)
+    wide_console().print(snapshots_table(root, every))
+    print(f'\nThe last one is the newest. Loader("{masked(output)}", snapshot="{every[0].fingerprint[:12]}") opens another.')
+
+
+def clean(
+    output: OutputFolder,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest snapshots stay.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+) -> None:
+    """Delete what the newest snapshots do not need: older snapshots, their shards, and files of their tasks under work/.
+
+    Loaders of the snapshots that stay go on. Tasks of the last run stay, so that a stopped run resumes.
+    """
+    from datapipe.engine.clean import clean, plan_cleaning
+    from datapipe.metrics import size
+    from datapipe.report.snapshot_list import cleaning_lines
+    from datapipe.storage import Root
+
+    root = Root(output)
+    end_by_signals()
+    planned = plan_cleaning(root, keep)
+    kept = f"{len(planned.kept)} snapshot{'' if len(planned.kept) == 1 else 's'}"
+    if planned.is_empty:
+        print(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
+        return
+    print(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
+    for line in cleaning_lines(planned):
+        print(f"  {line}")
+    if dry_run:
+        print(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
+        return
+    deleted = clean(root, keep)
+    print(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")

@@ -1,0 +1,177 @@
+"""Deletes what no kept snapshot of an output needs: snapshots, their shards, and files of tasks under work/.
+
+The newest snapshots are kept, and the tasks of the last run, so that a run that was stopped resumes. A manifest goes before the
+files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next one deletes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from datapipe.errors import SnapshotError
+from datapipe.ledger.ledger import Ledger, attempt_folder
+from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import ATTEMPTS, FILES, LEDGER, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
+from datapipe.shards.manifest import SNAPSHOT, Snapshot, folder_names, length_folders, read_snapshot, snapshot_folder
+from datapipe.shards.snapshots import SHARD_PATH, Publication, publications, shards_needed
+from datapipe.storage import Root
+
+_NEWEST = (SNAPSHOT, TOKENIZER, FILES)
+"""Files of the newest snapshot of a sequence length, beside its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """What a cleaning deletes.
+
+    Attributes:
+        kept, dropped: the publications of the first sequence length, the newest last.
+        manifests: paths of the manifests that are deleted first.
+        shards: path and bytes of the shards that are deleted.
+        files: paths and bytes of other files of the snapshots that are deleted.
+        tasks: fingerprints of the tasks whose records are deleted.
+        work_files: path and bytes of the files of these tasks, and of those that no record names.
+    """
+
+    kept: tuple[Publication, ...]
+    dropped: tuple[Publication, ...]
+    manifests: tuple[str, ...]
+    shards: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int], ...]
+    tasks: tuple[str, ...]
+    work_files: tuple[tuple[str, int], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
+        return sum(size for group in (self.shards, self.files, self.work_files) for _, size in group)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.manifests or self.shards or self.files or self.tasks or self.work_files)
+
+
+def plan_cleaning(root: Root, keep: int) -> Cleaning:
+    """What `clean` would delete. Raises SnapshotError where there is no snapshot, or a damaged one.
+
+    Args:
+        keep: how many of the newest snapshots stay, at least 1.
+    """
+    every = publications(root)
+    kept = every[-keep:]
+    wanted = {"": {publication.fingerprint for publication in kept}}
+    for folder in length_folders(root):
+        wanted[folder] = _wanted(root.within(folder), folder, kept)
+    parts = [_unneeded(root.within(folder), folder, names) for folder, names in wanted.items()]
+    tasks, work_files = _unneeded_work(root, kept)
+    return Cleaning(
+        kept=tuple(kept),
+        dropped=tuple(publication for publication in every if publication not in kept),
+        manifests=tuple(path for part in parts for path in part.manifests),
+        shards=tuple(path for part in parts for path in part.shards),
+        files=tuple(path for part in parts for path in part.files),
+        tasks=tuple(tasks),
+        work_files=tuple(work_files),
+    )
+
+
+def clean(root: Root, keep: int) -> Cleaning:
+    """Deletes what the `keep` newest snapshots and the last run do not need, while no run is at work. Returns what it was."""
+    with exclusive(root):
+        cleaning = plan_cleaning(root, keep)
+        for path in cleaning.manifests:
+            root.delete(path)
+        for path, _ in (*cleaning.files, *cleaning.shards):
+            root.delete(path)
+        for fingerprint in cleaning.tasks:
+            root.delete(f"{LEDGER}/{fingerprint}.json")
+        ledger = Ledger(root)
+        ledger.load()
+        ledger.sweep()
+        for path, _ in cleaning.work_files:
+            if path.startswith(f"{PUBLISHED}/"):
+                root.delete(path)
+        for folder in ("", *length_folders(root)):
+            target = root.within(folder)
+            target.delete_empty_folders("snapshots")
+            target.delete_empty_folders("shards")
+    return cleaning
+
+
+def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
+    """The snapshots of a further sequence length that stay: those that were published with the kept ones.
+
+    The snapshot of datapipe 0.1 did not note the others; then the newest stays.
+    """
+    names = {publication.lengths[folder] for publication in kept if folder in publication.lengths}
+    is_noted = all(publication.published_at is not None for publication in kept)
+    return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_snapshot(target).fingerprint}
+
+
+class _Unneeded(NamedTuple):
+    """Paths below the output, and bytes, of what the wanted snapshots of one folder do not need."""
+
+    manifests: list[str]
+    shards: list[tuple[str, int]]
+    files: list[tuple[str, int]]
+
+
+def _unneeded(target: Root, folder: str, wanted: set[str]) -> _Unneeded:
+    folders = [snapshot_folder(name) for name in folder_names(target) if name not in wanted]
+    files = [(path, size) for own in folders for path, size in target.list_files(own)]
+    if not wanted:  # a sequence length that no kept snapshot has
+        files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
+    manifests = [path for path, _ in files if path.rpartition("/")[2] == SNAPSHOT]
+    needed = shards_needed(_snapshots(target, wanted))
+    shards = [(path, size) for path, size in target.list_files("shards") if path not in needed and SHARD_PATH.fullmatch(path)]
+    prefix = f"{folder}/" if folder else ""
+    return _Unneeded(
+        manifests=[f"{prefix}{path}" for path in manifests],
+        shards=[(f"{prefix}{path}", size) for path, size in shards],
+        files=[(f"{prefix}{path}", size) for path, size in files if path not in manifests],
+    )
+
+
+def _snapshots(target: Root, wanted: set[str]) -> list[Snapshot]:
+    """The wanted snapshots, and the newest one where there are any: its manifest in the folder itself names shards, too."""
+    found = [read_snapshot(target)] if wanted and target.exists(SNAPSHOT) else []
+    names = wanted - {snapshot.fingerprint for snapshot in found}
+    return [*found, *(read_snapshot(target, name) for name in sorted(names))]
+
+
+def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
+    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other task names."""
+    needed = _last_run(root)
+    for publication in kept:
+        try:
+            needed |= set(root.read_bytes(published_tasks(publication.fingerprint)).decode().split())
+        except FileNotFoundError:  # published by datapipe 0.1
+            continue
+    ledger = Ledger(root)
+    ledger.load()
+    names = [path.rpartition("/")[2].removesuffix(".json") for path, _ in root.list_files(LEDGER)]
+    gone = [name for name in names if name not in needed]
+    records = [record for name in names if name in needed and (record := ledger.look_up(name)) is not None]
+    used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}
+    files = [(path, size) for path, size in root.list_files(ATTEMPTS) if attempt_folder(path) not in {*used, None}]
+    lists = {published_tasks(publication.fingerprint) for publication in kept}
+    return gone, [*files, *((path, size) for path, size in root.list_files(PUBLISHED) if path not in lists)]
+
+
+def _last_run(root: Root) -> set[str]:
+    """The tasks of the last run, whether it succeeded or not."""
+    try:
+        steps = json.loads(root.read_bytes(RUN))["steps"]
+        return {fingerprint for step in steps for fingerprint in step["tasks"]}
+    except FileNotFoundError:
+        return set()
+    except (ValueError, LookupError, TypeError) as error:
+        raise SnapshotError(f"{root.child_url(RUN)}: the file was edited or damaged. Run the mixture again.") from error
+
+
+def work_bytes(root: Root) -> int:
+    """Bytes of the files under work/."""
+    return sum(size for _, size in root.list_files(WORK))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from datapipe.cli.options import Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, size_of
 from datapipe.credentials import masked
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from datapipe.config import Mixture
-    from datapipe.engine.run import Run
-    from datapipe.plan.compile import Plan
-    from datapipe.shards.manifest import Snapshot
+    from datapipe.engine.run import EngineFactory, Run
 
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
@@ -50,36 +47,30 @@ def run(
     datapipe run mixture.yaml --output runs/trial --limit 10000
     datapipe run mixture.yaml --engine ray --address auto
     """
+    from datapipe.api import engine_factory
     from datapipe.config import load_mixture
 
     end_by_signals()
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
-        _run(mixture, _engine_factory(engine, workers, address), limit, runs_here=engine == "local", replaces=replace)
+        _run(mixture, engine_factory(engine, workers, address), limit, runs_here=engine == "local", replaces=replace)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
-def _run(
-    mixture: Mixture, make_engine: Callable[[Any, Any], Any], limit: int | None, *, runs_here: bool, replaces: bool
-) -> None:
+def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, runs_here: bool, replaces: bool) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
+    from datapipe.api import execute
     from datapipe.engine.run import Run
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
-    from datapipe.report.summary import report_bytes
 
     console = wide_console()
-    problem: BaseException | None = None
     with Progress(console) as progress:
         run = Run(mixture, make_engine, progress, limit, runs_here=runs_here, replaces=replaces)
-        run.report = lambda plan, snapshot: report_bytes(_summary(run, plan, snapshot, None))
-        try:
-            run.execute()
-        except (DatapipeError, KeyboardInterrupt) as error:
-            problem = error
+        problem = execute(run)
     _report(run, problem, console)
     if problem is not None:
         raise problem
@@ -90,32 +81,18 @@ def _run(
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     """Writes report.json and prints the funnel of what is committed."""
+    from datapipe.api import keep_report
     from datapipe.report.funnel import print_funnel
-    from datapipe.report.summary import write_report
 
-    if run.plan is None:
-        return
     try:
-        report = _summary(run, run.plan, run.snapshot, problem)
-        write_report(run.root, report)
+        report = keep_report(run, problem)
     except OSError as error:
         if problem is None:
             raise
         print(masked(f"the report cannot be written: {error}"), file=sys.stderr)
         return
-    if report["total"]["documents"]["read"]:
+    if report is not None and report["total"]["documents"]["read"]:
         print_funnel(report | {"problem": None}, console)
-
-
-def _summary(run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None) -> dict[str, Any]:
-    from datapipe.report.fertility import tokenizer_report
-    from datapipe.report.summary import summarize
-
-    status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-    tokenizer = tokenizer_report(run.root, plan)
-    mixture = run.mixture
-    message = None if problem is None else str(problem)
-    return summarize(mixture.name, plan, mixture.sources, status, message, tokenizer, snapshot)
 
 
 def _print_snapshot(run: Run) -> None:
@@ -135,24 +112,6 @@ def _print_snapshot(run: Run) -> None:
     else:
         print(f"\nsnapshot {after}{'' if before is None else ', as before'}")
     print(f"work/ holds {size(work_bytes(run.root))} to resume from; `datapipe clean` deletes what no snapshot needs")
-
-
-def _engine_factory(engine: str, workers: int | None, address: str | None) -> Callable[[Any, Any], Any]:
-    if engine not in ("local", "ray"):
-        raise UserError(f"--engine {engine}: expected local or ray")
-    if address is not None and engine != "ray":
-        raise UserError("--address goes with --engine ray")
-
-    def make(root: Any, request: Any) -> Any:
-        if engine == "ray":
-            from datapipe.engine.ray import RayEngine
-
-            return RayEngine(root, request, address, workers)
-        from datapipe.engine.local import LocalEngine, usable_cores
-
-        return LocalEngine(root.url, workers or usable_cores(), request.mixture.execution.stall_s)
-
-    return make
 
 
 def _command() -> str:

@@ -106,7 +106,7 @@ def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
 
     The snapshot of datapipe 0.1 did not note the others; then the newest stays.
     """
-    names = {publication.lengths[folder] for publication in kept if folder in publication.lengths}
+    names = {name for publication in kept for name in publication.lengths.get(folder, ())}
     is_noted = all(publication.published_at is not None for publication in kept)
     return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_snapshot(target).fingerprint}
 

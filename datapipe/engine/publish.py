@@ -44,7 +44,7 @@ from datapipe.shards.manifest import (
     snapshot_folder,
     with_digest,
 )
-from datapipe.shards.snapshots import PUBLICATION, SHARD_PATH, publication_json
+from datapipe.shards.snapshots import SHARD_PATH, note_publication
 from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
@@ -75,9 +75,10 @@ def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> 
     if report is not None:
         told[REPORT] = report(plan, first)
     for length, snapshot in reversed(snapshots.items()):  # the output itself last: it stands for all
-        named = {spec.folder(other): made.fingerprint for other, made in snapshots.items()} if snapshot is first else {}
-        about = told | {PUBLICATION: publication_json(time.time(), named)}
-        warnings += _publish_snapshot(root, spec.folder(length), snapshot, shards[length], needed, about)
+        folder = spec.folder(length)
+        lengths = {spec.folder(other): made.fingerprint for other, made in snapshots.items() if made is not first}
+        note_publication(root.within(folder), snapshot.fingerprint, time.time(), {} if folder else lengths)
+        warnings += _publish_snapshot(root, folder, snapshot, shards[length], needed, told)
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
     return first, list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
 
@@ -156,9 +157,13 @@ def _strangers(target: Root, folder: str) -> list[str]:
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
-    """Whether the published name is a link to the committed file already."""
+    """Whether the published name, whose size is right, is that of the committed file already.
+
+    On an object store the digest in the name says so. Locally a name is linked again after its task has run again, so that
+    the disk holds the content once.
+    """
     if target.local is None or root.local is None:
-        return False
+        return True
     return (target.local / published).samefile(root.local / committed)
 
 

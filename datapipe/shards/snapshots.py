@@ -1,16 +1,17 @@
 """The snapshots of an output: when each was published, and what of the output it needs.
 
-    snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "snapshots": {folder: fingerprint}}
+    snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "lengths": {folder: [fingerprint, …]}}
 
-`snapshots` holds the snapshots of all sequence lengths of one publication, by folder of the output: "" and "length-8192".
-A snapshot is never changed. One that is published again keeps the time of its first publication.
+`lengths` holds the snapshots of further sequence lengths that were published with it, by folder of the output: "length-8192".
+A snapshot is never changed. One that is published again keeps the time of its first publication; other sequence lengths that it
+is published with then are added.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from datapipe.errors import SnapshotError
@@ -25,9 +26,40 @@ SHARD_PATH = re.compile(
 """Paths of the shards that runs write."""
 
 
-def publication_json(published_at: float, snapshots: Mapping[str, str]) -> bytes:
-    """The content of publication.json."""
-    return (json.dumps({"published_at": published_at, "snapshots": dict(snapshots)}) + "\n").encode()
+def note_publication(root: Root, fingerprint: str, published_at: float, lengths: Mapping[str, str]) -> None:
+    """Notes when a snapshot was first published, and the snapshots of further lengths that are published with it now.
+
+    Args:
+        published_at: seconds since the epoch.
+        lengths: fingerprint by folder of the output.
+    """
+    known = _read_note(root, fingerprint)
+    first_at, noted = (published_at, {}) if known is None else known
+    wanted = {
+        folder: {*noted.get(folder, ()), *([lengths[folder]] if folder in lengths else ())} for folder in {*noted, *lengths}
+    }
+    if known is None or wanted != noted:
+        content = {"published_at": first_at, "lengths": {folder: sorted(names) for folder, names in sorted(wanted.items())}}
+        root.write_atomic(_note(fingerprint), (json.dumps(content) + "\n").encode())
+
+
+def _note(fingerprint: str) -> str:
+    return f"{snapshot_folder(fingerprint)}/{PUBLICATION}"
+
+
+def _read_note(root: Root, fingerprint: str) -> tuple[float, dict[str, set[str]]] | None:
+    """The time of the first publication and the noted lengths; None without a note. Raises SnapshotError for a damaged one."""
+    path = _note(fingerprint)
+    try:
+        noted = json.loads(root.read_bytes(path))
+        return float(noted["published_at"]), {str(folder): set(names) for folder, names in noted["lengths"].items()}
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise SnapshotError(
+            f"{root.child_url(path)}: the file was edited or damaged: {error}. Delete it, and run the mixture again: only the "
+            f"time of the snapshot is lost."
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +69,13 @@ class Publication:
     Attributes:
         snapshot: its manifest.
         published_at: seconds since the epoch; None for the snapshot of datapipe 0.1, which noted no time.
-        lengths: fingerprints by folder, of the snapshots of further sequence lengths that were published with it.
+        lengths: by folder, fingerprints of the snapshots of further sequence lengths that were published with it.
         is_newest: whether it is the one that loaders open by default.
     """
 
     snapshot: Snapshot
     published_at: float | None
-    lengths: Mapping[str, str]
+    lengths: Mapping[str, Set[str]]
     is_newest: bool
 
     @property
@@ -63,18 +95,7 @@ def publications(root: Root) -> list[Publication]:
 def _publication(root: Root, fingerprint: str, newest: Snapshot) -> Publication:
     is_newest = fingerprint == newest.fingerprint
     snapshot = newest if is_newest else read_snapshot(root, fingerprint)
-    published_at, lengths = None, {}
-    try:
-        noted = json.loads(root.read_bytes(f"{snapshot_folder(fingerprint)}/{PUBLICATION}"))
-        published_at = float(noted["published_at"])
-        lengths = {str(folder): str(name) for folder, name in noted["snapshots"].items() if folder}
-    except FileNotFoundError:
-        pass
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise SnapshotError(
-            f"{root.child_url(snapshot_folder(fingerprint))}/{PUBLICATION}: the file was edited or damaged: {error}. "
-            f"Delete it: only the time of the snapshot is lost."
-        ) from error
+    published_at, lengths = _read_note(root, fingerprint) or (None, {})
     return Publication(snapshot=snapshot, published_at=published_at, lengths=lengths, is_newest=is_newest)
 
 

@@ -4,9 +4,9 @@
     bytes at the start of a word  --trie-->  prefixes  --runs-->  start, stop and kind of the token
 
 The trie costs one look-up for a word whose first byte begins no prefix. Prefixes, alphabets and lengths are facts that the
-issuers document, or that the configuration of gitleaks 8.30 and the detectors of detect-secrets 1.5 list. Of the documents of
-the issuers alone are glwt- (GitLab), sk-or-v1- (OpenRouter), gsk_ (Groq), xai-, tskey- (Tailscale), sbp_ (Supabase), nfp_
-(Netlify) and r8_ (Replicate).
+issuers document, or that the configuration of gitleaks 8.30 and the detectors of detect-secrets 1.5 list. In neither are glwt-
+(GitLab), sk-or-v1- (OpenRouter), gsk_ (Groq), xai-, tskey- (Tailscale), sbp_ (Supabase), nfp_ (Netlify) and r8_ (Replicate);
+their forms are those in use in 2026, and no list to check them against was at hand.
 
 A row of the table is a kind, its prefixes, `|`, and the runs. `hex{32}` is a run of 32 characters of the alphabet `hex`,
 `token{20,64}` one of 20 to 64, and a sign alone is itself. A run takes as many characters as it may. No letter, digit, `_` or

@@ -420,6 +420,28 @@ def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture):
     assert length.list_files("") == []
 
 
+def test_clean_keeps_a_sequence_length_that_was_added_to_a_published_snapshot(mixture):
+    root = output_of(mixture)
+    one = run(mixture).snapshot
+    length = root.within("length-32")
+    assert run(mixture, ["pack.sequence_length=[64, 32]"]).snapshot == one
+    assert clean(root, 1).is_empty
+    assert verify_snapshot(length, read_snapshot(length)) == []
+
+
+def test_damaged_note_of_a_publication_is_named(mixture):
+    root = output_of(mixture)
+    made = run(mixture).snapshot
+    path = f"snapshots/{made.fingerprint}/publication.json"
+    root.write_atomic(path, b"{}")
+    with pytest.raises(SnapshotError, match=rf"{path}: the file was edited or damaged.*Delete it, and run the mixture again"):
+        publications(root)
+    root.delete(path)
+    assert publications(root)[-1].published_at is None
+    run(mixture)
+    assert publications(root)[-1].published_at is not None
+
+
 def test_clean_without_a_snapshot_is_refused(tmp_path):
     with pytest.raises(SnapshotError, match=r"no snapshot\.json here"):
         clean(Root(str(tmp_path)), 1)

@@ -35,7 +35,8 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
 from datapipe.loader.share import ContextLayout, Mesh
 from datapipe.loader.stats import LoaderStats
-from datapipe.shards.manifest import Snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot
+from datapipe.storage import Root
 
 try:
     import torch
@@ -227,8 +228,12 @@ class StreamingDataset(IterableDataset):
         self._reopen(loader_state)
 
     def _reopen(self, state: Mapping[str, Any]) -> None:
-        """Opens a loader of this process, with the position and the lineage of `state`."""
-        self._loader = Loader(**self._arguments)
+        """Opens a loader of this process, with the snapshot, the position and the lineage of `state`.
+
+        A worker may start after a run has published a newer snapshot.
+        """
+        is_there = has_snapshot(Root(str(self._arguments["output"])), state["snapshot"])
+        self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))
         self._loader.load_state_dict(state)
 
 

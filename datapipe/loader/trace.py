@@ -31,7 +31,7 @@ from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import ShardEntry, Snapshot, fingerprints, read_snapshot, snapshot_file
+from datapipe.shards.manifest import ShardEntry, Snapshot, has_snapshot, read_snapshot, snapshot_file
 from datapipe.shards.shard_file import open_shard
 from datapipe.storage import Root, parquet_table
 
@@ -166,7 +166,7 @@ def _open_run(
     root = Root(str(output))
     if state is not None:
         saved, lineage = read_state(state)
-        if name is None and saved.snapshot in fingerprints(root):
+        if name is None and has_snapshot(root, saved.snapshot):
             name = saved.snapshot
         snapshot = read_snapshot(root, name)
         saved_split: Split = "train" if saved.split == "train" else "validation"

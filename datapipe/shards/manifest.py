@@ -256,7 +256,12 @@ def folder_names(root: Root) -> list[str]:
 
 def fingerprints(root: Root) -> list[str]:
     """The fingerprints of the snapshots whose folder has a manifest, sorted."""
-    return [name for name in folder_names(root) if root.exists(f"{snapshot_folder(name)}/{SNAPSHOT}")]
+    return [name for name in folder_names(root) if has_snapshot(root, name)]
+
+
+def has_snapshot(root: Root, fingerprint: str) -> bool:
+    """Whether the snapshot has a folder with a manifest."""
+    return root.exists(f"{snapshot_folder(fingerprint)}/{SNAPSHOT}")
 
 
 def find_snapshot(root: Root, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -124,6 +125,22 @@ def test_snapshot_that_is_published_again_is_the_newest_and_is_not_changed(mixtu
     assert again.snapshot == read_snapshot(root) == first
     assert publications(root)[-1].fingerprint == first.fingerprint
     assert {path: root.read_bytes(path) for path in files} == files
+
+
+@pytest.mark.needs("torch")
+def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture):
+    from datapipe.loader.torch import StreamingDataset
+
+    root = output_of(mixture)
+    run(mixture)
+    dataset = StreamingDataset(root.url, global_batch_size=4, prefetch=0)
+    expected = [batch["input_ids"] for batch, _ in zip(dataset, range(3))]
+    fresh = StreamingDataset(root.url, global_batch_size=4, prefetch=0)
+    run(mixture, LATER)
+    later = pickle.loads(pickle.dumps(fresh))
+    assert later.snapshot == fresh.snapshot != read_snapshot(root)
+    for batch, wanted in zip(later, expected):
+        np.testing.assert_array_equal(batch["input_ids"], wanted)
 
 
 def test_states_are_refused_by_another_snapshot_with_the_name_of_theirs(mixture):

@@ -184,13 +184,15 @@ class WorkerProcess:
         """Ends the process; its exit status."""
         if self.connection.closed:
             return self.process.poll() or 0
-        self.connection.close()
-        if self.is_alive:
+        if self.is_alive:  # while the connection is open: the worker ends itself when it is closed, and its children stay
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGSTOP)  # it starts no other child meanwhile
             children = _descendants(self.process.pid)
             self.process.kill()
             for child in children:
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
+        self.connection.close()
         try:
             status = self.process.wait(_LONGEST_END_S)
         except subprocess.TimeoutExpired:

@@ -52,7 +52,8 @@ def takedown(
     """Delete documents from an index, so that later runs no longer compare with them.
 
     The rows of these documents are deleted from the disk, not marked. Files without such rows, and the outputs that the index
-    was made of, do not change. A document that was dropped before it reached a dedup stage has no rows.
+    was made of, do not change. Documents without rows are listed, and the exit status is 1: the index has no such file, or the
+    document was dropped before it reached a dedup stage, or taken down before.
 
     \b
         datapipe takedown indexes/crawls web/part-0.jsonl:123 --from requests.txt
@@ -67,8 +68,10 @@ def takedown(
         print(f"{stage}: {num_rows:,} rows deleted")
     num_named, num_unknown = len(set(named)), len(taken_down.unknown)
     print(f"{num_named - num_unknown:,} of {num_named:,} documents deleted" + ("; not in the index:" if num_unknown else ""))
-    for name in taken_down.unknown:
-        print(f"  {name}")
+    for name, reason in taken_down.unknown.items():
+        print(f"  {name}: {reason}")
+    if num_unknown:
+        raise typer.Exit(1)
 
 
 def _lines(path: Path) -> list[str]:

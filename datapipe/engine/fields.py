@@ -4,6 +4,8 @@
     input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
 
+The field of strata must hold a number in one of the records looked at.
+
 A field may be rare, so a field is missing only where none of `MOST_SPLITS` splits has it, spread over all files and within
 them. A record that has the field with the value null counts. What could not be read is left to the run. With `check_fields:
 false` of the source a missing field is a warning, whatever decides by it: records that were not looked at may have it.
@@ -15,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError, suggest
@@ -30,6 +34,7 @@ MOST_SPLITS = 16
 
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
+_LISTED_VALUES, _SHOWN_CHARS = 1000, 40
 
 Item = TypeVar("Item")
 
@@ -80,6 +85,8 @@ def check_fields(
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
         else:
             warnings.append(f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}")
+    if source.strata is not None and source.strata.by in needed:
+        (problems if source.check_fields else warnings).extend(_not_numbers(mixture, name, files))
     if problems:
         raise UserError("\n".join(problems))
     return warnings
@@ -135,6 +142,45 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
     listed = f" The input has the fields {', '.join(list(known)[:_LISTED_NAMES])}." if known else ""
     remedy = "If the input has it, name it under `keep`; otherwise put a stage before that writes it."
     return f"{problem}{suggest(column, known)}{listed} Correct the name. {remedy}"
+
+
+def _not_numbers(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]]) -> list[str]:
+    """The problem that no value of the field of the strata is a number, among those that were looked at. One number is enough:
+    a filter may drop the documents without one."""
+    source = mixture.sources[name]
+    assert source.strata is not None
+    column = source.strata.by
+    values = _first_values(files, FieldNames(text=source.text, id=source.id, keep=(column,)), column)
+    if not values or any(map(_is_number, values)):
+        return []
+    where, found = mixture.where("sources", name, "strata", "by"), str(values[0])[:_SHOWN_CHARS]
+    return [
+        f"{where}: the field '{column}' holds no numbers in the {len(values):,} records looked at, but {found!r}. Expected the "
+        f"name of a field with a number for each document. If records further on have numbers, set check_fields: false for the "
+        f"source."
+    ]
+
+
+def _first_values(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, column: str) -> list[Any]:
+    """The values of a field in the first records that have some, at most `_LISTED_VALUES`."""
+    for split, reader in _splits(files):
+        try:
+            for batch in reader.read(split, fields, open_input):
+                values = batch.extra[column].drop_null()[:_LISTED_VALUES].to_pylist()
+                if values:
+                    return values
+        except OSError:  # the run opens the file again, and tells what is wrong
+            continue
+    return []
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or text that Arrow reads as one, as the strata do."""
+    try:
+        pa.scalar(value).cast(pa.float64())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ looking

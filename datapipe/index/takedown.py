@@ -168,11 +168,11 @@ class TakenDown:
 
     Attributes:
         rows: deleted rows by stage.
-        unknown: documents without rows, as the user named them.
+        unknown: documents without rows, as the user named them, each with the reason.
     """
 
     rows: Mapping[str, int]
-    unknown: tuple[str, ...]
+    unknown: Mapping[str, str]
 
 
 def take_down(url: str, documents: Sequence[str]) -> TakenDown:
@@ -196,8 +196,9 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     root = index.root
     names = {_key(index, document): document for document in documents}
-    hashes = {int.from_bytes(key[:8], "big") for key in names}
-    groups = {file.group for file in index.files if file.hash in hashes}
+    hashes = {key: int.from_bytes(key[:8], "big") for key in names}
+    files = [file for file in index.files if file.hash in hashes.values()]
+    groups = {file.group for file in files}
     keys = np.array(sorted(names), f"S{KEY_BYTES}")
     num_deleted: Counter[str] = Counter()
     known: set[bytes] = set()
@@ -210,7 +211,13 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
             kept.append(replace(rows, output=output))
     write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
     _delete_others(root, {rows.output.path for rows in kept})
-    return TakenDown(rows=dict(num_deleted), unknown=tuple(name for key, name in names.items() if key not in known))
+    listed = {file.hash for file in files}
+    unknown = {
+        name: "it has no rows" if hashes[key] in listed else "no such input file"
+        for key, name in names.items()
+        if key not in known
+    }
+    return TakenDown(rows=dict(num_deleted), unknown=unknown)
 
 
 def _key(index: Index, document: str) -> bytes:

@@ -4,7 +4,8 @@
     for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. No shard is opened and no thread is started before a worker iterates.
+those of one process, each once. No shard is opened and no thread is started before a worker iterates. Without
+`batch_size=None` a DataLoader would make batches of batches: its `default_collate` refuses them.
 
 Checkpoints. Workers run ahead of the trainer, so their positions do not say which batches were trained on:
 
@@ -41,7 +42,9 @@ from datapipe.storage import Root
 try:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.utils._pytree import register_pytree_node
     from torch.utils.data import IterableDataset, get_worker_info
+    from torch.utils.data._utils.collate import default_collate_fn_map
 except ImportError as error:
     raise ImportError("datapipe.loader.torch needs torch: pip install datapipe[torch]") from error
 
@@ -50,6 +53,30 @@ CONTEXT_DIMENSIONS = frozenset({"cp"})
 SAME_ROWS_DIMENSIONS = frozenset({"tp", "pp", "ep", "sp", "etp"})
 """Names of the dimensions of a mesh, as torchtitan and others use them: dimensions that split the batch, dimensions that split
 each row, and dimensions along which all processes read the same rows."""
+
+
+class TensorBatch(dict[str, Any]):
+    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
+
+
+def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
+    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
+    raise UserError(
+        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
+        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
+    )
+
+
+default_collate_fn_map[TensorBatch] = _refuse_collating
+"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
+
+register_pytree_node(
+    TensorBatch,
+    lambda batch: (list(batch.values()), list(batch)),
+    lambda values, names: TensorBatch(zip(names, values, strict=True)),
+    serialized_type_name="datapipe.loader.torch.TensorBatch",
+)
+"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
 
 
 class StreamingDataset(IterableDataset):
@@ -203,7 +230,7 @@ class StreamingDataset(IterableDataset):
             while stop is None or loader.step < stop:
                 asked_at = loader.clock.asks()
                 arrays = ahead.take(loader.step)
-                batch = {name: self._as_tensor(value) for name, value in arrays.items()}
+                batch = TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
                 loader.clock.takes(asked_at, arrays)
                 loader.seek(loader.next_step(stride))
                 yield batch

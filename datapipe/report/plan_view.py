@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 from typing import cast
 
@@ -45,10 +46,26 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
             branches[group] = tree.add(_group_label(request, step, group))
-            for note in notes.get(group, ()) if not step.source else ():
+            for note in _strata_note(mixture, step.source) if step.source else notes.get(group, ()):
                 branches[group].add(f"[dim]{escape(note)}[/dim]")
         branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
     return tree
+
+
+def _strata_note(mixture: Mixture, source: str) -> list[str]:
+    """A note on the strata of a source: "strata by score, ascending: below 2 once, 2 to below 10 twice, from 10 3 times"."""
+    strata = mixture.sources[source].strata
+    if strata is None:
+        return []
+    bounds = [f"{bound:g}" for bound in strata.bounds]
+    middle = [f"{low} to below {high}" for low, high in pairwise(bounds)]
+    spans = [f"below {bounds[0]}", *middle, f"from {bounds[-1]}"]
+    parts = [f"{span} {_times(repeat)}" for span, repeat in zip(spans, strata.repeats, strict=True)]
+    return [f"strata by {strata.by}, {strata.order}, in an epoch: {'; '.join(parts)}"]
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _reference_note(request: Request, global_step: GlobalStep) -> list[str]:

@@ -355,10 +355,19 @@ def test_cli_schema_and_stages_know_every_stage():
     listed = datapipe(["stages"])
     root = Path(__file__).resolve().parents[3] / "stages"
     names = {f"{path.parent.name}.{path.stem}" for path in root.glob("*/*.py") if not path.stem.startswith("_")}
+    names_listed = {line.partition(" ")[0] for line in listed.stdout.splitlines()}
     for name in names - {name for name in names if name.startswith("read.")}:
         assert name in schema.stdout
-        assert f"{name}  (" in listed.stdout
+        assert name in names_listed
     json.loads(schema.stdout)
+
+
+def test_cli_stages_prints_a_line_of_80_columns_for_each():
+    *lines, empty, hint = datapipe(["stages"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.split()[:2] == ["filter.length", "filter"] for line in lines)
+    assert all(len(line.split()) > 3 and line.endswith((".", "…")) for line in lines)
+    assert (empty, hint) == ("", "`datapipe stages NAME` prints the options of one.")
 
 
 @pytest.mark.medium

@@ -78,6 +78,22 @@ def test_fields_of_strata_are_looked_for(tmp_path: Path) -> None:
     assert _prepared(tmp_path, "keep: [score], strata: {by: score, bounds: [2]}").warnings == ()
 
 
+def test_fields_of_strata_that_hold_no_number_are_refused(tmp_path: Path) -> None:
+    strata = "strata: {by: url, bounds: [2]}"
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
+    assert "sources.web.strata.by: the field 'url' holds no numbers in the 3 records looked at, but 'a.org/0'." in _refused(
+        tmp_path, f"keep: [url], {strata}"
+    )
+    (warning,) = _prepared(tmp_path, f"keep: [url], check_fields: false, {strata}").warnings
+    assert "holds no numbers" in warning
+
+
+@pytest.mark.parametrize("values", [[1, "n/a", None], ["0.5"], [None, None]])
+def test_fields_of_strata_with_a_number_or_no_value_yet_are_left_to_the_run(tmp_path: Path, values: list[Any]) -> None:
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", [{"text": "a text", "score": value} for value in values])
+    assert _prepared(tmp_path, "keep: [score], strata: {by: score, bounds: [2]}").warnings == ()
+
+
 def test_fields_that_a_stage_decides_by_and_nothing_keeps_are_refused(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
     url = "filter.url: {domains: [b.org]}"

@@ -351,7 +351,7 @@ def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(
             assert not texts & _keys(index.root, outputs)
     later = _drops(_run(folder, "of-new-forgot", "new", against=made), "new")
     assert later == {key: decision for key, decision in _drops(new, "new").items() if key != newcomer}
-    assert take_down(made, named).unknown == tuple(named)
+    assert take_down(made, named).unknown == dict.fromkeys(named, "it has no rows")
 
 
 def test_takedown_of_malformed_or_unknown_documents_changes_no_file(folder: Path, old: runs.Finished) -> None:
@@ -361,7 +361,7 @@ def test_takedown_of_malformed_or_unknown_documents_changes_no_file(folder: Path
         with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION, a line of `inspect`"):
             take_down(made, [named])
     unknown = ("old/0.jsonl:1", "old/9.jsonl:0", "0" * 32, "other/0.jsonl:0")
-    assert take_down(made, unknown).unknown == unknown
+    assert tuple(take_down(made, unknown).unknown) == unknown
     assert {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()} == before
     with pytest.raises(UserError, match="an index that `datapipe index` made"):
         take_down(old.mixture.output, ["old/0.jsonl:0"])

@@ -15,6 +15,7 @@ from datapipe.index.write import open_index
 from datapipe.ledger.lock import exclusive
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
 
@@ -165,3 +166,22 @@ def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(
         with pytest.raises(UserError, match=r"is gone. If documents were taken down from the index meanwhile, run the same"):
             _num_dropped(folder, made, "changing")
     assert _num_dropped(folder, made, "changing") == 4
+
+
+def test_takedown_of_documents_that_are_not_there_lists_them_and_ends_with_status_1(folder: Path, left: str) -> None:
+    made = make_index([left], str(folder / "asked-for-more")).root.url
+    done = datapipe(["takedown", made, "left/0.jsonl:0", "left/0.jsonl:1", "left/9.jsonl:0"])
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "left: 1 rows deleted",
+        "1 of 3 documents deleted; not in the index:",
+        "  left/0.jsonl:1: it has no rows",
+        "  left/9.jsonl:0: no such input file",
+    ]
+    assert datapipe(["takedown", made, "left/0.jsonl:0"]).returncode == 1
+    assert datapipe(["takedown", made, f"left/0.jsonl:{_second(folder)}"]).returncode == 0
+
+
+def _second(folder: Path) -> int:
+    """The position of the second document of `left`."""
+    return (folder / "left" / "0.jsonl").read_bytes().index(b"\n") + 1

@@ -80,6 +80,39 @@ def test_dataset_under_spawned_workers_gives_what_one_process_gives(output: Path
     np.testing.assert_array_equal(np.stack(ids(loader)), np.stack(expected_batches(output)))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_under_a_dataloader_that_makes_batches_of_batches_is_refused(
+    output: Path, num_workers: int, options: dict[str, Any]
+) -> None:
+    loader = torch_data.DataLoader(loader_torch.StreamingDataset(output, **OPTIONS), num_workers=num_workers, **options)
+    with pytest.raises(UserError, match=r"Write DataLoader\(dataset, batch_size=None"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_under_a_dataloader_with_a_collate_function_of_the_user_is_accepted(output: Path, num_workers: int) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = torch_data.DataLoader(dataset, batch_size=1, collate_fn=_only, num_workers=num_workers)
+    np.testing.assert_array_equal(np.stack(ids(loader)), np.stack(expected_batches(output)))
+
+
+def _only(batches: list[Any]) -> Any:
+    (batch,) = batches
+    return batch
+
+
+def test_batches_are_dicts_that_tree_map_and_pickle_take(output: Path) -> None:
+    from torch.utils._pytree import tree_map
+
+    batch = next(iter(loader_torch.StreamingDataset(output, **OPTIONS)))
+    doubled = tree_map(lambda leaf: leaf * 2, batch)
+    assert list(doubled) == list(batch)
+    assert torch.equal(doubled["input_ids"], batch["input_ids"] * 2)
+    assert isinstance(pickle.loads(pickle.dumps(batch)), dict)
+    assert {**batch}.keys() == batch.keys()
+
+
 def test_dataset_rank_takes_its_slice(output: Path) -> None:
     dataset = loader_torch.StreamingDataset(output, **OPTIONS, rank=1, world_size=3)
     np.testing.assert_array_equal(next(iter(dataset))["input_ids"], expected_batches(output, rank=1, world_size=3)[0])

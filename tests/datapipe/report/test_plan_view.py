@@ -40,3 +40,15 @@ def test_plan_view_shows_which_sources_are_not_compared_and_why(tmp_path: Path) 
         "not compared with code, where keep differs",
         "not compared with web, books, where keep differs",
     ]
+
+
+def test_plan_view_shows_the_strata_of_a_source(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "web.jsonl", [{"text": f"text {number}", "score": number} for number in range(9)])
+    strata = "strata: {by: score, bounds: [2, 4.5], repeat: [1, 2, 3], order: ascending}"
+    mixture = load_mixture(
+        runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl, keep: [score], {strata}}}\n", "")
+    )
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(plan_view(mixture, *planned(mixture)))
+    wanted = "strata by score, ascending, in an epoch: below 2 once; 2 to below 4.5 twice; from 4.5 3 times"
+    assert wanted in shown.file.getvalue()  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ import pytest
 from datapipe.engine import clean as cleaning
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.errors import SnapshotError, UserError
+from datapipe.index.takedown import make_index
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.shards.export import ExportRequest, export_snapshot
@@ -457,6 +458,18 @@ def test_damaged_note_of_a_publication_is_named(mixture):
     assert publications(root)[-1].published_at is None
     run(mixture)
     assert publications(root)[-1].published_at is not None
+
+
+def test_output_with_two_snapshots_is_indexed_after_cleaning_as_before(mixture, tmp_path):
+    root = output_of(mixture)
+    mixture.write_text(mixture.read_text().replace("\nvalidation:", "\nstages: [dedup.exact]\nvalidation:"))
+    run(mixture)
+    run(mixture, [NORMALIZED])
+    before = make_index([root.url], str(tmp_path / "both"))
+    clean(root, 1)
+    after = make_index([root.url], str(tmp_path / "one"))
+    assert before.rows
+    assert [rows.output.checksum for rows in before.rows] == [rows.output.checksum for rows in after.rows]
 
 
 def test_clean_without_a_snapshot_is_refused(tmp_path):

@@ -316,3 +316,8 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

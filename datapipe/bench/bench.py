@@ -51,7 +51,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import no_exit
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
-from datapipe.metrics import rate_mb_per_s
+from datapipe.metrics import counted, rate_mb_per_s
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import source_counts
 from datapipe.plan.request import Request
@@ -221,7 +221,7 @@ class _Measuring:
         plans: list[Plan] = []
         wall_s = cpu_s = pass_s = 0.0
         while not plans or (len(plans) < MAX_PASSES and wall_s + pass_s <= seconds):
-            self.say(f"{self.name}: pass {len(plans) + 1} over {sample.documents:,} documents …")
+            self.say(f"{self.name}: pass {len(plans) + 1} over {counted(sample.documents, 'document')} …")
             started, cpu_started = perf_counter(), process_time()
             plans.append(self._pass(sample, len(plans) + 1))
             pass_s = perf_counter() - started

@@ -30,13 +30,13 @@ def index(
         - dedup.minhash: {against: indexes/crawls}
     """
     from datapipe.index.takedown import make_index
-    from datapipe.metrics import size
+    from datapipe.metrics import counted, size
 
     made = make_index(outputs, to)
     num_files = len({file.hash for file in made.files})
     row_bytes = sum(rows.output.bytes for rows in made.rows)
     stages = ", ".join(stage.name for stage in made.stages)
-    print(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {num_files:,} files, for {stages}")
+    print(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}")
 
 
 def takedown(
@@ -59,15 +59,17 @@ def takedown(
         datapipe takedown indexes/crawls web/part-0.jsonl:123 --from requests.txt
     """
     from datapipe.index.takedown import take_down
+    from datapipe.metrics import counted
 
     named = [*(documents or []), *(_lines(from_file) if from_file else [])]
     if not named:
         raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
-        print(f"{stage}: {num_rows:,} rows deleted")
+        print(f"{stage}: {counted(num_rows, 'row')} deleted")
     num_named, num_unknown = len(set(named)), len(taken_down.unknown)
-    print(f"{num_named - num_unknown:,} of {num_named:,} documents deleted" + ("; not in the index:" if num_unknown else ""))
+    deleted = f"{num_named - num_unknown:,} of {counted(num_named, 'document')} deleted"
+    print(f"{deleted}; not in the index:" if num_unknown else deleted)
     for name, reason in taken_down.unknown.items():
         print(f"  {name}: {reason}")
     if num_unknown:

@@ -41,6 +41,7 @@ def verify(
 
     The snapshots of all sequence lengths are read, unless one snapshot is named.
     """
+    from datapipe.metrics import counted
     from datapipe.shards.manifest import SNAPSHOT, length_folders, read_snapshot
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
@@ -60,7 +61,7 @@ def verify(
         damaged = verify_snapshot(folder, found)
         if not damaged:
             num_tokens = sum(shard.tokens for shard in found.shards)
-            shards = f"{len(found.shards)} shards, {num_tokens:,} tokens"
+            shards = f"{counted(len(found.shards), 'shard')}, {counted(num_tokens, 'token')}"
             print(f"{masked(folder.url)}: {shards}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
@@ -95,6 +96,7 @@ def export(
 
     datapipe export OUTPUT --format megatron --to exports/megatron
     """
+    from datapipe.metrics import counted
     from datapipe.shards.export import ExportRequest, export_snapshot
     from datapipe.shards.manifest import read_snapshot
     from datapipe.storage import Root
@@ -108,6 +110,7 @@ def export(
     root = Root(output)
     exported = export_snapshot(root, read_snapshot(root, snapshot), Root(to), wanted)
     for part in exported:
-        counts = f"{part.sequences:,} sequences, {part.tokens:,} tokens, {len(part.files)} files"
+        counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
         print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
-    print(f"{masked(to)}: {sum(len(part.files) for part in exported)} files, {sum(part.tokens for part in exported):,} tokens")
+    num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
+    print(f"{masked(to)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")

@@ -36,14 +36,14 @@ def clean(
     Loaders of the snapshots that stay go on. Tasks of the last run stay, so that a stopped run resumes.
     """
     from datapipe.engine.clean import clean, plan_cleaning
-    from datapipe.metrics import size
+    from datapipe.metrics import counted, size
     from datapipe.report.snapshot_list import cleaning_lines
     from datapipe.storage import Root
 
     root = Root(output)
     end_by_signals()
     planned = plan_cleaning(root, keep)
-    kept = f"{len(planned.kept)} snapshot{'' if len(planned.kept) == 1 else 's'}"
+    kept = counted(len(planned.kept), "snapshot")
     if planned.is_empty:
         print(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return

@@ -24,6 +24,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
+from datapipe.metrics import counted
 from datapipe.outages import outage_of
 from datapipe.plan.compile import Plan, Step, compile_plan
 from datapipe.plan.counts import (
@@ -250,7 +251,7 @@ class Driver:
             return
         total = document_counts[source].document_counts
         raise DatapipeError(
-            f"source '{source}': {total.quarantined} of {total.read} documents are quarantined "
+            f"source '{source}': {total.quarantined} of {counted(total.read, 'document')} quarantined "
             f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. "
             f"{self._example(record for step in plan.of_kind('map', source) for record in step.records)} {self._remedy()}, or "
             f"raise max_quarantined, and run the same command again."

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError, suggest
+from datapipe.metrics import counted
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import FieldNames, Filter, InputFile, Reader, Split
@@ -61,8 +62,8 @@ class _Seen:
         more = f", and {len(names) - _LISTED_NAMES:,} others" if len(names) > _LISTED_NAMES else ""
         known = f"the fields {', '.join(names[:_LISTED_NAMES])}{more}" if names else "no fields beside the text"
         return (
-            f"none of the {self.num_records:,} records looked at has the field '{name}' ({len(self.files):,} of "
-            f"{self.num_files:,} files: {listed}).{suggest(name, names)} They have {known}."
+            f"none of the {counted(self.num_records, 'record')} looked at has the field '{name}' ({len(self.files):,} of "
+            f"{counted(self.num_files, 'file')}: {listed}).{suggest(name, names)} They have {known}."
         )
 
 

@@ -26,7 +26,7 @@ from typing import Literal
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 from datapipe.plan.work import Care, MapTask, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -194,7 +194,9 @@ class Retries:
             )
         crashing = (*task.care.crashing, (activity.work, activity.key, failure.cause))
         if len(crashing) > MOST_CRASHING_DOCUMENTS:
-            text = f"{task.label}: {blamed}, after {len(crashing) - 1} other documents of the task. {_advice(activity)}"
+            text = (
+                f"{task.label}: {blamed}, after {counted(len(crashing) - 1, 'other document')} of the task. {_advice(activity)}"
+            )
             raise TaskFailedError(text, failure)
         again = replace(task, care=replace(task.care, crashing=crashing))
         return self._again(again, f"{blamed}. It goes to quarantine")

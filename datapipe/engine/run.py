@@ -26,6 +26,7 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import MIXTURE
+from datapipe.metrics import counted
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.request import Request
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -90,7 +91,9 @@ class Run:
             ledger.load()
             ledger.sweep()
             if ledger.num_refused:
-                self.observer.say(f"{ledger.num_refused} tasks were committed by another version of datapipe and run again")
+                self.observer.say(
+                    f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again"
+                )
             plan = self._execute(Driver(request, ledger, self.observer), request)
             index = index_of_run(self.root, request, plan)
             if index is not None:

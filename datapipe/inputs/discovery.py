@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from datapipe.errors import DamagedInputError, UserError, suggest
+from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
 from datapipe.stage.base import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
@@ -66,7 +67,7 @@ def discover(
         every = _matches(pattern, where, is_left_out)
         matched = [file for file in every if not is_left_out(file.url)]
         if every and not matched:
-            raise UserError(f"{where}: '{pattern}' matches {len(every)} file(s), all of which `exclude` leaves out.")
+            raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
         if not matched:
             raise UserError(f"{where}: '{pattern}' matches no file.{_what_is_there(pattern)}")
         for file in matched:

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.errors import DatapipeError
-from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_counts, total_packing, total_work
+from datapipe.metrics import (
+    DocumentCounts,
+    Packing,
+    UnreadableFile,
+    Work,
+    by_file,
+    counted,
+    total_counts,
+    total_packing,
+    total_work,
+)
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.work import Record
 from datapipe.stage.tables import drops_for_others
@@ -113,7 +123,7 @@ class ExcessDrops:
     @property
     def text(self) -> str:
         return (
-            f"source '{self.source}': {self.stage} dropped {self.dropped:,} of {self.read:,} documents "
+            f"source '{self.source}': {self.stage} dropped {self.dropped:,} of {counted(self.read, 'document')} "
             f"({self.dropped / self.read:.2%}); max_dropped allows {self.allowed:.2%}"
         )
 
@@ -151,7 +161,7 @@ def unreadable_text(source: str, files: Sequence[UnreadableFile]) -> str:
     """A sentence that names the unreadable files of a source, at most the first few."""
     named = [f"{file.path} from {file.position:,} on: {file.error.rstrip('.')}" for file in files[:_NAMED_FILES]]
     more = f"; and {len(files) - len(named):,} more" if len(files) > len(named) else ""
-    return f"source '{source}': {len(files):,} input file(s) cannot be read whole: {'; '.join(named)}{more}"
+    return f"source '{source}': {counted(len(files), 'input file')} cannot be read whole: {'; '.join(named)}{more}"
 
 
 def fields_without_value(step: Step) -> list[str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
@@ -35,7 +35,7 @@ def print_bench(bench: Mapping[str, Any], console: Console) -> None:
 
 def _table(name: str, source: Mapping[str, Any]) -> Table:
     sample = "the whole source" if source["is_whole"] else "a sample"
-    title = f"{name}: {size(source['text_bytes'])} of text in {source['documents']:,} documents, {sample}"
+    title = f"{name}: {size(source['text_bytes'])} of text in {counted(source['documents'], 'document')}, {sample}"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
     for column in ("documents in", "documents out", "MB in", "seconds", "share", "MB/s"):
@@ -70,7 +70,7 @@ def _findings(source: Mapping[str, Any], cores: int) -> list[Text]:
     ]
     if source["quarantined"]:
         hint = "To see them, run `datapipe run --limit` and then `datapipe inspect --quarantined`."
-        lines.append(Text(f"{source['quarantined']:,} documents could not be read or processed. {hint}"))
+        lines.append(Text(f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}"))
     if source["text_bytes"] < _SMALL_BYTES:
         lines.append(Text("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample"))
     if source["cpu_share"] < _BUSY:

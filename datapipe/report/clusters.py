@@ -18,6 +18,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from datapipe.metrics import counted
 from datapipe.report.differences import COMPARED_CHARS, Difference, Passage, Segment, difference, word_spans
 
 SIDE_BY_SIDE_COLUMNS = 100
@@ -99,7 +100,7 @@ def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = F
 
 
 def _print_cluster(cluster: Cluster, console: Console, full: bool, totals: _Totals) -> None:
-    title = f"{cluster.stage}: {_count(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.similarity)}"
+    title = f"{cluster.stage}: {counted(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.similarity)}"
     console.print(Rule(title, align="left"))
     console.print(Text(f"stays    {_document(cluster.survivor)}", style="bold"), soft_wrap=True)
     if cluster.dropped_later_by:
@@ -111,7 +112,7 @@ def _print_cluster(cluster: Cluster, console: Console, full: bool, totals: _Tota
     for member in cluster.members:
         _print_member(cluster, member, console, full, totals)
     if cluster.dropped > len(cluster.members):
-        console.print(Text(f"\nand {_count(cluster.dropped - len(cluster.members), 'more document')} (--members shows them)"))
+        console.print(Text(f"\nand {counted(cluster.dropped - len(cluster.members), 'more document')} (--members shows them)"))
 
 
 def _print_member(cluster: Cluster, member: Member, console: Console, full: bool, totals: _Totals) -> None:
@@ -143,7 +144,7 @@ def _print_difference(
         console.print(_side_by_side(shown, full) if _is_wide(console) else _below_each_other(shown, full))
     num_hidden = len(compared.passages) - len(shown)
     if num_hidden:
-        console.print(Text(f"  and {_count(num_hidden, 'shorter passage')} that differ (--full shows the whole texts)"))
+        console.print(Text(f"  and {counted(num_hidden, 'shorter passage')} that differ (--full shows the whole texts)"))
 
 
 def _print_beginning(text: str, console: Console, full: bool = False) -> None:
@@ -177,8 +178,8 @@ def _figures(compared: Difference, shingles: tuple[int, Literal["word", "char"]]
         lines = [f"the same words; white space, punctuation or case differ; {grams}"]
     else:
         lines = [
-            f"{grams}; only in the surviving text {compared.only[0]:,} of {_count(compared.words[0], 'word')}, "
-            f"only in the dropped text {compared.only[1]:,} of {_count(compared.words[1], 'word')}"
+            f"{grams}; only in the surviving text {compared.only[0]:,} of {counted(compared.words[0], 'word')}, "
+            f"only in the dropped text {compared.only[1]:,} of {counted(compared.words[1], 'word')}"
         ]
     if not compared.is_whole:
         lines.append(f"(compared: the first {COMPARED_CHARS:,} characters of each text)")
@@ -188,7 +189,7 @@ def _figures(compared: Difference, shingles: tuple[int, Literal["word", "char"]]
 
 
 def _summary(totals: _Totals) -> str:
-    shown = f"{_count(totals.clusters, 'cluster')}, {_count(totals.removals, 'removal')} shown"
+    shown = f"{counted(totals.clusters, 'cluster')}, {counted(totals.removals, 'removal')} shown"
     if totals.equal:
         shown += f"; {totals.equal:,} with the same text"
     if totals.in_common:
@@ -230,7 +231,7 @@ def _cut(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     latest = len(whole) - _SIDE_CHARS
     stop = min((start for start, _ in words[-_SIDE_WORDS:] if start >= latest), default=latest)
     num_cut = sum(start <= word_start and word_stop <= stop for word_start, word_stop in words)
-    notice = f" … ({_count(num_cut, 'word')}) … " if num_cut else f" … ({stop - start:,} characters) … "
+    notice = f" … ({counted(num_cut, 'word')}) … " if num_cut else f" … ({stop - start:,} characters) … "
     if stop - start <= len(notice):
         return tuple(plain)
     beginning, end = _between(plain, 0, start), _between(plain, stop, len(whole))
@@ -290,7 +291,3 @@ def _shortened(text: str) -> str:
         return text
     beginning = text[:_SHOWN_CHARS].rpartition(" ")[0] or text[:_SHOWN_CHARS]
     return f"{beginning} … ({len(text) - len(beginning):,} characters)"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.metrics import UnreadableFile, size
+from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.mixture_shares import mixture_shares_table
 
 _SHOWN_LANGUAGES = 12
@@ -160,7 +160,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
         for language in by_size[:_SHOWN_LANGUAGES]:
             table.add_row(f"  {language or '(no language)'}", *_fertility(languages[language]), style="dim")
         if len(by_size) > _SHOWN_LANGUAGES:
-            table.add_row(f"  {len(by_size) - _SHOWN_LANGUAGES} more languages", *[""] * 5, style="dim")
+            table.add_row(f"  {counted(len(by_size) - _SHOWN_LANGUAGES, 'more language')}", *[""] * 5, style="dim")
     if len(tokenizer["sources"]) > 1:
         table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
     unused = tokenizer["unused"]
@@ -198,7 +198,7 @@ def print_training(trained: Training, console: Console) -> None:
     ):
         console.print(f"{verb} {size(num_bytes)} of text in {seconds:,.1f} s: {num_bytes / 1e6 / max(seconds, 1e-9):,.1f} MB/s")
     if trained.rejected:
-        console.print(f"{trained.rejected:,} documents could not be read and were left out")
+        console.print(f"{counted(trained.rejected, 'document')} could not be read and left out")
     for file in trained.unreadable_files:
         console.print(Text(f"warning: {file.path} cannot be read from {file.position:,} on: {file.error}"), soft_wrap=True)
     if trained.tokenizer is None:

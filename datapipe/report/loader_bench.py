@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.loader.bench import LoaderBench
+from datapipe.metrics import counted
 
 _PERCENTILES = (50, 95, 99, 100)
 
@@ -22,7 +23,11 @@ def print_loader_bench(bench: LoaderBench, console: Console) -> None:
         console.print(f"  {name:<14} {value}", soft_wrap=True, highlight=False)
     console.print(_forecast_table(bench))
     spread = _milliseconds(bench.build_s)
-    console.print(f"computed from {len(bench.build_s)} batches built alone: {spread}", soft_wrap=True, highlight=False)
+    console.print(
+        f"computed from {counted(len(bench.build_s), 'batch', 'batches')} built alone: {spread}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def loader_bench_json(bench: LoaderBench) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def _figures(bench: LoaderBench) -> list[tuple[str, str]]:
     taken = f"{numbers['tokens_per_s']:,.0f} tokens/s, {numbers['bytes_per_s'] / 1e6:,.1f} MB/s"
     most = f"{batch_tokens * stats.pipeline_rate:,.0f} tokens/s, {batch_mb * stats.pipeline_rate:,.1f} MB/s"
     return [
-        ("trainer", f"{stats.steps:,} steps of {bench.step_s * 1e3:g} ms; it took {taken}"),
+        ("trainer", f"{counted(stats.steps, 'step')} of {bench.step_s * 1e3:g} ms; it took {taken}"),
         ("loader", f"{stats.pipeline_rate:,.1f} batches/s: {most}"),
         ("stall", f"{stats.wait_per_step_s * 1e3:.3f} ms a step, {stats.lost_share:.3%} of the time"),
         ("stall spread", _milliseconds(bench.waits_s)),

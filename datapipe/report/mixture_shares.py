@@ -11,6 +11,7 @@ from datapipe.loader.order.batch_order import begin_run
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
+from datapipe.metrics import counted
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
 
@@ -91,16 +92,17 @@ def mixture_shares_table(mixture: Mapping[str, Any]) -> Table:
         ]
         table.add_row(name, *cells)
         for number, stratum in enumerate(source["strata"] or ()):
-            label = f"  stratum {number}: {stratum['documents']:,} documents, {stratum['repeat']} times an epoch"
+            documents, times = counted(stratum["documents"], "document"), counted(stratum["repeat"], "time")
+            label = f"  stratum {number}: {documents}, {times} an epoch"
             table.add_row(label, "", "", f"{stratum['tokens']:,}", "", "", style="dim")
     return table
 
 
 def _title(mixture: Mapping[str, Any]) -> str:
     total, requested = mixture["tokens"], mixture["asked_tokens"]
-    title = "mixture: " + ("endless" if total is None else f"{total:,} tokens")
+    title = "mixture: " + ("endless" if total is None else counted(total, "token"))
     if total is not None and (requested is None or total < requested - requested // 1000):
         title += ", where sources reach their max_epochs" + ("" if requested is None else f", of {requested:,} requested")
     if mixture["phases"] > 1:
-        title += f", in {mixture['phases']} phases"
+        title += f", in {counted(mixture['phases'], 'phase')}"
     return title

@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceCounts, source_counts
 from datapipe.plan.fingerprint import short
@@ -75,7 +75,7 @@ def _reference_note(request: Request, global_step: GlobalStep) -> list[str]:
     if not files:
         return []
     urls = masked(", ".join(cast(Global, global_step.stage.stage).against))
-    return [f"against {urls}: {len(files):,} files, {size(sum(file.bytes for file in files))} of rows"]
+    return [f"against {urls}: {counted(len(files), 'file')}, {size(sum(file.bytes for file in files))} of rows"]
 
 
 def _not_compared(plan: Plan, global_step: GlobalStep) -> list[str]:
@@ -94,7 +94,7 @@ def _group_label(request: Request, step: Step, group: str) -> str:
     if not step.source:
         return f"[bold]{group}[/bold]"
     files = request.sources[step.source].files
-    return f"[bold]{group}[/bold]: {len(files):,} files, {size(sum(file.num_bytes for file in files.values()))}"
+    return f"[bold]{group}[/bold]: {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}"
 
 
 def _state(step: Step) -> str:
@@ -102,8 +102,8 @@ def _state(step: Step) -> str:
         return "[yellow]after the steps before[/yellow]"
     fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
     if step.is_committed:
-        return f"[green]committed[/green] {len(step.tasks)} tasks, {committed_size(step)}{fingerprints}"
-    return f"[cyan]would run[/cyan] {len(step.pending())} of {len(step.tasks)} tasks{fingerprints}"
+        return f"[green]committed[/green] {counted(len(step.tasks), 'task')}, {committed_size(step)}{fingerprints}"
+    return f"[cyan]would run[/cyan] {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"
 
 
 def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:

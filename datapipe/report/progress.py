@@ -21,7 +21,7 @@ from rich.text import Text
 
 from datapipe.credentials import masked
 from datapipe.engine.protocol import Message
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
 
@@ -81,7 +81,7 @@ class Progress:
                 self._paces[step.id] = _Pace(began=time.monotonic())
         if first and any(step.records for step in plan.steps):
             committed = sum(len(step.records) for step in plan.steps)
-            self.say(f"resuming: {committed} tasks are committed and do not run again")
+            self.say(f"resuming with {counted(committed, 'committed task')}")
 
     def committed(self, record: Record) -> None:
         self._records.setdefault(record.step, []).append(record)
@@ -119,7 +119,7 @@ class Progress:
             outputs = [output for record in records for files in record.outputs.values() for output in files]
             seconds = sum(record.metrics.seconds for record in records)
             rows, stored = sum(output.rows for output in outputs), sum(output.bytes for output in outputs)
-            done = f"{rows:,} rows, {size(stored)}, {seconds:,.1f} s"
+            done = f"{counted(rows, 'row')}, {size(stored)}, {seconds:,.1f} s"
         remaining = 0 if step.tasks is None else len(step.tasks) - len(records)
         left = pace.left_s(remaining) if pace and remaining else None
         return (
@@ -141,7 +141,11 @@ class Progress:
         steps = self._plan.steps if self._plan else []
         done = sum(self._is_done(step) for step in steps)
         table = Table(
-            box=None, padding=(0, 2), show_header=False, title=f"{done} of {len(steps)} steps done", title_justify="left"
+            box=None,
+            padding=(0, 2),
+            show_header=False,
+            title=f"{done} of {counted(len(steps), 'step')} done",
+            title_justify="left",
         )
         for step in steps:
             if step.tasks and not self._is_done(step):

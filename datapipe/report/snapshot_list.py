@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from datapipe.engine.clean import Cleaning
 from datapipe.ledger.names import MIXTURE
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 from datapipe.shards.manifest import Snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.snapshots import Publication, shards_needed
 from datapipe.storage import Root, parquet_table
@@ -63,7 +63,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
         (len(cleaning.work_files), "file", " of tasks that no kept snapshot and not the last run needs", cleaning.work_files),
     ]
     return [
-        f"{count:,} {noun}{'' if count == 1 else 's'}{text}, {size(sum(num_bytes for _, num_bytes in files))}"
+        f"{counted(count, noun)}{text}, {size(sum(num_bytes for _, num_bytes in files))}"
         for count, noun, text, files in parts
         if count
     ]
@@ -76,7 +76,7 @@ def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, options, input files, shards."""
     options = list(_option_changes(_mixture(root, before), _mixture(root, after)))
     if len(options) > _LISTED_CHANGES:
-        options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES} more options"]
+        options = [*options[:_LISTED_CHANGES], f"and {counted(len(options) - _LISTED_CHANGES, 'more option')}"]
     lines = [*_source_changes(before, after), *options, *_file_changes(root, before, after)]
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
@@ -148,4 +148,4 @@ def _shard_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
         old = {entry.checksum for entry in before.shards if entry.source == source}
         new = {entry.checksum for entry in after.shards if entry.source == source}
         if new - old:
-            yield f"{len(new - old):,} of {len(new):,} shards of {source}"
+            yield f"{len(new - old):,} of {counted(len(new), 'shard')} of {source}"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.metrics import size
+from datapipe.metrics import counted, size
 
 
 class Count(Protocol):
@@ -77,13 +77,13 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
 
 def _unsure(num_documents: int) -> str:
     return (
-        f"{num_documents:,} documents failed a rule before another one whose value is not stored. They count as passing the "
-        f"other one, so 'with the others' may be too high by as many."
+        f"{counted(num_documents, 'document')} failed a rule before another one whose value is not stored. They count as "
+        f"passing the other one, so 'with the others' may be too high by as many."
     )
 
 
 def _table(sweep: Sweep, source: SourceSweep) -> Table:
-    title = f"{source.name}: {source.tagged.documents:,} documents, {size(source.tagged.bytes)}"
+    title = f"{source.name}: {counted(source.tagged.documents, 'document')}, {size(source.tagged.bytes)}"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column(sweep.option or sweep.rule, justify="right")
     for name in ("alone", "", "text", "", "with the others", "", "text", ""):

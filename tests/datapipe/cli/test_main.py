@@ -396,7 +396,7 @@ def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
     assert "b.jsonl.zst from 0 on: the file is a gzip archive" in failed.stderr.splitlines()[-1]
     done = run_process(["run", str(mixture), "--set", "max_unreadable_files=1"])
     assert done.returncode == 0
-    named = "warning: source 'web': 1 input file(s) cannot be read whole: b.jsonl.zst from 0 on: the file is a gzip archive"
+    named = "warning: source 'web': 1 input file cannot be read whole: b.jsonl.zst from 0 on: the file is a gzip archive"
     assert named in done.stdout
     assert named in datapipe(["report", str(tmp_path / "out")]).stdout
 

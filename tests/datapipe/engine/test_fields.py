@@ -47,7 +47,7 @@ def test_fields_text_that_no_record_has_is_refused_with_the_fields_that_exist(tm
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
     message = _refused(tmp_path, "text: txt")
     assert message == (
-        f"{tmp_path}/mixture.yaml:5: sources.web.text: none of the 3 records looked at has the field 'txt' (1 of 1 files: "
+        f"{tmp_path}/mixture.yaml:5: sources.web.text: none of the 3 records looked at has the field 'txt' (1 of 1 file: "
         "a.jsonl). Did you mean 'text'? They have the fields text, url, meta, meta.date. "
         "Write the name of the field with the text. If records further on have it, set check_fields: false for the source."
     )
@@ -294,7 +294,7 @@ def test_parquet_without_a_footer_is_told_by_the_plan_as_an_unreadable_file(tmp_
     (tmp_path / "in/b.parquet").write_bytes(b"PAR1 no footer PAR1")
     message = _refused(tmp_path, "id: id")
     assert message.startswith(
-        f"{tmp_path}/mixture.yaml:5: sources.web.path: source 'web': 1 input file(s) cannot be read whole: "
+        f"{tmp_path}/mixture.yaml:5: sources.web.path: source 'web': 1 input file cannot be read whole: "
         "b.parquet from 0 on: the Parquet file is damaged: "
     )
     assert "max_unreadable_files allows 0. Replace the files, `exclude` them" in message

@@ -360,7 +360,7 @@ def test_run_over_an_unreadable_file_fails_and_names_it_however_few_records_that
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: ['{tmp_path}/a.jsonl', '{tmp_path}/b.*']\n", _STAGES)
     with pytest.raises(DatapipeError) as raised:
         runs.run_mixture(mixture, make_engine=runs.InProcess)
-    assert f"source 'web': 1 input file(s) cannot be read whole: {name} from " in str(raised.value)
+    assert f"source 'web': 1 input file cannot be read whole: {name} from " in str(raised.value)
     assert error in str(raised.value)
     assert "max_unreadable_files allows 0" in str(raised.value)
     assert isinstance(raised.value, UserError)

@@ -120,7 +120,7 @@ def test_run_past_max_quarantined_fails_and_names_the_source(tmp_path):
     (tmp_path / "web").mkdir()
     (tmp_path / "web/a.jsonl").write_bytes(corpora.jsonl(rows) + b"not json\n")
     sources = f"  web:\n    path: {tmp_path}/web/*.jsonl\n"
-    with pytest.raises(DatapipeError, match="source 'web': 1 of 51 documents are quarantined"):
+    with pytest.raises(DatapipeError, match="source 'web': 1 of 51 documents quarantined"):
         runs.run_mixture(runs.write_mixture(tmp_path, sources))
     done = runs.run_mixture(runs.write_mixture(tmp_path, sources), overrides=["max_quarantined=5%"])
     assert done.report["total"]["documents"]["quarantined"] == 1

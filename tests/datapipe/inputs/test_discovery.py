@@ -208,7 +208,7 @@ def test_discover_nothing_found_message_is_one_plain_line(tree: Path) -> None:
 
 
 def test_discover_all_excluded_says_so(tree: Path) -> None:
-    with pytest.raises(UserError, match=r"matches 2 file\(s\), all of which `exclude` leaves out"):
+    with pytest.raises(UserError, match=r"matches 2 files, and `exclude` leaves out all"):
         _files(f"{tree}/web/?.jsonl", exclude=("**/[ab].*",))
 
 

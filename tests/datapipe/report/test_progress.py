@@ -62,7 +62,7 @@ def test_progress_of_a_resumed_run_reports_committed_tasks():
     stream = io.StringIO()
     with Progress(Console(file=stream, width=100)) as progress:
         progress.planned(_plan(2, _record(0)))
-    assert stream.getvalue() == "resuming: 1 tasks are committed and do not run again\n"
+    assert stream.getvalue() == "resuming with 1 committed task\n"
 
 
 def test_progress_on_a_terminal_shows_what_the_workers_are_at_and_who_is_silent():

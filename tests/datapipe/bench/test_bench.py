@@ -46,6 +46,7 @@ def _rows(found: dict, source: str = "web") -> dict[str, dict]:
     return {row["name"]: row for row in found["sources"][source]["rows"]}
 
 
+@pytest.mark.slow
 def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
     found, report = measured
     rows, documents = _rows(found), report["sources"]["web"]["documents"]

@@ -44,6 +44,7 @@ def test_cli_run_prints_python_that_works(finished):
     assert names["batch"]["input_ids"].shape == (8, 64)
 
 
+@pytest.mark.slow
 def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tmp_path):
     mixture, output, _ = finished
     copy = tmp_path / "copy"
@@ -136,7 +137,7 @@ def test_cli_inspect_clusters_prints_dropped_documents_beside_the_survivor(finis
             inspect(str(output), **options)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_inspect_still_works_when_the_inputs_have_changed(tmp_path):
     corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 40))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n")
@@ -154,7 +155,7 @@ def test_cli_inspect_unknown_reason_is_the_users_error(finished):
     assert "filter.gopher_quality" in done.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_inspect_sweep_prints_the_documents_that_each_threshold_keeps(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     stages = "stages:\n  - filter.length: {min_words: 80, mode: tag}"
@@ -248,7 +249,7 @@ def test_cli_trace_names_the_documents_of_a_batch(finished):
     assert "a.jsonl" in done.stdout
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_bench_names_the_bottleneck_and_writes_its_figures(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 60))
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
@@ -370,7 +371,7 @@ def test_cli_stages_prints_a_line_of_80_columns_for_each():
     assert (empty, hint) == ("", "`datapipe stages NAME` prints the options of one.")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_failed_run_writes_its_report(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(corpora.jsonl(corpora.documents(1, 20)) + b"{broken\n")
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
@@ -386,7 +387,7 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert "a.jsonl" in done.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 1200))
     (tmp_path / "b.jsonl.zst").write_bytes(gzip.compress(corpora.jsonl(corpora.documents(2, 600))))
@@ -401,7 +402,7 @@ def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
     assert named in datapipe(["report", str(tmp_path / "out")]).stdout
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_users_stage_that_breaks_its_contract_is_named_without_a_traceback(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     (tmp_path / "my_stage.py").write_text(

@@ -34,6 +34,7 @@ def test_shards_do_not_depend_on_the_number_of_workers(tmp_path, corpus, referen
     assert other.snapshot == reference.snapshot
 
 
+@pytest.mark.slow
 def test_shards_do_not_depend_on_how_the_input_is_cut(reference, cut_otherwise):
     assert cut_otherwise.checksums == reference.checksums
     assert {name: entry["documents"] for name, entry in cut_otherwise.report["sources"].items()} == {
@@ -41,6 +42,7 @@ def test_shards_do_not_depend_on_how_the_input_is_cut(reference, cut_otherwise):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["concat", "buckets"])
 def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(reference, cut_otherwise, method):
     options = [f"pack.method={method}", "pack.sequence_length=[64, 32]"]
@@ -56,17 +58,20 @@ def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(reference,
     assert one.report["total"]["packing"] == other.report["total"]["packing"]
 
 
+@pytest.mark.slow
 def test_shards_depend_on_the_seed(tmp_path, corpus, reference):
     other = runs.run_mixture(runs.write_mixture(tmp_path, corpus), overrides=["seed=4"])
     assert other.checksums != reference.checksums
 
 
+@pytest.mark.slow
 def test_shards_of_parquet_format_hold_the_same_sequences(tmp_path, corpus, reference):
     other = runs.run_mixture(runs.write_mixture(tmp_path, corpus), overrides=["shards.format=parquet"])
     counts = [(shard.source, shard.split, shard.sequences, shard.tokens) for shard in reference.snapshot.shards]
     assert [(shard.source, shard.split, shard.sequences, shard.tokens) for shard in other.snapshot.shards] == counts
 
 
+@pytest.mark.slow
 def test_a_source_that_is_added_leaves_the_documents_of_others_alone(tmp_path, corpus, reference):
     corpora.write_jsonl(tmp_path / "more/a.jsonl", corpora.documents(77, 50))
     stages = "    stages: [normalize.unicode]\n"

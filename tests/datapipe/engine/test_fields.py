@@ -281,7 +281,7 @@ def test_run_whose_first_task_is_wholly_quarantined_stops_then(tmp_path: Path) -
         assert len(watcher.records) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_whose_first_task_is_wholly_quarantined_within_the_limit_goes_on(tmp_path: Path) -> None:
     mixture = _of_many_tasks(tmp_path, num_bad=1)
     finished = runs.run_mixture(mixture, overrides=["max_quarantined=20%"], make_engine=runs.InProcess)
@@ -306,6 +306,7 @@ def test_parquet_without_a_footer_is_told_by_the_plan_as_an_unreadable_file(tmp_
     assert "b.parquet from 0 on" in told["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_fields_with_dots_in_their_keys_are_found(tmp_path: Path, kind: str) -> None:
     rows = [{"text": "x", "doc.text": f"the text number {n}", "a.b": f"k{n}", "meta": {"c.d": 1}} for n in range(3)]
@@ -322,6 +323,7 @@ def test_fields_with_dots_in_their_keys_are_found(tmp_path: Path, kind: str) -> 
     assert done.report["total"]["documents"]["kept"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path: Path, kind: str) -> None:
     """16 places are looked at; of 40 files, one between them has the field."""
@@ -343,6 +345,7 @@ def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path:
     assert done.report["total"]["documents"]["kept"] >= 3
 
 
+@pytest.mark.slow
 def test_fields_that_no_record_has_fail_the_run_once_all_are_read(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
     stage = _DEDUP.replace("FIELD", "doi")

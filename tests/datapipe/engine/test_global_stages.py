@@ -113,6 +113,7 @@ def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, f
     pytest.fail("never finished")
 
 
+@pytest.mark.slow
 def test_global_stages_give_a_map_task_the_decisions_on_its_own_files(tmp_path, folder):
     done = _run(folder, tmp_path / "run", "execution.bucket_bytes=1KiB")
     root = Root(done.mixture.output)
@@ -142,6 +143,7 @@ def test_global_stages_scope_source_compares_no_documents_of_other_sources(tmp_p
     assert min(kept.values()) == (0 if scope == "run" else kept["one"])
 
 
+@pytest.mark.slow
 def test_global_stages_report_rows_bytes_and_seconds_of_each_round(tmp_path, folder):
     done = _run(folder, tmp_path / "run", IN_ROUNDS)
     tasks, dropped = done.report["tasks"], done.report["sources"]["web"]["documents"]["dropped"]

@@ -57,7 +57,7 @@ def test_run_keeps_the_document_that_the_policy_prefers(tmp_path: Path, keep: st
     assert _dropped(finished) == expected
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_with_sources_in_another_order_keeps_those_of_the_first_now(tmp_path: Path) -> None:
     first = runs.run_mixture(_mixture(tmp_path, "keep: source_order"), make_engine=runs.InProcess)
     turned = _mixture(tmp_path, "keep: source_order", sources=("books", "web"), name="turned.yaml")

@@ -55,6 +55,7 @@ def again(mixture: Path, *overrides: str) -> runs.Finished:
     return done
 
 
+@pytest.mark.slow
 def test_drawing_options_re_run_nothing_and_are_in_the_snapshot(published):
     first = again(published).snapshot
     assert (first.exhausted, first.window_shards, first.total_tokens) == ("stop", 8, None)

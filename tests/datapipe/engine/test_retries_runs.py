@@ -21,6 +21,7 @@ def _stage(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
+@pytest.mark.slow
 def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
     mixture = hostile_stages.write_mixture(tmp_path, {17: "SEGFAULT"})
     watcher = runs.Watcher()
@@ -34,6 +35,7 @@ def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
     assert "in process" in failure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "cause"), [("KILLS-ITSELF", "SIGKILL"), ("TERMINATES", "SIGTERM")])
 def test_document_on_which_a_stage_kills_its_own_process_is_named(word, cause, tmp_path, monkeypatch):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
@@ -86,6 +88,7 @@ def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_p
     assert "in process" in (tmp_path / "out/work/failure.txt").read_text()
 
 
+@pytest.mark.slow
 def test_stage_that_is_stopped_costs_one_attempt(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "is_stalled", lambda message, stall_s: message.is_stopped)
     mixture = hostile_stages.write_mixture(tmp_path, {17: "STOPPED"})

@@ -86,12 +86,14 @@ def test_run_that_is_held_by_another_is_refused(mixture, tmp_path):
         runs.run_mixture(mixture)
 
 
+@pytest.mark.slow
 def test_run_limit_reads_the_first_documents_of_each_source(mixture):
     limited = runs.run_mixture(mixture, limit=20)
     read = {name: entry["documents"]["read"] for name, entry in limited.report["sources"].items()}
     assert read == {"web": 20, "books": 20}
 
 
+@pytest.mark.slow
 def test_run_limit_does_not_replace_a_whole_snapshot(mixture):
     runs.run_mixture(mixture)
     with pytest.raises(UserError, match="--limit would publish"):
@@ -178,6 +180,7 @@ def test_run_with_input_inside_its_output_is_refused_before_anything_is_touched(
         assert kept.exists()
 
 
+@pytest.mark.slow
 def test_run_leaves_files_that_are_not_its_own_under_shards(tmp_path, mixture):
     own = tmp_path / "out/shards/web/notes.txt"
     own.parent.mkdir(parents=True)
@@ -187,6 +190,7 @@ def test_run_leaves_files_that_are_not_its_own_under_shards(tmp_path, mixture):
     assert any("notes.txt" in line for line in done.watcher.lines)
 
 
+@pytest.mark.slow
 def test_run_again_restores_a_shard_that_was_deleted(mixture):
     first = runs.run_mixture(mixture)
     shard = Path(first.mixture.output) / first.snapshot.shards[0].path
@@ -213,6 +217,7 @@ def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(mi
     assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
 
 
+@pytest.mark.slow
 def test_run_again_restores_a_damaged_tokenizer_file(mixture):
     first = runs.run_mixture(mixture)
     path = Path(first.mixture.output) / "tokenizer.json"

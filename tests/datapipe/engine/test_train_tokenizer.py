@@ -100,14 +100,14 @@ def test_lowest_hashes_do_not_depend_on_order_and_fit():
         assert held.texts().to_pylist() == expected
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_tokenizer_train_knows_before_the_work_that_it_cannot_write(folder):
     done = datapipe(["tokenizer", "train", f"{folder}/web/*", "--vocab-size", "300", "--output", "/proc/own.json"])
     assert done.returncode == 2
     assert "its folder is not writable" in done.stderr or "its folder does not exist" in done.stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_tokenizer_train_writes_a_tokenizer_and_prints_the_table(folder, tmp_path):
     command = ["tokenizer", "train", f"{folder}/web/*", "--vocab-size", "300", "--output", str(tmp_path / "own.json")]
     done = datapipe([*command, "--sample", "30kB", "--pattern", "llama3", "--eos", "</s>"])

@@ -102,7 +102,7 @@ def _used_ids(root: Root) -> tuple[OutputFile, Read]:
     return output, lambda root: committed_bytes(root, output)
 
 
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("remote", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "write",
     [_emitted, _no_rows, _tokens, _decisions, _documents, _drops, _quarantine, _used_ids],

@@ -143,6 +143,7 @@ def test_decisions_are_the_same_where_rows_of_both_runs_are_merged_first(
     assert _kept(merged, "new") == _kept(new, "new")
 
 
+@pytest.mark.slow
 def test_cuts_of_new_documents_equal_those_of_one_run_over_all(folder: Path) -> None:
     """Lines that return, passages that begin in the middle of others, and documents made of nothing else."""
     rng = random.Random(9)
@@ -210,6 +211,7 @@ def test_run_against_more_rows_signs_no_document_again(folder: Path, old: runs.F
     assert back.checksums == alone.checksums
 
 
+@pytest.mark.slow
 def test_added_file_is_the_only_one_that_is_signed(folder: Path) -> None:
     rng = random.Random(3)
     source = folder / "growing"
@@ -228,6 +230,7 @@ def test_added_file_is_the_only_one_that_is_signed(folder: Path) -> None:
     assert grown.checksums == whole.checksums
 
 
+@pytest.mark.slow
 def test_run_against_several_runs_compares_with_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     for name, part in (("part-0", "0"), ("part-1", "1")):
         (folder / name).mkdir()
@@ -316,6 +319,7 @@ def test_index_gives_the_decisions_of_its_output(folder: Path, old: runs.Finishe
         make_index([old.mixture.output], made)
 
 
+@pytest.mark.slow
 def test_index_of_several_outputs_holds_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     for name, part in (("half-0", "0"), ("half-1", "1")):
         (folder / name).mkdir()
@@ -397,6 +401,7 @@ def test_against_two_runs_about_files_of_one_name_is_refused_unless_the_rows_are
         make_index([old.mixture.output, f"{folder}/other/of-old/out"], str(folder / "both"))
 
 
+@pytest.mark.slow
 def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
     query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
     survivors = [document.survivor for document in Inspector.open(new.mixture.output).find(query)]

@@ -65,7 +65,7 @@ def test_index_of_another_version_is_refused(tmp_path: Path, version: int, with_
         open_index(str(tmp_path))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_index_with_any_bit_flipped_is_damaged_or_the_same(tmp_path: Path):
     """White space between the parts of index.json has no meaning; every other bit has."""
     _write_version(Root(str(tmp_path)), 2)

@@ -41,6 +41,7 @@ def _kept(finished: runs.Finished, name: str) -> tuple[int, int]:
     return entry["documents"]["kept"], entry["kept_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [60, 120])
 def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, tagged, threshold):
     result = sweep(tagged, "filter.length.min_words", thresholds=[threshold])

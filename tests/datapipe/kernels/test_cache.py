@@ -149,6 +149,7 @@ def stocked(shop: Shop, full_cache: Path) -> Shop:
     return shop
 
 
+@pytest.mark.slow
 def test_cache_comment_above_a_kernel_compiles_nothing(stocked: Shop) -> None:
     stocked.write(kernels="# A line more.\n\n" + _KERNELS)
     assert stocked.run() == "-2 -4 -6"
@@ -197,6 +198,7 @@ def test_cache_module_that_no_key_covers_is_an_error(shop: Shop) -> None:
     assert "kernels.negate" not in shop.compiled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
 def test_cache_damaged_file_is_compiled_anew(stocked: Shop, damage) -> None:
     for path in stocked.files(".bin"):
@@ -269,6 +271,7 @@ def test_cache_two_processes_that_need_one_kernel_compile_it_once(shop: Shop) ->
     assert shop.files(".lock") == []
 
 
+@pytest.mark.slow
 def test_cache_compiler_that_is_killed_leaves_nothing_and_frees_its_kernel(shop: Shop) -> None:
     writing = _HOLD.replace("    print", "    double.entry.path.with_suffix('.0.tmp').write_bytes(b'half')\n    print")
     holder = _held(shop, writing)
@@ -279,6 +282,7 @@ def test_cache_compiler_that_is_killed_leaves_nothing_and_frees_its_kernel(shop:
     assert shop.compiled() == {"kernels.double": 1, "kernels.negate": 1}
 
 
+@pytest.mark.slow
 def test_compilation_that_is_closed_at_once_leaves_whole_files_and_no_process(shop: Shop) -> None:
     code = """
         from datapipe.kernels.compiling import Compilation
@@ -312,6 +316,7 @@ def test_remove_unused_deletes_unused_kernels_and_folders_of_earlier_releases(st
     assert stocked.files(".tmp") == []
 
 
+@pytest.mark.slow
 def test_cache_kernel_that_is_loaded_counts_as_used(stocked: Shop) -> None:
     for path in stocked.files(".bin"):
         os.utime(path, (0, 0))

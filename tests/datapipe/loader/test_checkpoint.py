@@ -39,6 +39,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83})
 
 
+@pytest.mark.slow
 def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
     loader, weights = Loader(output, global_batch_size=6), torch.arange(3.0)
     assert isinstance(loader, dcp.stateful.Stateful)

@@ -200,6 +200,7 @@ def test_threads_end_with_the_last_reference_to_the_prefetcher() -> None:
     assert not prefetch_threads()
 
 
+@pytest.mark.slow
 def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
     make_snapshot(tmp_path, {"web": 40})
     program = f"from datapipe.loader import Loader\nbatches = iter(Loader({str(tmp_path)!r}, batch_size=4))\nnext(batches)\n"
@@ -220,6 +221,7 @@ def run_program(program: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_iterator_copied_by_a_fork_is_refused(tmp_path: Path) -> None:
     make_snapshot(tmp_path, {"web": 40})
     program = (
@@ -278,6 +280,7 @@ def test_num_ready_is_what_can_be_taken_at_once() -> None:
     ahead.close()
 
 
+@pytest.mark.slow
 def test_child_of_a_fork_waits_for_no_lock_of_the_parents_threads(tmp_path: Path) -> None:
     make_snapshot(tmp_path, {"web": 20}, sequence_length=4096, shard_format="parquet")
     program = (

@@ -114,6 +114,7 @@ def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
     assert run(mixture, LATER).watcher.records == []
 
 
+@pytest.mark.slow
 def test_snapshot_that_is_published_again_is_the_newest_and_is_not_changed(mixture):
     root = output_of(mixture)
     first = run(mixture).snapshot
@@ -128,6 +129,7 @@ def test_snapshot_that_is_published_again_is_the_newest_and_is_not_changed(mixtu
     assert {path: root.read_bytes(path) for path in files} == files
 
 
+@pytest.mark.slow
 @pytest.mark.needs("torch")
 def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture):
     from datapipe.loader.torch import StreamingDataset
@@ -144,6 +146,7 @@ def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture):
         np.testing.assert_array_equal(batch["input_ids"], wanted)
 
 
+@pytest.mark.slow
 def test_states_are_refused_by_another_snapshot_with_the_name_of_theirs(mixture):
     root = output_of(mixture)
     run(mixture)
@@ -154,6 +157,7 @@ def test_states_are_refused_by_another_snapshot_with_the_name_of_theirs(mixture)
         loader.load_state_dict(stream.state)
 
 
+@pytest.mark.slow
 def test_trace_of_a_state_is_in_its_own_snapshot(mixture):
     root = output_of(mixture)
     run(mixture)
@@ -167,6 +171,7 @@ def test_trace_of_a_state_is_in_its_own_snapshot(mixture):
     assert 5 in {appearance.step for appearance in seen}
 
 
+@pytest.mark.slow
 def test_export_of_an_earlier_snapshot_is_that_snapshot(mixture, tmp_path):
     root = output_of(mixture)
     run(mixture)
@@ -180,6 +185,7 @@ def test_export_of_an_earlier_snapshot_is_that_snapshot(mixture, tmp_path):
             np.testing.assert_array_equal(loader.batch(step)["input_ids"], expected)
 
 
+@pytest.mark.slow
 def test_shards_are_links_to_the_committed_files_in_every_snapshot(mixture):
     root = output_of(mixture)
     run(mixture)
@@ -189,6 +195,7 @@ def test_shards_are_links_to_the_committed_files_in_every_snapshot(mixture):
     assert {path.stat().st_nlink for path in (root.local / "shards").rglob("*.arrow")} == {2}
 
 
+@pytest.mark.slow
 def test_verify_names_files_that_no_snapshot_has(mixture):
     root = output_of(mixture)
     run(mixture)
@@ -222,6 +229,7 @@ def test_output_of_another_mixture_is_refused_unless_replaced(mixture):
     stream.check()
 
 
+@pytest.mark.slow
 def test_output_without_a_source_of_the_mixture_is_refused(mixture, corpus, tmp_path):
     run(mixture)
     text = mixture.read_text().replace("  web:", "  pages:").replace("  books:", "  novels:")
@@ -393,6 +401,7 @@ def test_cleaning_killed_at_every_change_leaves_whole_snapshots(mixture, monkeyp
 # ------------------------------------------------------------------------------------------------ cleaning
 
 
+@pytest.mark.slow
 def test_clean_keeps_the_tasks_of_kept_snapshots(mixture):
     root = output_of(mixture)
     run(mixture)
@@ -407,6 +416,7 @@ def test_clean_keeps_the_tasks_of_kept_snapshots(mixture):
     assert run(mixture).watcher.records
 
 
+@pytest.mark.slow
 def test_clean_keeps_the_tasks_of_a_run_that_was_stopped(mixture):
     root = output_of(mixture)
     run(mixture)

@@ -316,6 +316,7 @@ def test_prose_anywhere_changes_no_digest(tmp_path: Path):
     assert edited == all_digests(installed_sources())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "function", "expected"),
     [

@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.medium
 
 
+@pytest.mark.slow
 def test_peak_memory_of_a_process_is_its_own_and_not_its_parents():
     ballast = np.ones(60_000_000)  # 480 MB in this process, which starts the other
     code = "from datapipe.tasks.memory import peak_bytes; print(peak_bytes())"

@@ -111,6 +111,7 @@ def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(tmp_path: P
     assert not set(prints[0]) & set(prints[1])
 
 
+@pytest.mark.slow
 def test_merge_holds_no_more_than_its_limit_however_many_rows_its_range_has(tmp_path: Path, expander: Expander):
     root = Root(str(tmp_path))
     files = [_write(root, f"{number}.exchange", _rows(number, 2_500)) for number in range(4)]

@@ -87,6 +87,7 @@ def test_run_with_other_pack_or_shards_options_only_packs_and_back_again_does_no
     assert snapshot_at(back.mixture.output) == first.snapshot
 
 
+@pytest.mark.slow
 def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     mixture, first = packed_anew
     output = Path(first.mixture.output)
@@ -190,6 +191,7 @@ def test_funnel_shows_packing_of_every_length(packed_anew, capsys):
     run(mixture)
 
 
+@pytest.mark.slow
 def test_run_where_min_piece_drops_all_of_a_source_gives_its_weight_to_the_others(tmp_path, corpus):
     corpora.write_jsonl(tmp_path / "short/a.jsonl", [{"text": "only a few words"}] * 3)
     sources = corpus + f"  short:\n    path: {tmp_path}/short/*.jsonl\n    stages: []\n"

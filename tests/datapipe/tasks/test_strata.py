@@ -85,6 +85,7 @@ def scores_of(finished: runs.Finished) -> dict[bytes, float]:
     }
 
 
+@pytest.mark.slow
 def test_shards_of_a_stratum_hold_exactly_its_documents(finished):
     root, snapshot, scores = Root(finished.mixture.output), finished.snapshot, scores_of(finished)
     held_out = keys_of(root, snapshot, source="web", split="validation")
@@ -120,6 +121,7 @@ def test_report_counts_each_stratum_as_often_as_it_repeats(finished):
     assert finished.report["mixture"]["sources"]["code"]["strata"] is None
 
 
+@pytest.mark.slow
 def test_other_strata_re_run_what_they_must_and_no_more(mixture, finished):
     repeats = run(mixture, "sources.web.strata.repeat=[1, 1, 9]", "sources.web.strata.order=shuffled")
     assert repeats.watcher.records == []

@@ -58,6 +58,7 @@ def reference(tmp_path_factory, sources) -> runs.Finished:
     return run(tmp_path_factory.mktemp("reference"), sources)
 
 
+@pytest.mark.slow
 def test_sample_follows_the_weights_of_the_sources(reference):
     sizes = {name: sum(len(text.encode()) for text in texts) for name, texts in sampled(reference).items()}
     # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3

@@ -88,7 +88,7 @@ def test_encode_long_document_equals_encoding_it_whole(tokenizer_json, write):
     assert offsets[3] == offsets[2]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_encode_long_document_with_normalizer_and_added_tokens_equals_whole(tokenizer_json):
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
     tokenizer.normalizer = normalizers.NFC()
@@ -248,7 +248,7 @@ def test_encoder_missing_file_is_a_user_error(tmp_path):
         Encoder(tmp_path / "none.json")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_encode_then_fork_warns_of_nothing(tokenizer_json, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json)
     program = (

@@ -68,7 +68,7 @@ def test_worker_that_is_ended_by_a_signal_says_which(tmp_path, number, kind, cau
     assert f"ended by {cause}. It was at: starting" in ended[-1].failure.message
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
     worker = WorkerProcess(str(tmp_path), {})
@@ -94,7 +94,7 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(tmp_path
     worker.stop()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux ends a process with its parent")
 def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
     script = textwrap.dedent(

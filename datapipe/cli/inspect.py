@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from datapipe.cli.options import OutputFolder
 from datapipe.errors import UserError
 
+if TYPE_CHECKING:
+    from datapipe.inspect.documents import InspectedDocument
+
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
     str | None, typer.Option(metavar="REASON", help="Show documents that a STAGE or STAGE:RULE dropped; 'all' for any.")
+]
+Named = Annotated[
+    str | None,
+    typer.Option(
+        "--document",
+        metavar="SOURCE/PATH:POSITION",
+        help="Show one document, by its name, its key or the id that its input has.",
+    ),
 ]
 Quarantined = Annotated[bool, typer.Option("--quarantined", help="Show documents that could not be read or processed.")]
 Clusters = Annotated[
@@ -41,7 +53,7 @@ Thresholds = Annotated[
 ]
 
 
-_CHOICES = "--kept, --dropped REASON, --quarantined, --clusters STAGE, --sweep STAGE.THRESHOLD"
+_CHOICES = "--kept, --dropped REASON, --quarantined, --document NAME, --clusters STAGE, --sweep STAGE.THRESHOLD"
 
 
 def inspect(
@@ -49,6 +61,7 @@ def inspect(
     kept: Kept = False,
     dropped: Dropped = None,
     quarantined: Quarantined = False,
+    named: Named = None,
     clusters: Clusters = None,
     source: Source = "",
     count: Count = 5,
@@ -75,15 +88,22 @@ def inspect(
     \b
         datapipe inspect OUTPUT --sweep filter.gopher_quality.min_words --at 20,50,80
     """
-    if sum([kept, dropped is not None, quarantined, clusters is not None, sweep is not None]) > 1:
+    from datapipe.inspect.documents import DocumentQuery, Inspector
+
+    if sum([kept, quarantined, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
     _check_companions(sweep, thresholds, clusters, members, least_alike)
     if sweep is not None:
         _print_sweep(output, sweep, source, thresholds)
     elif clusters is not None:
         _print_clusters(output, clusters, source, count, members or 3, least_alike, full)
+    elif named is not None:
+        _print_documents(Inspector.open(output).find_document(named), full)
     else:
-        _print_documents(output, dropped, quarantined, source, count, full)
+        outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
+        reason = "" if dropped in (None, "all") else dropped
+        query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
+        _print_documents(Inspector.open(output).find(query), full, f"no {outcome} documents")
 
 
 def _check_companions(
@@ -96,19 +116,15 @@ def _check_companions(
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
 
 
-def _print_documents(output: str, dropped: str | None, quarantined: bool, source: str, count: int, full: bool) -> None:
-    from datapipe.inspect.documents import DocumentQuery, Inspector
+def _print_documents(documents: Sequence[InspectedDocument], full: bool, if_none: str = "") -> None:
     from datapipe.report.documents import print_document
     from datapipe.report.funnel import wide_console
 
-    outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
-    reason = "" if dropped in (None, "all") else dropped
-    documents = Inspector.open(output).find(DocumentQuery(outcome=outcome, source=source, reason=reason, count=count))
     console = wide_console()
     for document in documents:
         print_document(document, console, full)
     if not documents:
-        print(f"no {outcome} documents")
+        print(if_none)
 
 
 def _print_clusters(output: str, stage: str, source: str, count: int, members: int, least_alike: bool, full: bool) -> None:

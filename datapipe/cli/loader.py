@@ -10,14 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from datapipe.cli.options import OutputFolder, SnapshotName
-from datapipe.errors import UserError
+from datapipe.errors import SnapshotError, UserError
 
 
 def trace(
     output: OutputFolder,
     step: Annotated[int | None, typer.Option(min=0, help="The training step, from 0.")] = None,
     document: Annotated[
-        str | None, typer.Option(metavar="KEY|PATH:POSITION", help="A document instead of a step: lists its batches.")
+        str | None,
+        typer.Option(
+            metavar="SOURCE/PATH:POSITION", help="A document instead of a step, or the key of one: lists its batches."
+        ),
     ] = None,
     global_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")] = None,
     state: Annotated[
@@ -53,12 +56,12 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
     from datapipe.loader.trace import trace_step
 
     rows = trace_step(output, step, rank=rank, text=text, **options)
-    print("rank  row  source  document  key  tokens")
+    print("rank  row  document  key  tokens")
     if not rows:
         print(f"step {step} is left out of this run, or has no row for this rank")
     for row in rows:
         tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print(f"{row.rank}  {row.row}  {row.source}  {row.path}:{row.position}  {row.key}  {tokens}")
+        print(f"{row.rank}  {row.row}  {row.document}  {row.key}  {tokens}")
         if text:
             print(textwrap.indent(row.text, "    | ", lambda line: True))
 
@@ -66,7 +69,16 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
 def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any]) -> None:
     from datapipe.loader.trace import trace_document
 
-    appearances = trace_document(output, document, strict=False, **options)
+    try:
+        appearances = trace_document(output, document, strict=False, **options)
+    except SnapshotError:
+        raise
+    except UserError:
+        key = _key_of_own_id(output, document)
+        if key is None:
+            raise
+        document = key.hex()
+        appearances = trace_document(output, document, strict=False, **options)
     print("step  rank  row  epoch  source  shard  tokens")
     for seen in appearances:
         if rank is None or seen.rank == rank:
@@ -75,6 +87,17 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
     if not appearances:
         print("no step of this run: the document is in no row of the output, comes after the end, or is left out")
     trace_document(output, document, **options)  # raises if the run drew from other outputs too
+
+
+def _key_of_own_id(output: str, own_id: str) -> bytes | None:
+    """The key of the document that has this id in its input; None where there is none, or where the output has no work/."""
+    from datapipe.inspect.documents import Inspector
+
+    try:
+        inspector = Inspector.open(output)
+    except (UserError, FileNotFoundError):
+        return None
+    return inspector.key_of_own_id(own_id)
 
 
 _STATE = "Expected the JSON of one state, as json.dump(loader.state_dict(), file) writes it."

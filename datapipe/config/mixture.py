@@ -76,7 +76,7 @@ class Source(Record):
         description="Input field with the text. Dots reach into objects, content.text, or the key itself has them.",
     )
     id: str = Field(
-        default="id", min_length=1, description="Input field with the id. A document without it gets PATH:POSITION as its id."
+        default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
     )
     keep: Annotated[Texts, AfterValidator(_kept_fields)] = Field(
         default=(), description="Further input fields to keep as columns."

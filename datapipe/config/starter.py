@@ -32,7 +32,7 @@ sources:
     # exclude: ["**/test/**"]       # globs of files to leave out
     format: text                    # one document per file; auto infers the format by the ending: jsonl, parquet, text, ...
     # text: text                    # input field with the text; dots reach into objects: content.text
-    # id: id                        # input field with the id; a document without it gets PATH:POSITION
+    # id: id                        # input field with the id; a document without it gets SOURCE/PATH:POSITION
     # keep: [url, date]             # further input fields to keep as columns
     weight: 0.7                     # share of the training tokens, relative to the other sources: 0.7, 70%, 1/3
     # max_epochs: 4                 # largest number of times that training repeats the source; default: no limit

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from datapipe.credentials import masked
+from datapipe.document_name import document_name
 from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Retries, TaskFailedError
@@ -208,10 +209,11 @@ class Driver:
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 
     def _locate(self, task: Task, key: bytes) -> str:
-        """Path and position of a document of a task, by its key: "a.jsonl at 120"."""
+        """The name of a document of a task, by its key: "web/a.jsonl:120"."""
         own_hash, position = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
         paths = self.request.sources[task.source].files
-        return f"{next((path for path in paths if file_hash(task.source, path) == own_hash), '')} at {position}"
+        path = next((path for path in paths if file_hash(task.source, path) == own_hash), "")
+        return document_name(task.source, path, position)
 
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
@@ -290,11 +292,13 @@ class Driver:
 
     def _example(self, records: Iterable[Record]) -> str:
         """The first document in quarantine, and its error."""
-        for output in (output for record in records for output in record.of("quarantine", TableFile)):
+        quarantined = ((record, output) for record in records for output in record.of("quarantine", TableFile))
+        for record, output in quarantined:
             for batch in read_table(self.ledger.root, output):
                 row = batch.slice(0, 1).to_pylist()[0]
+                name = document_name(record.step.partition("/")[0], row["path"], row["place"])
                 reason = row["error"].strip().rpartition("\n")[2]
-                return f"The first, by {row['stage']}: {row['path']} at {row['place']}: {reason.rstrip('.')}."
+                return f"The first, by {row['stage']}: {name}: {reason.rstrip('.')}."
         return ""
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from datapipe.activity import Activity
+from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import counted, size
@@ -61,7 +62,7 @@ class Retries:
 
     Attributes:
         max_retries, max_infrastructure_retries, on_crash, stall_s: see `ExecutionSpec`.
-        locate: path and position of a document of a task, by its key: "a.jsonl at 120".
+        locate: the name of a document of a task, by its key: "web/a.jsonl:120".
     """
 
     max_retries: int
@@ -202,9 +203,8 @@ class Retries:
         return self._again(again, f"{blamed}. It goes to quarantine")
 
     def _located(self, task: Task, activity: Activity) -> str:
-        """The first document in hand: its position, and its id where that is another."""
-        located = self.locate(task, activity.key)
-        return located if activity.place == located.replace(" at ", ":") else f"{activity.place} ({located})"
+        """The first document in hand."""
+        return with_own_id(activity.place, self.locate(task, activity.key))
 
     # ---------------------------------------------------------------------------------------------- stalls
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES, key_matrix
+from datapipe.document_name import named_key
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.ranges import read_blocks
@@ -29,7 +30,6 @@ from datapipe.index.write import INDEX, ROWS, Index, IndexedFile, IndexedRows, I
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import LEASE, LOCK
 from datapipe.plan.outputs import ExchangeFile
-from datapipe.plan.splits import file_hash
 from datapipe.plan.work import HASH_SPACE
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
@@ -40,10 +40,6 @@ _LEFTOVERS = re.compile(
     rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
 )
 """Files of an index that was not completed, and the lock, which stays."""
-
-_AFTER_POSITION = re.compile(r" \(of [^()]*\).*$")
-_AFTER_SOURCE = re.compile(r"  +")
-"""`inspect` prints a document as `web  part-0.jsonl:123 (of runs/2024)  4,194 characters`."""
 
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
@@ -180,8 +176,7 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
     Args:
         url: an index that `make_index` made. Raises UserError for an output, whose files belong to its run.
-        documents: each as SOURCE/PATH:POSITION, as PATH:POSITION if only one source has the file, as a line of `inspect`, or as
-            the 32 hex digits of its key. Raises UserError for anything else.
+        documents: as `document_name.named_key` takes them. Raises UserError for text of another form.
     """
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
@@ -195,11 +190,12 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     root = index.root
-    names = {_key(index, document): document for document in documents}
-    hashes = {key: int.from_bytes(key[:8], "big") for key in names}
-    files = [file for file in index.files if file.hash in hashes.values()]
-    groups = {file.group for file in files}
-    keys = np.array(sorted(names), f"S{KEY_BYTES}")
+    sources_and_paths = {file.hash: (file.source, file.path) for file in index.files}
+    named = {document: named_key(document, sources_and_paths) for document in documents}
+    wanted = {key for key in named.values() if key is not None}
+    hashes = set(map(_file_of, wanted))
+    groups = {file.group for file in index.files if file.hash in hashes}
+    keys = np.array(sorted(wanted), f"S{KEY_BYTES}")
     num_deleted: Counter[str] = Counter()
     known: set[bytes] = set()
     kept: list[IndexedRows] = []
@@ -211,29 +207,17 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
             kept.append(replace(rows, output=output))
     write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
     _delete_others(root, {rows.output.path for rows in kept})
-    listed = {file.hash for file in files}
     unknown = {
-        name: "it has no rows" if hashes[key] in listed else "no such input file"
-        for key, name in names.items()
+        document: "it has no rows" if key is not None and _file_of(key) in sources_and_paths else "no such input file"
+        for document, key in named.items()
         if key not in known
     }
     return TakenDown(rows=dict(num_deleted), unknown=unknown)
 
 
-def _key(index: Index, document: str) -> bytes:
-    """The key of a document that the user names in one of the forms of `take_down`."""
-    if len(document) == 2 * KEY_BYTES and all(digit in "0123456789abcdef" for digit in document.lower()):
-        return bytes.fromhex(document)
-    file, colon, position = _AFTER_POSITION.sub("", document).strip().rpartition(":")
-    if not (file and colon and position.isascii() and position.isdigit() and int(position) < HASH_SPACE):
-        raise UserError(f"{document!r}: expected SOURCE/PATH:POSITION, a line of `inspect`, or the 32 hex digits of a key.")
-    file = _AFTER_SOURCE.sub("/", file, count=1)
-    sources = {indexed.source for indexed in index.files if indexed.path == file}
-    if len(sources) > 1:
-        listed = " and ".join(sorted(sources))
-        raise UserError(f"{document!r}: the sources {listed} have such a file. Expected SOURCE/PATH:POSITION.")
-    source, path = (sources.pop(), file) if sources else (file.partition("/")[0], file.partition("/")[2])
-    return file_hash(source, path).to_bytes(8, "big") + int(position).to_bytes(8, "big")
+def _file_of(key: bytes) -> int:
+    """The hash of a document's file."""
+    return int.from_bytes(key[:8], "big")
 
 
 def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes]) -> ExchangeFile | None:

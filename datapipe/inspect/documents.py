@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Self
 
-from datapipe.columns import key_halves
+import pyarrow as pa
+
+from datapipe.columns import KEY_TYPE, compute, key_halves
 from datapipe.config import Mixture
+from datapipe.document_name import FORMS, document_name, named_key
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.originals import DocumentLocator
+from datapipe.inspect.originals import GONE, NOT_FOUND, DocumentLocator
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage import Root
+
+_SHOWN_NAMES = 5
 
 Outcome = Literal["kept", "dropped", "quarantined"]
 
@@ -36,7 +41,8 @@ class InspectedDocument:
         position: byte offset or row number in the file.
         reason: "stage:rule" of a dropped document, the stage of a quarantined one.
         value, threshold: what the rule measured, and its threshold.
-        survivor: of a duplicate, PATH:POSITION of the document that was kept in its place.
+        own_id: of a kept document; empty where the input has no id.
+        survivor: of a duplicate, the name of the document that was kept in its place.
         text: of a kept document as the stages left it, otherwise as read; None when the source no longer holds it.
         error: why the document is quarantined.
     """
@@ -52,6 +58,11 @@ class InspectedDocument:
     survivor: str = ""
     text: str | None = None
     error: str = ""
+    own_id: str = ""
+
+    @property
+    def name(self) -> str:
+        return document_name("" if self.path in (GONE, NOT_FOUND) else self.source, self.path, self.position)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +116,43 @@ class Inspector:
             self._check_reason(query.reason, sources)
         return [self._document(query.outcome, row) for row in rows]
 
+    def find_document(self, text: str) -> list[InspectedDocument]:
+        """What the run decided about one document, step by step. Raises UserError where it has no such document.
+
+        Args:
+            text: a form that `document_name.named_key` takes, or the document's own id, which kept documents have.
+        """
+        files = {number: (source, file.path) for number, (source, file, _) in self.locator.files.items()}
+        try:
+            key, problem = named_key(text, files), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
+        except UserError as error:
+            key, problem = None, str(error)
+        key = key or self.key_of_own_id(text)
+        if key is None:
+            raise UserError(f"{problem} No kept document has it as its id.")
+        found = [
+            self._document(outcome, row)
+            for outcome in ("kept", "dropped", "quarantined")
+            for row in self._rows_with(outcome, key)
+        ]
+        if not found:
+            raise UserError(f"{text!r}: the run has read no such document, or not yet decided about it.")
+        return found
+
+    def key_of_own_id(self, own_id: str) -> bytes | None:
+        """The key of the kept document with this id; None where there is none. Raises UserError where several have it."""
+        found = [
+            (source, key)
+            for source in self.sources
+            for _, output in self._tables("kept", source)
+            for batch in read_table(self.root, output, ["key", "id"])
+            for key in batch.column("key").filter(compute.equal(batch.column("id"), own_id)).to_pylist()
+        ]
+        if len(found) > 1:
+            names = ", ".join(self.locator.locate(key, text=False).label for _, key in found[:_SHOWN_NAMES])
+            raise UserError(f"{own_id!r}: {len(found):,} documents have this id: {names}. Expected one of these names.")
+        return found[0][1] if found else None
+
     def select_sources(self, source: str) -> list[str]:
         """The named source alone, or all sources for "". Raises UserError for an unknown source."""
         if source and source not in self.sources:
@@ -128,28 +176,38 @@ class Inspector:
             )
 
     def _rows(self, query: DocumentQuery, sources: list[str]) -> Iterator[dict[str, Any]]:
-        kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[query.outcome]
         for name in sources:
-            steps = self.map_steps(name)
-            for step in steps[-1:] if query.outcome == "kept" else steps:
-                for output in step.outputs(kind, TableFile):
-                    yield from self._rows_of(output, query, step)
+            for step, output in self._tables(query.outcome, name):
+                yield from self._rows_of(output, query, step)
+
+    def _tables(self, outcome: Outcome, source: str) -> Iterator[tuple[Step, TableFile]]:
+        """The files that hold the documents of a source with this outcome."""
+        kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[outcome]
+        steps = self.map_steps(source)
+        for step in steps[-1:] if outcome == "kept" else steps:
+            for output in step.outputs(kind, TableFile):
+                yield step, output
+
+    def _rows_with(self, outcome: Outcome, key: bytes) -> Iterator[dict[str, Any]]:
+        """The rows of one document, in every table of an outcome."""
+        wanted = pa.scalar(key, KEY_TYPE)
+        for step, output in (table for source in self.sources for table in self._tables(outcome, source)):
+            for batch_number, batch in enumerate(read_table(self.root, output)):
+                numbers = compute.indices_nonzero(compute.equal(batch.column("key"), wanted)).to_pylist()
+                yield from (_row(batch, number, step, (output, batch_number, number)) for number in numbers)
 
     def _rows_of(self, output: TableFile, query: DocumentQuery, step: Step) -> Iterator[dict[str, Any]]:
         seed = seed_for(0, "inspect")
         for batch_number, batch in enumerate(read_table(self.root, output)):
             hashes = keyed_hash(key_halves(batch.column("key")), seed)
-            columns = [name for name in batch.schema.names if name != "text"]
-            for row_number, (row, sample) in enumerate(zip(batch.select(columns).to_pylist(), hashes.tolist())):
-                if query.reason and not matches_reason(query.reason, _reason(row)):
-                    continue
-                if "excerpt" in row:
-                    row["excerpt"] = row["excerpt"].decode(errors="replace")
-                yield {**row, "sample": sample, "source": step.source, "stored in": (output, batch_number, row_number)}
+            for number, (row, sample) in enumerate(zip(_without_text(batch).to_pylist(), hashes.tolist())):
+                if not query.reason or matches_reason(query.reason, _reason(row)):
+                    yield {**_described(row, step, (output, batch_number, number)), "sample": sample}
 
     def _document(self, outcome: Outcome, row: dict[str, Any]) -> InspectedDocument:
         located = self.locator.locate(row["key"], text=outcome != "kept")
         text = self._kept_text(*row["stored in"]) if outcome == "kept" else located.text
+        own_id = row.get("id", "")
         survivor = None if row.get("survivor") is None else self.locator.locate(row["survivor"], text=False)
         return InspectedDocument(
             source=row["source"],
@@ -163,12 +221,27 @@ class Inspector:
             survivor="" if survivor is None else survivor.label,
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
+            own_id=own_id if own_id != document_name(row["source"], located.path, located.position) else "",
         )
 
     def _kept_text(self, output: TableFile, batch_number: int, row_number: int) -> str:
         """The text of a kept document, as the stages left it."""
         batch = next(islice(read_table(self.root, output, ["text"]), batch_number, None))
         return batch.column("text")[row_number].as_py()
+
+
+def _without_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name != "text"])
+
+
+def _row(batch: pa.RecordBatch, number: int, step: Step, stored_in: tuple[TableFile, int, int]) -> dict[str, Any]:
+    return _described(_without_text(batch).slice(number, 1).to_pylist()[0], step, stored_in)
+
+
+def _described(row: dict[str, Any], step: Step, stored_in: tuple[TableFile, int, int]) -> dict[str, Any]:
+    """A row with the source and the place of its document; `stored_in` is (file, batch, row)."""
+    excerpt = {"excerpt": row["excerpt"].decode(errors="replace")} if "excerpt" in row else {}
+    return {**row, **excerpt, "source": step.source, "stored in": stored_in}
 
 
 def _reason(row: dict[str, Any]) -> str:

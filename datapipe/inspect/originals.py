@@ -16,6 +16,7 @@ from functools import cached_property
 
 from datapipe.config import Mixture
 from datapipe.credentials import masked
+from datapipe.document_name import document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError
 from datapipe.index.write import open_index
@@ -46,8 +47,9 @@ class LocatedDocument:
 
     @property
     def label(self) -> str:
-        """PATH:POSITION, as `trace` and `takedown` take it behind the source."""
-        return f"{self.path}:{self.position}" + (f" (of {masked(self.run)})" if self.run else "")
+        """SOURCE/PATH:POSITION, and the earlier run."""
+        name = document_name(self.source, self.path, self.position)
+        return name + (f" (of {masked(self.run)})" if self.run else "")
 
 
 class DocumentLocator:
@@ -62,7 +64,7 @@ class DocumentLocator:
     def __init__(
         self, files: Mapping[int, tuple[str, InputFile, Reader]], mixture: Mixture, earlier: Sequence[str] = ()
     ) -> None:
-        self._files, self._mixture, self._earlier_urls = files, mixture, tuple(earlier)
+        self.files, self._mixture, self._earlier_urls = files, mixture, tuple(earlier)
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
         """The document with this key.
@@ -71,9 +73,9 @@ class DocumentLocator:
             text: whether to read the text, which may take reading a whole archive.
         """
         file_number, position = _split_key(key)
-        if file_number not in self._files:
+        if file_number not in self.files:
             return self._locate_earlier(key, text)
-        source_name, file, reader = self._files[file_number]
+        source_name, file, reader = self.files[file_number]
         if not text:
             return LocatedDocument(source=source_name, path=file.path, position=position)
         source = self._mixture.sources[source_name]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from datapipe import columns
-from datapipe.columns import KEY_BYTES
+from datapipe.document_name import FORMS, document_name, named_key
 from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows
@@ -64,6 +64,11 @@ class TraceRow:
     token_start: int
     num_tokens: int
     text: str = ""
+
+    @property
+    def document(self) -> str:
+        """SOURCE/PATH:POSITION; the key where the snapshot has no list of files."""
+        return document_name(self.source, self.path, self.position) if self.path else self.key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +140,7 @@ def trace_document(
 
     Args:
         output, global_batch_size, state, snapshot, seed, balance: as for `trace_step`.
-        key: of the document, 32 hex digits; or "path:position", as `datapipe trace` prints it.
+        key: of the document, or its name, in a form that `document_name.named_key` takes.
         num_epochs: epochs of the source to search; by default all epochs of a finite run, and one of an endless run.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
@@ -241,22 +246,11 @@ class _TracedRun:
         return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
 
     def key_of(self, text: str) -> bytes:
-        """The key that `text` names: hex digits, or "path:position"."""
-        path, _, position = text.rpartition(":")
-        hashes = [file_hash for file_hash, (_, known) in self.files.items() if known == path] if path else []
-        if len(hashes) == 1 and position.isdigit():
-            return hashes[0].to_bytes(8, "big") + int(position).to_bytes(8, "big")
-        try:
-            key = bytes.fromhex(text)
-        except ValueError:
-            key = b""
-        if len(key) != KEY_BYTES:
-            reason = f" {len(hashes)} sources have a file '{path}': give the key." if len(hashes) > 1 else ""
-            if position.isdigit() and path and not hashes:
-                reason = f" This snapshot has no file '{path}'."
+        """The key of a document that the user names."""
+        key = named_key(text, self.files)
+        if key is None:
             raise UserError(
-                f"'{text}' is not a document key: expected {2 * KEY_BYTES} hex digits, or path:position, as `datapipe trace` "
-                f"prints them.{reason}"
+                f"{text!r}: this snapshot has no such file. Expected {FORMS}, such as `datapipe trace --step` prints."
             )
         return key
 

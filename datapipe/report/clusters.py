@@ -37,8 +37,6 @@ _CONTROLS = re.compile(r"[^\S\n]+|[\x00-\x09\x0b-\x1f\x7f-\x9f]+")
 
 class Document(Protocol):
     @property
-    def source(self) -> str: ...
-    @property
     def label(self) -> str: ...
     @property
     def text(self) -> str | None: ...
@@ -165,7 +163,7 @@ def _is_wide(console: Console) -> bool:
 
 def _document(document: Document) -> str:
     size = "" if document.text is None else f"  {len(document.text):,} characters"
-    return f"{document.source}  {document.label}{size}".strip()
+    return f"{document.label}{size}"
 
 
 def _figures(compared: Difference, shingles: tuple[int, Literal["word", "char"]]) -> list[str]:

@@ -17,13 +17,11 @@ class Document(Protocol):
     """What this module shows of `inspect.documents.InspectedDocument`."""
 
     @property
-    def source(self) -> str: ...
+    def name(self) -> str: ...
+    @property
+    def own_id(self) -> str: ...
     @property
     def outcome(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def position(self) -> int: ...
     @property
     def reason(self) -> str: ...
     @property
@@ -39,8 +37,9 @@ class Document(Protocol):
 
 
 def print_document(document: Document, console: Console, full: bool = False) -> None:
-    """Prints a document below its source, path and position, the decision and the measured value."""
-    console.print(Rule(f"{document.source}  {document.path}:{document.position}", align="left"))
+    """Prints a document below its name, the decision and the measured value."""
+    title = Text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
+    console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
     console.print(Text(_decision(document), style="bold"), soft_wrap=True)
     if document.error:
         console.print(Text(document.error.strip(), style="red"), soft_wrap=True)

@@ -274,7 +274,7 @@ class FieldNames:
 
     Attributes:
         text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
-        id: the field with the id. A document without it gets PATH:POSITION.
+        id: the field with the id. A document without it gets SOURCE/PATH:POSITION.
         keep: fields that become columns of the same name.
     """
 

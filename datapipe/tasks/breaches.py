@@ -102,7 +102,7 @@ def stage_error(
         method: of the stage, which the engine called.
         error: what ended the call.
         what: the breach, as `breach_of` words it.
-        document: "a.jsonl at 120", or "" where no document is involved.
+        document: "web/a.jsonl:120", or "" where no document is involved.
     """
     found_with = f" Found with the document {document}." if document else ""
     return StageError(
@@ -131,7 +131,7 @@ def memory_error(
     """The error of a call of a stage for which memory does not suffice.
 
     Args:
-        document: "a.jsonl at 120", of `text_bytes` of text; "" where the call is on no document.
+        document: "web/a.jsonl:120", of `text_bytes` of text; "" where the call is on no document.
     """
     subject = f"one document, {document}, of {size(text_bytes)} of text" if document else f"`{method.__name__}`"
     raised = f"{type(error).__name__}: {error}".rstrip(".: ")

@@ -61,7 +61,7 @@ class Guard:
     Attributes:
         name: of the stage in the run.
         method: of the stage, which the engine calls for a batch.
-        place_of: the input file and position of the first document of a batch: "a.jsonl at 120".
+        place_of: the name of the first document of a batch: "web/a.jsonl:120".
         care: what earlier attempts at the task have shown about the stage; None for almost every task.
     """
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.columns import compute as pc
+from datapipe.document_name import document_name, with_own_id
 from datapipe.ledger.names import INPUTS
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import MapTask
@@ -31,9 +32,9 @@ class InputPaths:
         return path or batch.record.column("id")[row].as_py(), int.from_bytes(key[8:], "big")
 
     def place(self, batch: DocumentBatch) -> str:
-        """ "a.jsonl at 120": path and position of the first document of a batch."""
+        """ "web/a.jsonl:120", or "doc-17 (web/a.jsonl:120)": the first document of a batch."""
         path, position = self.of(batch)
-        return f"{path} at {position}"
+        return with_own_id(batch.record.column("id")[0].as_py(), document_name(self._task.source, path, position))
 
     @cached_property
     def _by_hash(self) -> dict[int, str]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from datapipe.activity import at_place
 from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
+from datapipe.document_name import document_name
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
@@ -326,13 +327,13 @@ def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
 
 
 def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
-    """A reader's batch as documents; the id is path:place where the input has none."""
+    """A reader's batch as documents; where the input has no id, it is the name of the document."""
     keys = make_keys(file_hash(source, split.file.path), part.positions)
     ids = part.ids
     if ids.null_count:
         positions = pa.array(part.positions).cast(pa.large_string())
-        path, colon = pa.scalar(split.file.path, pa.large_string()), pa.scalar(":", pa.large_string())
-        ids = pc.coalesce(ids, pc.binary_join_element_wise(path, positions, colon))
+        file = pa.scalar(document_name(source, split.file.path, 0).removesuffix("0"), pa.large_string())
+        ids = pc.coalesce(ids, pc.binary_join_element_wise(file, positions, pa.scalar("", pa.large_string())))
     extra = [pa.field(name, column.type) for name, column in part.extra.items()]
     return pa.record_batch([keys, ids, part.texts, *part.extra.values()], schema=pa.schema([*BASE_FIELDS, *extra]))
 

@@ -118,14 +118,14 @@ def test_cli_inspect_shows_a_dropped_document_with_value_and_threshold(finished)
 def test_cli_inspect_shows_the_survivor_of_a_duplicate(finished):
     _, output, _ = finished
     done = datapipe(["inspect", str(output), "--dropped", "dedup.exact:duplicate", "-n", "1"])
-    assert "duplicate of a.jsonl:" in done.stdout
+    assert "duplicate of web/a.jsonl:" in done.stdout
 
 
 def test_cli_inspect_clusters_prints_dropped_documents_beside_the_survivor(finished, capsys):
     _, output, _ = finished
     inspect(str(output), clusters="dedup.minhash", count=2, members=1, least_alike=True)
     printed = capsys.readouterr().out
-    assert printed.count("stays    web  a.jsonl:") == 2 == printed.count("dropped  web  a.jsonl:")
+    assert printed.count("stays    web/a.jsonl:") == 2 == printed.count("dropped  web/a.jsonl:")
     assert "word 5-grams in common" in printed
     assert "{+changed" in printed or "[-changed" in printed
     with pytest.raises(UserError, match=r"Did you mean 'dedup.minhash'"):
@@ -247,6 +247,31 @@ def test_cli_trace_names_the_documents_of_a_batch(finished):
     done = datapipe(["trace", str(output), "--step", "3", "--global-batch-size", "4"])
     assert done.returncode == 0, done.stderr
     assert "a.jsonl" in done.stdout
+
+
+def _document_of_step_3(output):
+    """The name and the key of a document, as `trace` prints them, and its id in the input."""
+    done = datapipe(["trace", str(output), "--step", "3", "--global-batch-size", "4"])
+    name, key = done.stdout.splitlines()[1].split()[2:4]
+    position = int(name.removeprefix("web/a.jsonl:"))
+    line = (output.parent / "web" / "a.jsonl").read_bytes()[position:].partition(b"\n")[0]
+    return name, key, json.loads(line)["id"]
+
+
+def test_cli_document_is_found_by_every_name_that_is_printed(finished):
+    _, output, _ = finished
+    name, key, own_id = _document_of_step_3(output)
+    options = ["--global-batch-size", "4", "--epochs", "1"]
+    traced = {datapipe(["trace", str(output), "--document", text, *options]).stdout for text in (name, key, own_id, name[4:])}
+    assert len(traced) == 1
+    assert "\n3  0  " in traced.pop()
+    shown = {datapipe(["inspect", str(output), "--document", text]).stdout for text in (name, key, own_id, name[4:])}
+    assert len(shown) == 1
+    assert shown.pop().startswith(f"{name}  id {own_id} ")
+    for command in (["trace", str(output), *options], ["inspect", str(output)]):
+        done = datapipe([*command, "--document", "web/b.jsonl:0"])
+        assert done.returncode == 2
+        assert "'web/b.jsonl:0'" in done.stderr
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_ray_crashing_document_is_named_or_left_out_as_by_local_workers(tmp_path
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     mixture = hostile_stages.write_mixture(tmp_path, {3: "SEGFAULT", 18: "RAISE-IT"})
-    with pytest.raises(DatapipeError, match=r"document doc-5-3 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: SIGSEGV"):
+    with pytest.raises(DatapipeError, match=r"document doc-5-3 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: SIGSEGV"):
         runs.run_mixture(mixture, output=tmp_path / "named", make_engine=_on(cluster))
     assert "in process" in (tmp_path / "named/work/failure.txt").read_text()
     option = ["execution.on_crash=quarantine"]

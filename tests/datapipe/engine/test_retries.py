@@ -21,7 +21,7 @@ def make(monkeypatch):
 
     def made(on_crash="fail", max_retries=3, max_infrastructure_retries=20):
         return Retries(
-            max_retries, max_infrastructure_retries, on_crash, stall_s=600.0, locate=lambda task, key: f"b.jsonl at {key[0]}"
+            max_retries, max_infrastructure_retries, on_crash, stall_s=600.0, locate=lambda task, key: f"web/b.jsonl:{key[0]}"
         )
 
     return made
@@ -54,7 +54,7 @@ def test_crash_is_narrowed_to_its_document_which_is_named(make):
     assert again.care.of("filter.length").suspects == {_on(80).key}
     assert again.care.of("redact.pii").suspects == frozenset()
     with pytest.raises(
-        TaskFailedError, match=r"document a\.jsonl:7 \(b\.jsonl at 8\) crashes filter\.length: SIGSEGV.*on_crash: quarantine"
+        TaskFailedError, match=r"document a\.jsonl:7 \(web/b\.jsonl:8\) crashes filter\.length: SIGSEGV.*on_crash: quarantine"
     ):
         retries.add(again, _crash(_on(1, 7)))
 
@@ -105,7 +105,7 @@ def test_stall_is_narrowed_and_the_second_ends_the_run_and_never_the_document(ma
     again = _after(retries, TASK, _stall(_on(80)))
     assert again.care.of("filter.length").suspects == {_on(80).key}
     with pytest.raises(
-        TaskFailedError, match=r"for the second time\. The document is a\.jsonl:3 \(b\.jsonl at 4\)\..*stall_s, now 600"
+        TaskFailedError, match=r"for the second time\. The document is a\.jsonl:3 \(web/b\.jsonl:4\)\..*stall_s, now 600"
     ):
         retries.add(again, _stall(_on(1, 3)))
 
@@ -129,7 +129,7 @@ def test_kill_twice_on_the_same_documents_is_narrowed_and_twice_on_one_blames_it
     again = _after(retries, again, _kill(_on(80)))
     assert again.care.of("filter.length").suspects == {_on(80).key}
     assert _after(retries, again, _kill(_on(1, 7))) == again
-    with pytest.raises(TaskFailedError, match=r"document a\.jsonl:7 \(b\.jsonl at 8\) crashes filter\.length: SIGKILL"):
+    with pytest.raises(TaskFailedError, match=r"document a\.jsonl:7 \(web/b\.jsonl:8\) crashes filter\.length: SIGKILL"):
         retries.add(again, _kill(_on(1, 7)))
 
 
@@ -188,7 +188,7 @@ def test_failures_are_allowed_by_kind(make):
 
 def test_document_whose_id_is_its_position_is_named_once(make):
     retries = make()
-    activity = Activity(work="filter.length", place="b.jsonl:8", key=bytes([8]) * 16, num_docs=1)
+    activity = Activity(work="filter.length", place="web/b.jsonl:8", key=bytes([8]) * 16, num_docs=1)
     retries.add(TASK, _crash(activity))
-    with pytest.raises(TaskFailedError, match=r"the document b\.jsonl at 8 crashes"):
+    with pytest.raises(TaskFailedError, match=r"the document web/b\.jsonl:8 crashes"):
         retries.add(TASK, _crash(activity))

@@ -26,7 +26,7 @@ def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
     mixture = hostile_stages.write_mixture(tmp_path, {17: "SEGFAULT"})
     watcher = runs.Watcher()
     with pytest.raises(
-        DatapipeError, match=r"document doc-5-17 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: SIGSEGV.*failure\.txt"
+        DatapipeError, match=r"document doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: SIGSEGV.*failure\.txt"
     ):
         runs.run_mixture(mixture, watcher=watcher)
     assert [failure.cause for _, failure in watcher.retries] == ["SIGSEGV"] * 2
@@ -41,7 +41,7 @@ def test_document_on_which_a_stage_kills_its_own_process_is_named(word, cause, t
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
     mixture = hostile_stages.write_mixture(tmp_path, {17: word})
     watcher = runs.Watcher()
-    with pytest.raises(DatapipeError, match=rf"document doc-5-17 \(.*web\.jsonl at \d+\) crashes hostile_\w+:Hostile: {cause}"):
+    with pytest.raises(DatapipeError, match=rf"document doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: {cause}"):
         runs.run_mixture(mixture, watcher=watcher)
     assert [failure.cause for _, failure in watcher.retries] == [cause] * 3  # the batch twice, the document alone once
 
@@ -80,7 +80,7 @@ def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_p
     watcher = runs.Watcher()
     with pytest.raises(
         DatapipeError,
-        match=r"hostile_\w+:Hostile on the document doc-5-17.*document is doc-5-17 \(.*web\.jsonl at \d+\).*stall_s, now 2",
+        match=r"hostile_\w+:Hostile on the document doc-5-17.*document is doc-5-17 \(\w+/web\.jsonl:\d+\).*stall_s, now 2",
     ):
         runs.run_mixture(mixture, watcher=watcher, overrides=["execution.stall_s=2"])
     assert len(watcher.retries) == 1

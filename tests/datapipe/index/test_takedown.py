@@ -173,7 +173,7 @@ def test_takedown_of_documents_that_are_not_there_lists_them_and_ends_with_statu
     done = datapipe(["takedown", made, "left/0.jsonl:0", "left/0.jsonl:1", "left/9.jsonl:0"])
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "left: 1 rows deleted",
+        "left: 1 row deleted",
         "1 of 3 documents deleted; not in the index:",
         "  left/0.jsonl:1: it has no rows",
         "  left/9.jsonl:0: no such input file",

@@ -75,7 +75,7 @@ def test_trace_document_finds_documents_of_the_validation_split(output: Path) ->
 
 @pytest.mark.parametrize("key", ["", "12", "not hex", "00" * 17])
 def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
-    with pytest.raises(UserError, match="not a document key"):
+    with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION"):
         trace_document(output, key, global_batch_size=5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -120,8 +121,8 @@ def test_stage_that_breaks_its_contract_is_told_with_code_and_document(
     message = str(caught.value)
     assert f"breaks its contract: {what}" in message
     assert f"The code is {_line(tmp_path, line)}" in message
-    place = f"b.jsonl at {_position(tmp_path)}" if names_bad else "a.jsonl at 0"
-    assert f"Found with the document {place}. " in message
+    place = f"web/b.jsonl:{_position(tmp_path)}" if names_bad else "web/a.jsonl:0"
+    assert re.search(rf"Found with the document id-\d+ \({re.escape(place)}\)\. ", message)
 
 
 @pytest.mark.parametrize("code", [_EXITS, _TOO_SHORT])
@@ -130,7 +131,7 @@ def test_stage_that_breaks_its_contract_in_a_worker_is_not_tried_again(code, tmp
     monkeypatch.setattr(runs, "Watcher", lambda: watcher)
     with pytest.raises(StageError, match=r"The traceback is in .*work/failure.txt") as caught:
         _run(tmp_path, sources, code, monkeypatch, make_engine=None, workers=1)
-    assert f"b.jsonl at {_position(tmp_path)}" in str(caught.value)
+    assert f"web/b.jsonl:{_position(tmp_path)}" in str(caught.value)
     assert watcher.retries == []
     assert "own_" in (tmp_path / "out/work/failure.txt").read_text()
 
@@ -138,7 +139,7 @@ def test_stage_that_breaks_its_contract_in_a_worker_is_not_tried_again(code, tmp
 def test_stage_that_breaks_its_contract_after_a_global_one_names_the_input_file(tmp_path, sources, monkeypatch):
     with pytest.raises(StageError) as caught:
         _run(tmp_path, sources, _EXITS, monkeypatch, stages="  - dedup.exact\n")
-    assert f"Found with the document b.jsonl at {_position(tmp_path)}. " in str(caught.value)
+    assert f"Found with the document id-41 (web/b.jsonl:{_position(tmp_path)}). " in str(caught.value)
 
 
 _RAISES = """
@@ -155,7 +156,7 @@ def test_quarantine_of_a_stage_names_the_input_file(stages, tmp_path, sources, m
     with pytest.raises(DatapipeError) as caught:
         _run(tmp_path, sources, _RAISES, monkeypatch, stages=stages)
     raised = f"ValueError: I do not like it ({_line(tmp_path, 'raise ValueError')}in process)."
-    assert f"b.jsonl at {_position(tmp_path)}: {raised}" in str(caught.value)
+    assert f"web/b.jsonl:{_position(tmp_path)}: {raised}" in str(caught.value)
     (seen,) = Inspector.open(str(tmp_path / "out")).find(DocumentQuery(outcome="quarantined", count=9))
     assert (seen.path, seen.position) == ("b.jsonl", _position(tmp_path))
 
@@ -296,7 +297,7 @@ def test_stage_that_interrupts_a_worker_is_told_with_its_code(tmp_path, sources,
         _run(tmp_path, sources, _INTERRUPTS, monkeypatch, make_engine=None, workers=1)
     assert "breaks its contract: it raises KeyboardInterrupt, which ends programs. " in str(caught.value)
     line = _line(tmp_path, "raise KeyboardInterrupt")
-    assert f"The code is {line}in process. Found with the document a.jsonl at 0." in str(caught.value)
+    assert f"The code is {line}in process. Found with the document id-0 (web/a.jsonl:0)." in str(caught.value)
 
 
 _REFUSED = """

@@ -2,6 +2,7 @@
 
     filter.gopher_quality               ->   the only Stage class in stages/filter/gopher_quality.py
     my_company.clean:DropBoilerplate    ->   this class, installed or in the working directory
+    my_company.clean:long_enough        ->   this function of one document, as a stage (`stage/function.py`)
     jsonl (a source's format)           ->   the only Reader class in stages/read/jsonl.py
 
 There is no table of stages: a new file is a new stage. The names come from the folders, without imports. Modules whose names
@@ -16,6 +17,7 @@ import json
 import os
 import pkgutil
 import sys
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -35,6 +37,7 @@ from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.source_code.installed import reached_by_names, sources_with
 from datapipe.source_code.reach import Reached, reach
 from datapipe.stage.base import Filter, Map, Reader, Stage
+from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.storage import split_query
 
@@ -42,8 +45,15 @@ _PACKAGE = "stages"
 _READERS = "read"
 _COMPRESSIONS = (".gz", ".zst")
 _KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
-_USER_CLASS = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+_USER_STAGE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}
+
+_importing: ContextVar[bool] = ContextVar("importing", default=False)
+
+
+def is_importing() -> bool:
+    """Whether a module that the user names is being imported for a stage, by the caller."""
+    return _importing.get()
 
 
 @lru_cache(maxsize=1)
@@ -79,11 +89,11 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
     """The class of a stage. Raises UserError.
 
     Args:
-        name: the path of a module in stages/, or package.module:Class.
+        name: the path of a module in stages/, or package.module:Class, or package.module:function.
         where: "mixture.yaml:23: stages[2]", for the error message.
     """
     if ":" in name:
-        return _user_class(name, where)
+        return _user_stage(name, where)
     if name in stage_names():
         return _only_stage(importlib.import_module(f"{_PACKAGE}.{name}"))
     if name in _all_names():
@@ -92,8 +102,8 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
     known = ", ".join(stage_names()) or "none"
     raise _refusal(
         where,
-        f"unknown stage '{name}'.{suggest(name, stage_names())} Expected one of: {known}; or package.module:Class for a "
-        f"class of your own. `datapipe stages` shows what each does.",
+        f"unknown stage '{name}'.{suggest(name, stage_names())} Expected one of: {known}; or package.module:NAME for a "
+        f"class or function of your own. `datapipe stages` shows what each does.",
     )
 
 
@@ -186,7 +196,7 @@ class StageDescription:
 
     Attributes:
         name: as in a mixture.
-        kind: filter, map, global or reader.
+        kind: filter, map, global, reader, or function with what it costs.
         summary: the first paragraph of the class's docstring.
         details: the docstring of its module.
         options: its options, in order.
@@ -214,8 +224,12 @@ def describe(name: str) -> StageDescription:
     )
     details = inspect.cleandoc(sys.modules[stage.__module__].__doc__ or stage.__doc__ or "")
     summary = " ".join(inspect.cleandoc(stage.__doc__ or details).partition("\n\n")[0].split())
-    kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
+    kind = f"function, {NOTE}" if issubclass(stage, FunctionStage) else _kind(stage)
     return StageDescription(name=name, kind=kind, summary=summary, details=details, options=options)
+
+
+def _kind(stage: type[Stage]) -> str:
+    return next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
 
 
 def mixture_schema() -> dict[str, Any]:
@@ -224,14 +238,14 @@ def mixture_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     choices: list[dict[str, Any]] = [
         {"enum": stage_names(), "description": "A stage with its default options."},
-        {"type": "string", "pattern": _USER_CLASS, "description": "A class of your own: package.module:Class."},
+        {"type": "string", "pattern": _USER_STAGE, "description": "A class or function of your own: package.module:NAME."},
         {
             "type": "object",
-            "patternProperties": {_USER_CLASS: {"type": ["object", "null"]}},
+            "patternProperties": {_USER_STAGE: {"type": ["object", "null"]}},
             "additionalProperties": False,
             "minProperties": 1,
             "maxProperties": 1,
-            "description": "A class of your own with its options.",
+            "description": "A class or function of your own with its options.",
         },
     ]
     for name in stage_names():
@@ -308,37 +322,54 @@ def _only_stage(module: ModuleType) -> type[Stage]:
     return classes[0]
 
 
-def _user_class(name: str, where: str) -> type[Stage]:
-    module_name, _, class_name = name.partition(":")
+def _user_stage(name: str, where: str) -> type[Stage]:
+    """The stage class of a module that the user names, or the stage of a function in it."""
+    module_name, _, member_name = name.partition(":")
     module = _user_module(module_name, name, where)
-    member = getattr(module, class_name, None)
+    member = getattr(module, member_name, None)
     if member is None:
-        stages = [
-            known
-            for known, value in vars(module).items()
-            if inspect.isclass(value) and issubclass(value, _KINDS) and value not in _KINDS
-        ]
+        known = [known for known, value in vars(module).items() if _is_stage(value) or _is_own_function(value, module_name)]
         raise _refusal(
             where,
-            f"{name}: {module_name} has no class {class_name}.{suggest(class_name, stages)} "
-            f"Expected one of: {', '.join(stages) or 'none, it defines no stage'}.",
+            f"{name}: {module_name} has no class or function {member_name}.{suggest(member_name, known)} "
+            f"Expected one of: {', '.join(known) or 'none, it defines no stage'}.",
         )
-    if not inspect.isclass(member) or not issubclass(member, _KINDS) or member in _KINDS:
+    if inspect.isfunction(member):
+        try:
+            return function_stage(module_name, member_name, member)
+        except UserError as error:
+            raise _refusal(where, f"{name}: {error}.") from error
+    if not _is_stage(member):
         kind = f"a class derived from {member.__mro__[1].__name__}" if inspect.isclass(member) else f"a {type(member).__name__}"
         raise _refusal(
             where,
-            f"{name}: found {kind}, expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or "
-            "datapipe.stage.Global.",
+            f"{name}: found {kind}, expected a function of a document, or a class derived from datapipe.stage.Filter, "
+            "datapipe.stage.Map or datapipe.stage.Global.",
         )
     return member
 
 
+def _is_stage(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, _KINDS) and value not in _KINDS
+
+
+def _is_own_function(value: Any, module_name: str) -> bool:
+    return inspect.isfunction(value) and value.__module__ == module_name and not value.__name__.startswith("_")
+
+
 def _user_module(module_name: str, name: str, where: str) -> ModuleType:
     """Imports a module that the user names. As with `python -m`, the working directory is on the path."""
+    if module_name == "__main__":
+        raise _refusal(
+            where,
+            f"{name}: no worker can import __main__, which is the program or notebook that runs. Put the stage into a module "
+            "of its own, such as my_stages.py beside it, and name it my_stages:NAME.",
+        )
     folder = os.getcwd()
     if not {folder, ""} & set(sys.path):
         sys.path.insert(0, folder)
     importlib.invalidate_caches()
+    token = _importing.set(True)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -350,6 +381,8 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:
         raise _refusal(where, f"{name}: importing {module_name} failed: {type(error).__name__}: {error}.") from error
+    finally:
+        _importing.reset(token)
 
 
 def _version(library: str, stage: type[Stage]) -> str:

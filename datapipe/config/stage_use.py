@@ -27,7 +27,7 @@ _EXPECTED = "expected the name of a stage, or one name with its options indented
 class StageUse(Record):
     """A stage as a mixture uses it. Equality compares name, alias and options, and ignores the location."""
 
-    name: str = Field(description="Path of the module in stages/, or package.module:Class for a class of your own.")
+    name: str = Field(description="Path of the module in stages/, or package.module:NAME for a class or function of your own.")
     alias: str = Field(description="Name of this use in reports and reasons: its `as:` name, or the stage's name.")
     options: dict[str, Any] = Field(default_factory=dict, description="The stage's options as written, without `as`.")
     where: str = Field(default="", exclude=True, repr=False, description="File, line and path, for error messages.")
@@ -60,7 +60,7 @@ def parse_stage(entry: Any) -> StageUse:
     else:
         raise ValueError(_EXPECTED)
     if not _STAGE_NAME.fullmatch(name):
-        raise ProblemsError([((), f"found {described(name)}, expected a stage such as filter.length or package.module:Class")])
+        raise ProblemsError([((), f"found {described(name)}, expected a stage such as filter.length or package.module:NAME")])
     if options is not None and not isinstance(options, dict):
         raise ProblemsError([((name,), f"found {described(options)}, expected a mapping of the stage's options")])
     return _named(name, dict(options or {}))

@@ -46,10 +46,17 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
             branches[group] = tree.add(_group_label(request, step, group))
-            for note in _strata_note(mixture, step.source) if step.source else notes.get(group, ()):
+            of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
+            for note in of_source or notes.get(group, ()):
                 branches[group].add(f"[dim]{escape(note)}[/dim]")
         branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
     return tree
+
+
+def _stage_notes(request: Request, source: str) -> list[str]:
+    """Notes of the stages that treat each document by itself: "my_module:keep: a Python call for each document"."""
+    bound = (bound for bound in request.sources[source].stages if not isinstance(bound.stage, Global))
+    return [f"{stage.name}: {note}" for stage in bound for note in stage.stage.notes()]
 
 
 def _strata_note(mixture: Mixture, source: str) -> list[str]:

@@ -82,7 +82,7 @@ class Stage(BaseModel):
         return {}
 
     def notes(self) -> tuple[str, ...]:
-        """Lines that explain the effect of the options. `datapipe plan` prints the notes of global stages."""
+        """Lines that explain the effect of the options, or the cost of the stage. `datapipe plan` prints them."""
         return ()
 
 

@@ -1,4 +1,5 @@
-"""What every stage must do with any batch. Stages are found by walking `stages/`; adding one adds it here."""
+"""What every stage must do with any batch. Stages are found by walking `stages/`; adding one adds it here. Stages that are
+functions of one document must do it too."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ import stages
 from datapipe import columns
 from datapipe.stage import Filter, FilterResult, Map, Reader, Stage, StageContext
 from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.function import function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import DROP_SCHEMA
 from datapipe.tasks.reduce import table_schemas
-from tests.support import global_stages
+from tests.support import function_stages, global_stages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
@@ -82,12 +84,14 @@ def _stage_classes() -> dict[str, type[Stage]]:
 
 
 CLASSES = _stage_classes()
-FILTERS, MAPS, GLOBALS = ([n for n, c in CLASSES.items() if issubclass(c, kind)] for kind in (Filter, Map, Global))
+OF_FUNCTIONS = {f.__name__: function_stage(f.__module__, f.__name__, f) for f in function_stages.FUNCTIONS}
+ALL = {**CLASSES, **OF_FUNCTIONS}
+FILTERS, MAPS, GLOBALS = ([n for n, c in ALL.items() if issubclass(c, kind)] for kind in (Filter, Map, Global))
 WORKERS = [*FILTERS, *MAPS, *GLOBALS]
 
 
 def _stage(name: str) -> Stage:
-    return CLASSES[name](**OPTIONS.get(name, {}))
+    return ALL[name](**OPTIONS.get(name, {}))
 
 
 @lru_cache(maxsize=32)

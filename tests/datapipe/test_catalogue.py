@@ -126,14 +126,15 @@ def test_own_name_that_is_no_stage_is_refused(own: Path):
     (own / "own_syntax.py").write_text("def f(:\n")
     (own / "own_needy.py").write_text("import not_installed_at_all\n")
     expected = {
-        "own_stages:DropShrt": "own_stages:DropShrt: own_stages has no class DropShrt. Did you mean 'DropShort'? "
-        "Expected one of: DropShort, Lower, Derived.",
+        "own_stages:DropShrt": "own_stages:DropShrt: own_stages has no class or function DropShrt. Did you mean "
+        "'DropShort'? Expected one of: DropShort, Lower, Derived, function.",
         "own_stages:NoStage": "own_stages:NoStage: found a class derived from object, "
-        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
-        "own_stages:function": "own_stages:function: found a function, "
-        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
+        "expected a function of a document, or a class derived from datapipe.stage.Filter, "
+        "datapipe.stage.Map or datapipe.stage.Global.",
+        "own_stages:function": "own_stages:function: found def function(), expected the document as the first parameter.",
         "own_stages:Filter": "own_stages:Filter: found a class derived from Stage, "
-        "expected a class derived from datapipe.stage.Filter, datapipe.stage.Map or datapipe.stage.Global.",
+        "expected a function of a document, or a class derived from datapipe.stage.Filter, "
+        "datapipe.stage.Map or datapipe.stage.Global.",
         "own_nothing:X": "own_nothing:X: found no module own_nothing. "
         f"Expected one that is installed or in the working directory {own}.",
         "own_stages.deep:X": "own_stages.deep:X: found no module own_stages.deep. "

@@ -398,8 +398,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         (
             "- dedup.minhash",
             "- dedup minhash",
-            "mixture.yaml:23: stages[2]: found 'dedup minhash', expected a stage such as filter.length or "
-            "package.module:Class.",
+            "mixture.yaml:23: stages[2]: found 'dedup minhash', expected a stage such as filter.length or package.module:NAME.",
         ),
         (
             "- dedup.minhash",

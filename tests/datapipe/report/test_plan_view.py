@@ -1,4 +1,4 @@
-"""The notes of `datapipe plan` on global stages."""
+"""The notes of `datapipe plan`."""
 
 from __future__ import annotations
 
@@ -52,3 +52,12 @@ def test_plan_view_shows_the_strata_of_a_source(tmp_path: Path) -> None:
     shown.print(plan_view(mixture, *planned(mixture)))
     wanted = "strata by score, ascending, in an epoch: below 2 once; 2 to below 4.5 twice; from 4.5 3 times"
     assert wanted in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_plan_view_tells_what_a_stage_that_is_a_function_costs(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 10))
+    stages = "stages:\n  - tests.support.function_stages:reverses: {as: turned}\n  - dedup.exact\n"
+    mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", stages))
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(plan_view(mixture, *planned(mixture)))
+    assert "turned: a Python call for each document" in shown.file.getvalue()  # type: ignore[attr-defined]

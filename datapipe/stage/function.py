@@ -1,0 +1,245 @@
+"""A stage that is a plain function of one document.
+
+    def long_enough(record, least: int = 200) -> bool:          - my_module:long_enough: {least: 500}
+        return len(record["text"]) >= least
+
+    batch ─▶ a record of each document ─▶ the function ─▶ keep or drop, a text, columns ─▶ the batch's decisions and columns
+
+| it returns | meaning                                                                                          |
+|------------|--------------------------------------------------------------------------------------------------|
+| True       | the document is kept as it is                                                                    |
+| False      | it is dropped, by the rule "false"                                                               |
+| text       | its new text                                                                                     |
+| a dict     | its new text and columns by name; a value that the record has already changes nothing            |
+
+A record is a dict of Python values: `text`, `id`, and the columns that the source keeps or earlier stages wrote. Parameters
+after the record are options, checked by their annotations. Columns beside `text` are declared at the function:
+
+    language.columns = {"language": str, "score": float}        str, int, float or bool; a document without one has null
+    language.libraries = ("my-detector",)                       as `Stage.libraries`
+
+Each document costs a call of Python and the objects of its record, so a stage of whole columns is many times as fast
+(`stages/README.md`). Memory is bounded by the records of one batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ConfigDict, PydanticUserError, create_model
+from pydantic_core import SchemaError
+
+from datapipe.errors import StageError, UserError
+from datapipe.own_columns import OWN_COLUMNS
+from datapipe.stage.base import Filter, FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
+
+REACHES = ()  # the function is a root of the stage's code itself, and the other look-ups read its declarations
+
+NOTE = "a Python call for each document"
+"""What is said of a stage of this kind where stages are shown."""
+
+_COLUMN_TYPES: Mapping[Any, tuple[pa.DataType, tuple[type, ...]]] = {
+    str: (pa.large_string(), (str,)),
+    int: (pa.int64(), (int, np.integer)),
+    float: (pa.float64(), (float, int, np.floating, np.integer)),
+    bool: (pa.bool_(), (bool, np.bool_)),
+}
+"""The types of columns: how they are stored, and which values they take."""
+
+_NOT_SHOWN = frozenset(OWN_COLUMNS) - {"id", "text"}
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_RESERVED = ("as", "mode", "function")
+_EXPECTED = "True or False, a text, or a dict of columns"
+
+
+class Record(dict[str, Any]):
+    """The values of a document by column. Read-only, so that a change that is not returned cannot get lost."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise StageError(
+            f"it reads record[{name!r}], and documents have no column '{name}'. They have {', '.join(self)}. Name the field "
+            "under the source's `keep`, or move the stage that writes the column before this one"
+        )
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise StageError(
+            "it changes the record that it got, which has no effect. Return the new text, or a dict such as "
+            '{**record, "text": text}'
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+class FunctionStage(Filter):
+    """The stage of a function. `function_stage` derives a class from it for each function."""
+
+    model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=False)
+
+    function: ClassVar[Callable[..., Any]]
+    columns: ClassVar[Mapping[str, Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the class is made of the function, so no module has it
+        return _unpickled, (type(self).__module__, type(self).__qualname__), self.__getstate__()
+
+    def notes(self) -> tuple[str, ...]:
+        return (NOTE,)
+
+    def rules(self) -> list[Rule]:
+        return [Rule(name="false", limit=1.0)]
+
+    def process(self, batch: DocumentBatch) -> FilterResult:
+        function, options = type(self).function, {name: value for name, value in self if name != "mode"}
+        names = [name for name in batch.record.schema.names if name not in _NOT_SHOWN]
+        # a row of values for each document, (num_docs,) by column
+        rows = zip(*(batch.record.column(name).to_pylist() for name in names))
+        records = [Record(zip(names, row)) for row in rows]
+        results = [function(record, **options) for record in records]
+        return _Results(type(self).columns, records, results).of(batch)
+
+
+class _Results:
+    """What a function returned for the documents of a batch. Raises StageError for what it may not return."""
+
+    def __init__(self, declared: Mapping[str, Any], records: Sequence[Record], results: Sequence[Any]) -> None:
+        self.declared = declared
+        self.keep = np.ones(len(results), bool)  # (num_docs,)
+        self.changes: list[Mapping[str, Any]] = []
+        self.has_text = False
+        for row, (record, result) in enumerate(zip(records, results)):
+            self.changes.append(self._change(row, record, result))
+        self.records = records
+
+    def of(self, batch: DocumentBatch) -> FilterResult:
+        arrays = {name: self._column(name, kind) for name, kind in self.declared.items()}
+        if self.has_text:
+            arrays["text"] = self._column("text", str)
+        value = self.keep.astype(np.float64)
+        rule = np.where(self.keep, -1, 0).astype(np.int16)
+        return FilterResult(keep=self.keep, rule=rule, value=value, measured=(value,), columns=arrays)
+
+    def _change(self, row: int, record: Record, result: Any) -> Mapping[str, Any]:
+        if isinstance(result, (bool, np.bool_)):
+            self.keep[row] = result
+            return {}
+        if isinstance(result, str):
+            self.has_text = True
+            return {"text": result}
+        if not isinstance(result, Mapping):
+            missing = ". A `return` may be missing" if result is None else ""
+            raise StageError(f"it returned {_named(result)} for a document, expected {_EXPECTED}{missing}")
+        change = {name: value for name, value in result.items() if not (name in record and _is_same(value, record[name]))}
+        for name in change:
+            self._check_name(name)
+        return change
+
+    def _check_name(self, name: Any) -> None:
+        if name == "text":
+            self.has_text = True
+        elif name in OWN_COLUMNS:
+            raise StageError(f"it returned another '{name}', which belongs to the engine. Return another name")
+        elif name not in self.declared:
+            raise StageError(
+                f"it returned the column {name!r}, which it does not declare. Declare the columns beside text at the "
+                f"function, as in FUNCTION.columns = {{{name!r}: float}}; the types are str, int, float and bool"
+            )
+
+    def _column(self, name: str, kind: Any) -> pa.Array:
+        """(num_docs,): the values that were returned, and for other documents those that they have."""
+        stored, takes = _COLUMN_TYPES[kind]
+        pairs = zip(self.changes, self.records)
+        values = [change[name] if name in change else dict.get(record, name) for change, record in pairs]
+        for value in values:
+            if not isinstance(value, takes) and not (value is None and name != "text"):
+                raise StageError(f"column '{name}': found {_named(value)}, expected {kind.__name__}, as the stage declares it")
+            if isinstance(value, bool) and kind in (int, float):
+                raise StageError(f"column '{name}': found bool, expected {kind.__name__}, as the stage declares it")
+        return pa.array(values, stored)
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or (type(value) is type(other) and bool(value == other))
+
+
+# ------------------------------------------------------------------------------------------------ a class for each function
+
+
+@lru_cache(maxsize=256)
+def function_stage(module: str, name: str, function: FunctionType) -> type[FunctionStage]:
+    """The stage of a function, which is found under this name in this module. Raises UserError, without the stage's name."""
+    options = _options(function)
+    columns, libraries = _declared_columns(function), tuple(getattr(function, "libraries", ()))
+
+    def process(self: FunctionStage, batch: DocumentBatch) -> FilterResult:
+        return FunctionStage.process(self, batch)
+
+    process.__wrapped__ = function  # type: ignore[attr-defined]  # errors without a line of the function name its first one
+    try:
+        kind = create_model(name, __base__=FunctionStage, __module__=module, __doc__=inspect.getdoc(function), **options)
+    except (PydanticUserError, SchemaError, TypeError, NameError, ValueError) as error:
+        raise UserError(f"its options cannot be checked: {str(error).splitlines()[0]}") from error
+    kind.__qualname__ = name
+    kind.function, kind.columns, kind.writes, kind.libraries = function, columns, tuple(columns), libraries
+    kind.process = process
+    return kind
+
+
+def _options(function: FunctionType) -> dict[str, Any]:
+    """Type and default of each parameter after the record, as pydantic takes fields."""
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UserError(f"found a coroutine or a generator, expected a plain function that returns {_EXPECTED}")
+    first, *others = [*inspect.signature(function).parameters.values(), None]
+    if first is None or first.kind not in _POSITIONAL:
+        raise UserError(
+            f"found def {function.__name__}{inspect.signature(function)}, expected the document as the first parameter"
+        )
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as error:  # an annotation is any expression
+        raise UserError(f"its annotations cannot be read: {type(error).__name__}: {error}") from error
+    options: dict[str, Any] = {}
+    for option in others[:-1]:
+        assert option is not None
+        if option.kind not in _NAMED:
+            raise UserError(
+                f"found the parameter {option}, expected parameters by name after the document: they are its options"
+            )
+        if option.name.startswith("_") or option.name in _RESERVED or hasattr(FunctionStage, option.name):
+            raise UserError(f"an option cannot be named '{option.name}'. Choose another name")
+        default = ... if option.default is option.empty else option.default
+        options[option.name] = (hints.get(option.name, Any), default)
+    return options
+
+
+def _declared_columns(function: FunctionType) -> dict[str, Any]:
+    declared = getattr(function, "columns", {})
+    if not isinstance(declared, Mapping):
+        raise UserError(f'{function.__name__}.columns: found {_named(declared)}, expected a dict such as {{"score": float}}')
+    for name, kind in declared.items():
+        if not isinstance(name, str) or not name or name in OWN_COLUMNS:
+            raise UserError(
+                f"{function.__name__}.columns: {name!r} cannot be declared. Expected the name of a column beside text"
+            )
+        if kind not in _COLUMN_TYPES:
+            raise UserError(f"{function.__name__}.columns: {name}: found {kind!r}, expected str, int, float or bool")
+    return dict(declared)
+
+
+def _unpickled(module: str, name: str) -> FunctionStage:
+    """A stage without options yet, whose state pickle sets next."""
+    kind = function_stage(module, name, getattr(importlib.import_module(module), name))
+    return kind.__new__(kind)

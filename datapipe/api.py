@@ -6,12 +6,14 @@ mixture ─▶ Run ─▶ execute ─▶ keep_report ─▶ report.json
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from datapipe.engine.run import EngineFactory, Run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
+from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.fertility import tokenizer_report
 from datapipe.report.summary import report_bytes, summarize, write_report
 from datapipe.shards.manifest import Snapshot
@@ -48,7 +50,7 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 def execute(run: Run) -> DatapipeError | KeyboardInterrupt | None:
     """Runs to the end, with a report that is kept with the snapshot. Returns what ended it early: the caller raises it when
     the report is kept."""
-    run.report = lambda plan, snapshot: report_bytes(_report(run, plan, snapshot, None))
+    run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
     try:
         run.execute()
     except (DatapipeError, KeyboardInterrupt) as error:
@@ -60,13 +62,16 @@ def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | Non
     """Writes report.json, of what is committed, and returns it; None for a run that has no plan yet. Raises OSError."""
     if run.plan is None:
         return None
-    report = _report(run, run.plan, run.snapshot, problem)
+    report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
     write_report(run.root, report)
     return report
 
 
-def _report(run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None) -> dict[str, Any]:
+def _report(
+    run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
+) -> dict[str, Any]:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     tokenizer = tokenizer_report(run.root, plan)
     message = None if problem is None else str(problem)
-    return summarize(run.mixture.name, plan, run.mixture.sources, status, message, tokenizer, snapshot)
+    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
+    return summarize(run.mixture.name, plan, run.mixture.sources, status, message, tokenizer, snapshot, warnings)

@@ -85,7 +85,6 @@ class Driver:
     def __init__(self, request: Request, ledger: Ledger, observer: Observer) -> None:
         self.request, self.ledger, self.observer = request, ledger, observer
         self.plan: Plan | None = None
-        self._warned: set[tuple[str, str]] = set()
         self._reading: dict[str, tuple[Step, list[Record]]] = {}
         self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
 
@@ -216,17 +215,14 @@ class Driver:
         return document_name(task.source, path, position)
 
     def _check_dropped(self, plan: Plan) -> None:
-        """Raises DatapipeError, or warns, where a global stage dropped more of a source than it may."""
+        """Raises DatapipeError where a global stage with `on_excess: fail` dropped more of a source than it may."""
         for excess in excess_drops(plan):
-            look = f"List the duplicates it found with `datapipe inspect {self.ledger.root.url} {excess.inspect}`"
             if excess.on_excess == "fail":
                 raise DatapipeError(
-                    f"{excess.text}. {look}. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and "
-                    f"run the same command again."
+                    f"{excess.text}. List the duplicates it found with `datapipe inspect {self.ledger.root.url} "
+                    f"{excess.inspect}`. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and run "
+                    f"the same command again."
                 )
-            if (excess.source, excess.stage) not in self._warned:
-                self._warned.add((excess.source, excess.stage))
-                self.observer.say(f"warning: {excess.text}. {look}.")
 
     def _counts_of_read(self, plan: Plan) -> dict[str, SourceCounts]:
         """The counts of the sources of which everything is read."""
@@ -277,18 +273,16 @@ class Driver:
             )
 
     def _check_fields(self, plan: Plan) -> None:
-        """Raises UserError where a kept field that a stage decides by is null in every document; warns for other fields, and in
-        a run of the first documents alone."""
-        for source in self.request.sources:
+        """Raises UserError where a kept field that a stage decides by is null in every document, and every document is read."""
+        for source in self.request.sources if self.request.limit is None else ():
             for name in fields_without_value(plan.of_kind("map", source)[0]):
                 place = self.request.mixture.where("sources", source, "keep")
-                problem = f"{place}: the field '{name}' is null in every document of the source."
                 asked_by = self.request.deciding.get(source, {}).get(name)
-                if asked_by is not None and self.request.limit is None:
-                    raise UserError(f"{problem} {asked_by} decides by it. Correct the name, or leave that out.")
-                if (source, name) not in self._warned:
-                    self._warned.add((source, name))
-                    self.observer.say(f"warning: {problem}")
+                if asked_by is not None:
+                    raise UserError(
+                        f"{place}: the field '{name}' is null in every document of the source. {asked_by} decides by it. "
+                        f"Correct the name, or leave that out."
+                    )
 
     def _example(self, records: Iterable[Record]) -> str:
         """The first document in quarantine, and its error."""

@@ -25,6 +25,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError, suggest
 from datapipe.metrics import counted
 from datapipe.own_columns import OWN_COLUMNS
+from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import FieldNames, Filter, InputFile, Reader, Split
 from datapipe.stage.global_stage import Global
@@ -69,7 +70,7 @@ class _Seen:
 
 def check_fields(
     mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]
-) -> list[str]:
+) -> list[RunWarning]:
     """Warnings about kept fields of a source that no record has. Raises UserError for the fields that it cannot do without."""
     source = mixture.sources[name]
     needed, absent = deciding_columns(mixture, name, stages)
@@ -77,7 +78,7 @@ def check_fields(
     seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
     missing = [column for column in dict.fromkeys((source.text, *source.keep)) if column not in seen.found]
-    warnings: list[str] = []
+    warnings: list[RunWarning] = []
     for column in missing if seen.num_records else ():
         is_needed = column == source.text or column in needed
         remedy = _remedy(column, source.text, needed)
@@ -85,9 +86,13 @@ def check_fields(
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
         else:
-            warnings.append(f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}")
+            text = f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}"
+            details = {"field": column, "fields": list(seen.names)[:_LISTED_NAMES]}
+            warnings.append(RunWarning(kind="missing_field", source=name, text=text, details=details))
     if source.strata is not None and source.strata.by in needed:
-        (problems if source.check_fields else warnings).extend(_not_numbers(mixture, name, files))
+        odd = _not_numbers(mixture, name, files)
+        problems += odd if source.check_fields else []
+        warnings += [RunWarning(kind="not_numbers", source=name, text=text) for text in odd if not source.check_fields]
     if problems:
         raise UserError("\n".join(problems))
     return warnings

@@ -24,6 +24,8 @@ from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
+from datapipe.plan.stage_order import order_warnings
+from datapipe.plan.warnings import RunWarning, unreadable_warning
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import InputFile, Reader, Stage
 from datapipe.stage.global_stage import Global
@@ -40,8 +42,9 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
-    warnings = [line for name in mixture.sources for line in _damaged(mixture, name, files[name])]
-    warnings += [line for name in mixture.sources for line in check_fields(mixture, name, files[name], stages[name])]
+    warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
+    warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
+    warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
@@ -171,7 +174,7 @@ def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
     return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude)
 
 
-def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[str]:
+def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:
     """Warnings about files of which nothing can be read. Raises UserError for more of them than the mixture allows."""
     damaged = [UnreadableFile(path=file.path, position=0, error=file.damage) for file, _ in files if file.damage]
     if not damaged:
@@ -182,7 +185,7 @@ def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reade
             f"{mixture.where('sources', name, 'path')}: {text}. max_unreadable_files allows {allowed}. Replace the files, "
             f"`exclude` them from the source, or raise max_unreadable_files to go on without them."
         )
-    return [f"{text}."]
+    return [unreadable_warning(name, damaged)]
 
 
 def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +29,7 @@ from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
+from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import (
@@ -48,50 +49,45 @@ from datapipe.shards.snapshots import SHARD_PATH, note_publication
 from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
-Report = Callable[[Plan, Snapshot], bytes]
-"""Makes the content of report.json."""
+Report = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
+"""Makes the content of report.json, with the warnings about the snapshot."""
 
 _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
 
-def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Snapshot, list[str]]:
+def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Snapshot, list[RunWarning]]:
     """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
 
     Args:
-        report: makes the content of report.json, from the plan and the snapshot of the first sequence length.
+        report: makes the content of report.json, from the plan, the snapshot of the first sequence length and the warnings.
     """
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
     files, spec = _files(request), request.mixture.pack
     shards = {length: _shards(plan, length) for length in spec.sequence_length}
-    snapshots, warnings = {}, []
+    snapshots: dict[int, Snapshot] = {}
+    warnings: list[RunWarning] = []
     for length, listed in shards.items():  # all of them before anything is changed, since they may be refused
         entries = [entry for entry, _ in listed]
         snapshots[length], warned = make_snapshot(request.mixture, length, tokenizer, entries, files)
-        warnings += warned
+        warnings += [warning for warning in warned if warning not in warnings]
+        warnings += _strangers(root.within(spec.folder(length)), spec.folder(length))
     first = snapshots[spec.sequence_length[0]]
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
     told = {MIXTURE: request.mixture.resolved_yaml().encode()}
     if report is not None:
-        told[REPORT] = report(plan, first)
+        told[REPORT] = report(plan, first, warnings)
     for length, snapshot in reversed(snapshots.items()):  # the output itself last: it stands for all
         folder = spec.folder(length)
         lengths = {spec.folder(other): made.fingerprint for other, made in snapshots.items() if made is not first}
         note_publication(root.within(folder), snapshot.fingerprint, time.time(), {} if folder else lengths)
-        warnings += _publish_snapshot(root, folder, snapshot, shards[length], needed, told)
+        _publish_snapshot(root, folder, snapshot, shards[length], needed, told)
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
-    return first, list(dict.fromkeys([*warnings, *_slowly_encoded(tokenizer)]))
+    return first, warnings
 
 
 def _fingerprints(plan: Plan) -> list[str]:
     return [record.fingerprint for step in plan.steps for record in step.records]
-
-
-def _slowly_encoded(tokenizer: TokenizerFile) -> list[str]:
-    """The warning about a tokenizer that the kernels do not know, with the reason."""
-    if not tokenizer.fallback_reason:
-        return []
-    return [f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.fallback_reason}"]
 
 
 def _publish_snapshot(
@@ -101,8 +97,8 @@ def _publish_snapshot(
     shards: list[tuple[ShardEntry, ShardFile]],
     needed: Mapping[str, bytes],
     about: Mapping[str, bytes],
-) -> list[str]:
-    """Publishes a snapshot in `folder` below the output, or in the output itself. Returns warnings.
+) -> None:
+    """Publishes a snapshot in `folder` below the output, or in the output itself.
 
     Args:
         needed: the files that its manifest names.
@@ -110,7 +106,7 @@ def _publish_snapshot(
     """
     target = root.within(folder)
     if _is_published(target, snapshot, needed):
-        return []
+        return
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(shards)
@@ -130,7 +126,6 @@ def _publish_snapshot(
         for path, content in needed.items():
             target.write_atomic(f"{place}/{path}".lstrip("/"), content)
         target.write_atomic(f"{place}/{SNAPSHOT}".lstrip("/"), snapshot.to_json())
-    return _strangers(target, folder)
 
 
 def _keep_newest(target: Root) -> None:
@@ -149,11 +144,12 @@ def _keep_newest(target: Root) -> None:
     target.write_atomic(f"{own}/{SNAPSHOT}", content)
 
 
-def _strangers(target: Root, folder: str) -> list[str]:
+def _strangers(target: Root, folder: str) -> list[RunWarning]:
     """Warnings about files among the shards that no run writes."""
     paths = (path for path, _ in target.list_files("shards") if not SHARD_PATH.fullmatch(path))
     names = (f"{folder}/{path}".lstrip("/") for path in paths)
-    return [f"{name} is no shard of a run. It stays, but nothing but shards belongs there" for name in names]
+    reason = "is no shard of a run. It stays, but nothing but shards belongs there."
+    return [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in names]
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
@@ -225,7 +221,7 @@ def _files(request: Request) -> bytes:
 
 def make_snapshot(
     mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile, shards: list[ShardEntry], files: bytes
-) -> tuple[Snapshot, list[str]]:
+) -> tuple[Snapshot, list[RunWarning]]:
     """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
     `mixture.exhausted` is `refuse`."""
     sources = {name: _source(mixture, name) for name in mixture.sources}
@@ -254,14 +250,18 @@ def make_snapshot(
         files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
         shards=tuple(shards),
     )
-    warned = [f"source '{name}' kept no document to train on. Its weight goes to the others" for name in empty]
-    short = [] if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
+    nothing = "kept no document to train on. Its weight goes to the others."
+    warned = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
     if short and snapshot.exhausted == "refuse":
         raise DatapipeError(
-            f"{short[0]}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or mixture.tokens, add "
-            f"text to it, or write exhausted: redistribute. Packed shards stay; run the same command again to publish them."
+            f"{next(iter(short.values()))}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or "
+            f"mixture.tokens, add text to it, or write exhausted: redistribute. Packed shards stay; run the same command again "
+            f"to publish them."
         )
-    return snapshot.sealed(), [*warned, *(f"{source}: training ends there (mixture.exhausted: stop)" for source in short)]
+    ends = "Training ends there (mixture.exhausted: stop). Add text, lower its weight, or write exhausted: redistribute."
+    warned += [RunWarning(kind="ends_early", source=name, text=f"{text}. {ends}") for name, text in short.items()]
+    return snapshot.sealed(), warned
 
 
 def _source(mixture: Mixture, name: str) -> SourceEntry:

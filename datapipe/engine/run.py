@@ -6,7 +6,7 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from datapipe.ledger.names import MIXTURE
 from datapipe.metrics import counted
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.request import Request
+from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -37,11 +38,12 @@ EngineFactory = Callable[[Root, Request], Engine]
 
 @dataclass(slots=True)
 class Run:
-    """A run, and its plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
+    """A run, and its request, plan and snapshot. `plan` is set as soon as the run has one, even if it fails later.
 
     Attributes:
         report: makes the content of the report that is kept with the snapshot; None for none.
         replaces: whether the mixture may publish into the output of another one.
+        of_snapshot: the warnings of its publication.
         before: the snapshot that was the newest one before this run; None before the first.
         runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines compile their own.
     """
@@ -54,8 +56,10 @@ class Run:
     report: Report | None = None
     replaces: bool = False
     before: Snapshot | None = None
+    request: Request | None = None
     plan: Plan | None = None
     snapshot: Snapshot | None = None
+    of_snapshot: Sequence[RunWarning] = ()
 
     @property
     def root(self) -> Root:
@@ -77,9 +81,7 @@ class Run:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Snapshot:
-        request = prepare(self.mixture, self.limit)
-        for warning in request.warnings:
-            self.observer.say(f"warning: {warning}")
+        self.request = request = prepare(self.mixture, self.limit)
         _check_output(self.root)
         with exclusive(self.root):
             self.before = _newest(self.root)
@@ -98,10 +100,8 @@ class Run:
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, warnings = publish(self.root, request, plan, self.report)
+            self.snapshot, self.of_snapshot = publish(self.root, request, plan, self.report)
             ledger.sweep()
-        for warning in warnings:
-            self.observer.say(f"warning: {warning}")
         return self.snapshot
 
     def _execute(self, driver: Driver, request: Request) -> Plan:

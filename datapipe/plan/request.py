@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.work import BoundStage, Tables
 from datapipe.stage.base import InputFile, Reader, Split
+
+if TYPE_CHECKING:
+    from datapipe.plan.warnings import RunWarning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,5 +58,5 @@ class Request:
     tokenizer_content: bytes = b""
     limit: int | None = None
     deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
     reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)

@@ -141,16 +141,16 @@ def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
     return shares
 
 
-def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> list[str]:
-    """A message about each source that would exceed its `max_epochs` within the tokens to train on."""
-    messages: list[str] = []
+def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> dict[str, str]:
+    """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on."""
+    messages: dict[str, str] = {}
     for name, share in drawn_shares(snapshot).items():
         limit, total = snapshot.sources[name].max_epochs, snapshot.total_tokens
         if limit is None or total is None or not epoch_tokens[name]:
             continue
         needed = share * total / epoch_tokens[name]
         if needed > Fraction(repr(limit)):
-            messages.append(
+            messages[name] = (
                 f"source '{name}' has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
                 f"of its {epoch_tokens[name]:,} tokens; its max_epochs is {limit:g}"
             )

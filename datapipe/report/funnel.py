@@ -223,11 +223,8 @@ def wide_console() -> Console:
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     for shown in funnel(report, console.width):
         console.print(shown, crop=False)
-    for excess in report["excesses"]:
-        if excess["on_excess"] == "warn":
-            console.print(Text(f"warning: {excess['text']}", style="yellow"), soft_wrap=True)
-    for unreadable in report["unreadable_files"]:
-        console.print(Text(f"warning: {unreadable['text']}", style="yellow"), soft_wrap=True)
+    for warning in report["warnings"]:
+        console.print(Text(f"warning: {warning['text']}", style="yellow"), soft_wrap=True)
     if report["problem"]:
         console.print(Text(f"{report['status']}: {report['problem']}"), soft_wrap=True)
 

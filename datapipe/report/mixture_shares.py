@@ -12,8 +12,13 @@ from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.metrics import counted
+from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
+
+MOST_EPOCHS = 4
+"""Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
+arXiv 2305.16264)."""
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
@@ -74,6 +79,20 @@ def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
         }
         for number, repeat in enumerate(strata.repeats)
     ]
+
+
+def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
+    """A warning about each source of `mixture_shares` that is drawn more than `MOST_EPOCHS` times; none for an endless run."""
+    warnings: list[RunWarning] = []
+    for name, source in mixture["sources"].items():
+        if source["epochs"] is not None and source["epochs"] > MOST_EPOCHS:
+            text = (
+                f"source '{name}' is drawn {source['epochs']:,.1f} times over the run. Text that is repeated more than "
+                f"{MOST_EPOCHS} times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its "
+                f"max_epochs to {MOST_EPOCHS}."
+            )
+            warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details={"epochs": source["epochs"]}))
+    return warnings
 
 
 def mixture_shares_table(mixture: Mapping[str, Any]) -> Table:

@@ -13,6 +13,8 @@ excesses                global stages that dropped more of a source than `max_dr
                         allowed, on_excess, text}
 unreadable_files        sources with damaged input files: {source, count, files, text}; files has the first hundred, each as
                         {path, position, error}
+warnings                what the run warns of: {kind, source, text, …}; source is null for a warning about none or several. The
+                        kinds, with what each is about, are in `plan/warnings.py`
 tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
 mixture                 shares, tokens and epochs of each source, once a snapshot exists; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
@@ -29,7 +31,8 @@ from datapipe.ledger.names import REPORT
 from datapipe.metrics import Packing, UnreadableFile, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts, unreadable_text
-from datapipe.report.mixture_shares import mixture_shares
+from datapipe.plan.warnings import RunWarning
+from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
@@ -44,6 +47,7 @@ def summarize(
     problem: str | None = None,
     tokenizer: Mapping[str, Any] | None = None,
     snapshot: Snapshot | None = None,
+    warnings: Sequence[RunWarning] = (),
 ) -> dict[str, Any]:
     """The report as plain data.
 
@@ -52,17 +56,20 @@ def summarize(
         problem: why the run is not done; None when it is.
         tokenizer: the tokenizer's entry, as `tokenizer_report` returns it; None before there is a tokenizer.
         snapshot: of the first sequence length; None before it is published.
+        warnings: of the run; those about the epochs of the snapshot are added.
     """
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
     records = [record for step in plan.steps for record in step.records]
+    mixture = None if snapshot is None else mixture_shares(snapshot)
+    told = [*warnings, *(epoch_warnings(mixture) if mixture else ())]
     return {
         "name": name,
         "status": status,
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(counts) for source, counts in counts_by_source.items()},
-        "mixture": None if snapshot is None else mixture_shares(snapshot),
+        "mixture": mixture,
         "tokenizer": tokenizer,
         "excesses": [_excess(excess) for excess in excess_drops(plan)],
         "unreadable_files": [
@@ -70,6 +77,7 @@ def summarize(
             for source, counts in counts_by_source.items()
             if counts.unreadable_files
         ],
+        "warnings": [warning.to_json() for warning in told],
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),

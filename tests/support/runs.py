@@ -10,8 +10,10 @@ from typing import Any
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt
+from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
 from datapipe.plan.compile import Plan
+from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.plan.work import Record, Task
 from datapipe.report.summary import summarize
 from datapipe.shards.manifest import Snapshot
@@ -103,10 +105,17 @@ class Finished:
     snapshot: Snapshot
     watcher: Watcher
     plan: Plan
+    warnings: list[RunWarning] = field(default_factory=list)
 
     @property
     def report(self) -> dict[str, Any]:
-        return summarize(self.mixture.name, self.plan, self.mixture.sources, "done", snapshot=self.snapshot)
+        sources, snapshot, warnings = self.mixture.sources, self.snapshot, self.warnings
+        return summarize(self.mixture.name, self.plan, sources, "done", snapshot=snapshot, warnings=warnings)
+
+    @property
+    def told(self) -> list[str]:
+        """The texts of all warnings of its report."""
+        return [warning["text"] for warning in self.report["warnings"]]
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -130,12 +139,15 @@ def run_mixture(
     make_engine: Callable[..., Any] | None = None,
     watcher: Watcher | None = None,
     replaces: bool = False,
+    report: Report | None = None,
 ) -> Finished:
     """Runs a mixture to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
     engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution.stall_s))
-    run = Run(mixture, engine, watcher, limit, replaces=replaces)
+    run = Run(mixture, engine, watcher, limit, replaces=replaces, report=report)
     snapshot = run.execute()
     assert run.plan is not None
-    return Finished(mixture=mixture, snapshot=snapshot, watcher=watcher, plan=run.plan)
+    assert run.request is not None
+    warnings = run_warnings(run.request, run.plan, run.of_snapshot)
+    return Finished(mixture=mixture, snapshot=snapshot, watcher=watcher, plan=run.plan, warnings=warnings)

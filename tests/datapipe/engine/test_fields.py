@@ -84,7 +84,7 @@ def test_fields_of_strata_that_hold_no_number_are_refused(tmp_path: Path) -> Non
     assert "sources.web.strata.by: the field 'url' holds no numbers in the 3 records looked at, but 'a.org/0'." in _refused(
         tmp_path, f"keep: [url], {strata}"
     )
-    (warning,) = _prepared(tmp_path, f"keep: [url], check_fields: false, {strata}").warnings
+    (warning,) = map(str, _prepared(tmp_path, f"keep: [url], check_fields: false, {strata}").warnings)
     assert "holds no numbers" in warning
 
 
@@ -109,7 +109,7 @@ def test_fields_that_a_stage_decides_by_and_nothing_keeps_are_refused(tmp_path: 
 
 def test_fields_kept_that_nothing_decides_by_are_a_warning(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
-    (warning,) = _prepared(tmp_path, "keep: [ulr, url, meta.date]").warnings
+    (warning,) = map(str, _prepared(tmp_path, "keep: [ulr, url, meta.date]").warnings)
     assert "sources.web.keep: none of the 3 records looked at has the field 'ulr'" in warning
     assert "Did you mean 'url'?" in warning
 
@@ -235,10 +235,11 @@ def test_run_and_plan_tell_the_warnings(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(60))
     mixture = _mixture(tmp_path, "keep: [ulr]")
     request, _ = planned(load_mixture(mixture))
-    watcher = runs.Watcher()
-    runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
-    assert watcher.lines[0] == f"warning: {request.warnings[0]}"
-    assert len([line for line in watcher.lines if "the field 'ulr' is null in every document of the source" in line]) == 1
+    assert [(warning.kind, warning.details["field"]) for warning in request.warnings] == [("missing_field", "ulr")]
+    done = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    [told] = [warning for warning in done.report["warnings"] if warning["kind"] in ("missing_field", "null_field")]
+    assert (told["kind"], told["source"], told["field"]) == ("null_field", "web", "ulr")
+    assert "the field 'ulr' is null in every document of the source. Did you mean 'url'? The first records have" in told["text"]
 
 
 def test_run_where_a_field_that_decides_is_null_in_every_document_stops(tmp_path: Path) -> None:
@@ -246,18 +247,16 @@ def test_run_where_a_field_that_decides_is_null_in_every_document_stops(tmp_path
     mixture = _mixture(tmp_path, "keep: [doi, url]", [_DEDUP.replace("FIELD", "doi")])
     with pytest.raises(UserError, match=r"the field 'doi' is null in every document.* dedup.exact \(field\) decides by it"):
         runs.run_mixture(mixture, make_engine=runs.InProcess)
-    watcher = runs.Watcher()
-    runs.run_mixture(mixture, output=tmp_path / "few", limit=30, make_engine=runs.InProcess, watcher=watcher)
-    assert [line for line in watcher.lines if "null in every document" in line] != []
+    limited = runs.run_mixture(mixture, output=tmp_path / "few", limit=30, make_engine=runs.InProcess)
+    assert [line for line in limited.told if "null in every document" in line] != []
 
 
 def test_run_where_one_document_has_the_field_goes_on(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(60, doi=None))
     corpora.write_jsonl(tmp_path / "in/b.jsonl", _rows(1, doi="x"))
-    watcher = runs.Watcher()
     mixture = _mixture(tmp_path, "keep: [doi]", [_DEDUP.replace("FIELD", "doi")])
-    runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
-    assert not [line for line in watcher.lines if "null in every document" in line]
+    told = runs.run_mixture(mixture, make_engine=runs.InProcess).told
+    assert not [line for line in told if "null in every document" in line]
 
 
 def _of_many_tasks(folder: Path, num_bad: int) -> Path:
@@ -300,7 +299,7 @@ def test_parquet_without_a_footer_is_told_by_the_plan_as_an_unreadable_file(tmp_
     assert "max_unreadable_files allows 0. Replace the files, `exclude` them" in message
     assert ".." not in message
     allowed = load_mixture(_mixture(tmp_path, "id: id", tail=f"{_TAIL}max_unreadable_files: 1\n"))
-    assert ["b.parquet from 0 on" in line for line in prepare(allowed).warnings] == [True]
+    assert ["b.parquet from 0 on" in line for line in map(str, prepare(allowed).warnings)] == [True]
     done = runs.run_mixture(_mixture(tmp_path, "id: id", tail=f"{_TAIL}max_unreadable_files: 1\nmax_quarantined: 50%\n"))
     (told,) = done.report["unreadable_files"]
     assert "b.parquet from 0 on" in told["text"]
@@ -338,7 +337,7 @@ def test_fields_that_only_later_records_have_are_refused_with_a_way_on(tmp_path:
     message = _refused(tmp_path, "keep: [doi]", stage)
     assert "has the field 'doi' (16 of 40 files" in message
     assert message.endswith("If records further on have it, set check_fields: false for the source.")
-    (warning,) = _prepared(tmp_path, "keep: [doi], check_fields: false", stage).warnings
+    (warning,) = map(str, _prepared(tmp_path, "keep: [doi], check_fields: false", stage).warnings)
     assert "has the field 'doi'" in warning
     assert "dedup.exact (field) decides by it." in warning
     done = runs.run_mixture(_mixture(tmp_path, "keep: [doi], check_fields: false", [stage]))

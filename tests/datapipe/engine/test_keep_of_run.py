@@ -94,9 +94,10 @@ def test_run_that_drops_exactly_what_it_may_goes_on(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(tmp_path: Path) -> None:
     finished = runs.run_mixture(_mixture(tmp_path, "max_dropped: 0.1, on_excess: warn"), make_engine=runs.InProcess)
-    warnings = [line for line in finished.watcher.lines if line.startswith("warning")]
-    assert len(warnings) == 1
-    assert "dropped 30 of 40" in warnings[0]
+    [warning] = [warning for warning in finished.report["warnings"] if warning["kind"] == "excess_drops"]
+    assert (warning["source"], warning["stage"], warning["dropped"], warning["read"]) == ("books", "dedup.exact", 30, 40)
+    assert f"List the duplicates with `datapipe inspect {tmp_path}/out --clusters dedup.exact`" in warning["text"]
+    assert [line for line in finished.watcher.lines if "warning" in line] == []
     assert sum(_dropped(finished).values()) == 30
     report = json.loads(json.dumps(finished.report))
     [excess] = report["excesses"]

@@ -119,9 +119,9 @@ def test_refuse_says_which_source_is_exhausted_and_leaves_the_snapshot_alone(pub
 
 def test_stop_warns_that_training_ends_before_its_tokens(published):
     done = again(published, "mixture.tokens=1M", "sources.books.max_epochs=2.5")
-    assert any("source 'books' has too little text" in line and "training ends there" in line for line in done.watcher.lines)
+    assert any("source 'books' has too little text" in line and "Training ends there" in line for line in done.told)
     done = again(published, "mixture.tokens=1M", "sources.books.max_epochs=2.5", "mixture.exhausted=redistribute")
-    assert not any("too little text" in line for line in done.watcher.lines)
+    assert not any("too little text" in line for line in done.told)
 
 
 @pytest.mark.slow

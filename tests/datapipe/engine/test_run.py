@@ -106,7 +106,7 @@ def test_run_source_that_keeps_nothing_gives_its_weight_to_the_others(tmp_path, 
     sources = corpus + f"  empty:\n    path: {tmp_path}/empty/*.jsonl\n    weight: 5\n"
     done = runs.run_mixture(runs.write_mixture(tmp_path, sources))
     assert done.snapshot.phases[0].weights == {"web": 7, "books": 3, "empty": 0}
-    assert any("'empty' kept no document" in line for line in done.watcher.lines)
+    assert any("'empty' kept no document" in line for line in done.told)
 
 
 def test_run_where_no_source_keeps_anything_fails_and_says_so(tmp_path):
@@ -187,7 +187,7 @@ def test_run_leaves_files_that_are_not_its_own_under_shards(tmp_path, mixture):
     own.write_text("mine")
     done = runs.run_mixture(mixture)
     assert own.read_text() == "mine"
-    assert any("notes.txt" in line for line in done.watcher.lines)
+    assert any("notes.txt" in line for line in done.told)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def _report(num_sources: int) -> dict[str, Any]:
     sources = {f"source-{number}": _entry(ran) for number in range(num_sources)}
     sources |= {"with-more": _entry([*ran[:2], "my.own:Filter", *ran[2:]])}
     report = {"name": "test", "total": _entry(ran), "mixture": None, "tokenizer": None}
-    return {**report, "sources": sources, "slowest_step": "read", "excesses": [], "unreadable_files": [], "problem": None}
+    return {**report, "sources": sources, "slowest_step": "read", "warnings": [], "problem": None}
 
 
 def _printed(report: dict[str, Any], width: int) -> list[str]:

@@ -120,7 +120,7 @@ def test_cleaning_the_snapshot_of_a_length_leaves_other_files_alone(packed_anew)
     clean(Root(str(output)), 1)
     assert [path.name for path in (output / "length-32").rglob("*.*")] == ["notes.txt"]
     again = run(mixture, "pack.sequence_length=[64, 32]")
-    assert any("length-32/shards/web/notes.txt is no shard" in line for line in again.watcher.lines)
+    assert any("length-32/shards/web/notes.txt is no shard" in line for line in again.told)
     (output / "length-32/shards/web/notes.txt").unlink()
 
 
@@ -199,4 +199,4 @@ def test_run_where_min_piece_drops_all_of_a_source_gives_its_weight_to_the_other
     assert done.snapshot.phases[0].weights["short"] == 0
     packing = done.report["sources"]["short"]["packing"]["64"]
     assert (packing["rows"], packing["dropped_documents"]) == (0, 3)
-    assert any("'short' kept no document" in line for line in done.watcher.lines)
+    assert any("'short' kept no document" in line for line in done.told)

@@ -1,0 +1,169 @@
+"""What a run warns of: each warning once, in report.json and last on the screen. Pure.
+
+kind               what it is about                                                     found by
+------------------ -------------------------------------------------------------------- --------------------------
+stage_order        stages in an order that the documentation advises against            before the run
+missing_field      a kept field that none of the first records has                      before the run
+not_numbers        a field of `strata` that is no number in the first records           before the run
+null_field         a kept field that is null in every document                          when the source is read
+unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
+limited            documents that `--limit` left out                                    when the source is read
+excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
+few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
+small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
+slow_tokenizer     a tokenizer that the kernels do not know                             the tokenizer
+nothing_to_draw    a source without anything to train on                                the snapshot
+ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
+many_epochs        a source that is drawn too often                                     `report.mixture_shares`
+stray_file         a file among the shards that no run writes                           the output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from datapipe.credentials import masked
+from datapipe.errors import suggest
+from datapipe.metrics import UnreadableFile, counted
+from datapipe.plan.compile import Plan
+from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
+from datapipe.plan.outputs import TokenizerFile
+from datapipe.plan.request import Request
+
+LEAST_KEPT = 0.05
+"""Share of a source's documents below which a wrong threshold or field is likely. FineWeb-Edu, a strict selection, has 1.3
+trillion of FineWeb's 15 trillion tokens, 9 % (Penedo et al. 2024, arXiv 2406.17557)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunWarning:
+    """One warning.
+
+    Attributes:
+        kind: see the table above.
+        source: empty where it is about no source, or about several.
+        text: sentences that say what was found and what to do.
+        details: the numbers and names behind the text, for programs; data that JSON can hold.
+    """
+
+    kind: str
+    source: str = ""
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return masked(self.text)
+
+    @classmethod
+    def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
+        """A warning about one source or several, which the text names."""
+        if len(sources) == 1:
+            return cls(kind=kind, source=sources[0], text=f"source '{sources[0]}': {text}")
+        return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of report.json. Names of its own come before those of the details."""
+        return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
+
+
+_NAMED_SOURCES = 3
+_LISTED_FILES = 100
+
+
+def named(sources: Sequence[str]) -> str:
+    """Sources as the subject of a sentence: at most three by name."""
+    listed = [f"'{source}'" for source in sources[:_NAMED_SOURCES]]
+    more = len(sources) - len(listed)
+    return f"{counted(len(sources), 'source')} ({', '.join(listed)}{f' and {more:,} more' if more else ''})"
+
+
+def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning] = ()) -> list[RunWarning]:
+    """All warnings of a run as far as it went. What is known of a source that is read replaces what its first records told.
+
+    Args:
+        of_snapshot: the warnings of its publication.
+    """
+    read = [source for source in request.sources if plan.of_kind("map", source)[0].is_committed]
+    counts_by_source = {source: source_counts(plan, source) for source in read}
+    early = [warning for warning in request.warnings if warning.source not in read or warning.kind not in _TOLD_BY_READING]
+    empty = {warning.source for warning in of_snapshot if warning.kind == "nothing_to_draw"}
+    found = list(_limited(request, counts_by_source))
+    for source, counts in counts_by_source.items():
+        found += _null_fields(request, plan, source)
+        found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
+        found += [] if source in empty else _few_kept(source, counts)
+    return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *of_snapshot]
+
+
+_TOLD_BY_READING = ("missing_field", "unreadable_files")
+
+
+def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarning:
+    """The warning about damaged files of a source that the mixture allows."""
+    details = {"files": [file.path for file in files[:_LISTED_FILES]], "count": len(files)}
+    return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
+
+
+def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
+    looked_at = {
+        warning.details["field"]: warning.details["fields"]
+        for warning in request.warnings
+        if warning.kind == "missing_field" and warning.source == source
+    }
+    place = request.mixture.where("sources", source, "keep")
+    for name in fields_without_value(plan.of_kind("map", source)[0]):
+        known = looked_at.get(name, [])
+        there = f" The first records have {', '.join(known)}." if known else ""
+        text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"
+        yield RunWarning(kind="null_field", source=source, text=text, details={"field": name})
+
+
+def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> Iterator[RunWarning]:
+    limit = request.limit
+    cut = [source for source, counts in counts_by_source.items() if counts.document_counts.read >= (limit or 0)]
+    if limit is not None and cut:
+        whose = f"of source '{cut[0]}'" if len(cut) == 1 else f"of each of {named(cut)}"
+        text = f"--limit: only the first {counted(limit, 'document')} {whose} {'was' if limit == 1 else 'were'} read."
+        source = cut[0] if len(cut) == 1 else ""
+        yield RunWarning(kind="limited", source=source, text=text, details={"sources": cut, "limit": limit})
+
+
+def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
+    for excess in excess_drops(plan):
+        if excess.on_excess == "warn":
+            look = f"List the duplicates with `datapipe inspect {request.mixture.output} {excess.inspect}`."
+            details = {"stage": excess.stage, "dropped": excess.dropped, "read": excess.read, "allowed": excess.allowed}
+            yield RunWarning(kind="excess_drops", source=excess.source, text=f"{excess.text}. {look}", details=details)
+
+
+def _few_kept(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    documents = counts.document_counts
+    if not counts.is_complete or not documents.read or documents.kept / documents.read >= LEAST_KEPT:
+        return
+    reason, count = max(
+        documents.dropped.items(), key=lambda item: (item[1], item[0]), default=("quarantine", documents.quarantined)
+    )
+    share = f"{documents.kept / documents.read:.2%}"
+    text = (
+        f"source '{source}': {documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
+        f"{reason} took {count:,}. Check the threshold, or the text field of the source."
+    )
+    details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
+    yield RunWarning(kind="few_kept", source=source, text=text, details=details)
+
+
+def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
+    tokenizer = next((file for step in plan.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+    training = request.mixture.tokenizer.train
+    if tokenizer is not None and training is not None and tokenizer.vocab_size < training.vocab_size:
+        text = (
+            f"the tokenizer has {tokenizer.vocab_size:,} of the {training.vocab_size:,} tokens asked for: there is too little "
+            "text to train on. Add text, raise tokenizer.train.sample_bytes, or ask for fewer."
+        )
+        details = {"vocab_size": tokenizer.vocab_size, "asked": training.vocab_size}
+        yield RunWarning(kind="small_vocabulary", text=text, details=details)
+    if tokenizer is not None and tokenizer.fallback_reason:
+        text = f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.fallback_reason}"
+        yield RunWarning(kind="slow_tokenizer", text=text)

@@ -1,0 +1,123 @@
+"""Warnings of runs: each with a run that causes it, and with one that does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.plan.warnings import RunWarning, named
+from tests.support import corpora, runs
+
+_TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 16}\n"
+
+
+def _run(folder: Path, rows: list[dict[str, Any]], stages: str = "[]", tail: str = _TAIL, **options: Any) -> runs.Finished:
+    corpora.write_jsonl(folder / "web.jsonl", rows)
+    path = runs.write_mixture(folder, f"  web: {{path: {folder}/web.jsonl}}", f"stages: {stages}", tail)
+    return runs.run_mixture(path, make_engine=runs.InProcess, **options)
+
+
+def _rows(count: int) -> list[dict[str, Any]]:
+    return [{"text": corpora.prose(random.Random(number))} for number in range(count)]
+
+
+def _of_kind(finished: runs.Finished, kind: str) -> list[dict[str, Any]]:
+    report = json.loads(json.dumps(finished.report))
+    return [warning for warning in report["warnings"] if warning["kind"] == kind]
+
+
+def test_run_as_it_should_be_warns_of_nothing(tmp_path: Path) -> None:
+    assert _run(tmp_path, _rows(20)).report["warnings"] == []
+
+
+@pytest.mark.parametrize(("short", "is_told"), [(96, True), (95, False)])
+def test_source_of_which_less_than_a_twentieth_is_kept_is_told(tmp_path: Path, short: int, is_told: bool) -> None:
+    rows = [{"text": "short"}] * short + _rows(100 - short)
+    told = _of_kind(_run(tmp_path, rows, "[filter.length: {min_words: 5}]"), "few_kept")
+    assert bool(told) == is_told
+    for warning in told:
+        assert (warning["source"], warning["kept"], warning["read"]) == ("web", 4, 100)
+        assert "4 of 100 documents kept (4.00%). filter.length:too_few_words took 96." in warning["text"]
+
+
+def test_vocabulary_smaller_than_asked_is_told_with_both_sizes(tmp_path: Path) -> None:
+    finished = _run(tmp_path, [{"text": "a few words"}], tail=_TAIL.replace("300", "50000"))
+    [warning] = _of_kind(finished, "small_vocabulary")
+    assert warning["asked"] == 50_000
+    assert warning["vocab_size"] == finished.snapshot.tokenizer.vocab_size < 300
+    assert f"the tokenizer has {warning['vocab_size']} of the 50,000 tokens asked for" in warning["text"]
+
+
+@pytest.mark.parametrize(("limit", "is_told"), [(5, True), (6, True), (7, False), (None, False)])
+def test_documents_left_out_by_a_limit_are_told(tmp_path: Path, limit: int | None, is_told: bool) -> None:
+    told = _of_kind(_run(tmp_path, _rows(6), limit=limit), "limited")
+    assert [warning["text"] for warning in told] == (
+        [f"--limit: only the first {limit} documents of source 'web' were read."] if is_told else []
+    )
+
+
+@pytest.mark.parametrize(("epochs", "is_told"), [(3.9, False), (95, True)])
+def test_source_drawn_more_than_four_times_is_told_with_the_number(tmp_path: Path, epochs: float, is_told: bool) -> None:
+    one = _run(tmp_path, _rows(12)).report["mixture"]
+    assert one["tokens"] is None  # an endless run has no number of epochs
+    tokens = int(epochs * one["sources"]["web"]["epoch_tokens"])
+    finished = _run(tmp_path, _rows(12), overrides=[f"mixture.tokens={tokens}"])
+    told = _of_kind(finished, "many_epochs")
+    assert bool(told) == is_told
+    for warning in told:
+        assert warning["epochs"] == finished.report["mixture"]["sources"]["web"]["epochs"]
+        assert f"drawn {warning['epochs']:.1f} times" in warning["text"]
+        assert "max_epochs to 4" in warning["text"]
+
+
+def test_epochs_over_phases_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    """A source that is drawn in the last tenth of a run alone: its epochs follow from the phases, not from its own weight."""
+    for name, count in (("web", 30), ("small", 2)):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", _rows(count))
+    sources = "\n".join(f"  {name}: {{path: {tmp_path}/{name}.jsonl}}" for name in ("web", "small"))
+    path = runs.write_mixture(tmp_path, sources, "stages: []", _TAIL)
+    sizes = runs.run_mixture(path, make_engine=runs.InProcess).report["mixture"]["sources"]
+    tokens = 20 * sizes["small"]["epoch_tokens"]
+    for last, is_told in (("90%", False), ("50%", True)):
+        phases = f"[{{until: {last}, weights: {{web: 1, small: 0}}}}, {{until: 100%, weights: {{web: 0, small: 1}}}}]"
+        done = runs.run_mixture(
+            path, make_engine=runs.InProcess, overrides=[f"mixture.tokens={tokens}", f"mixture.phases={phases}"]
+        )
+        assert ("small" in [warning["source"] for warning in _of_kind(done, "many_epochs")]) == is_told
+
+
+def test_kept_report_of_the_snapshot_has_the_same_warnings(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    corpora.write_jsonl(tmp_path / "web.jsonl", [{"text": "short"}] * 60 + _rows(1))
+    corpora.write_jsonl(tmp_path / "none.jsonl", [{"text": "short"}])
+    sources = f"  web: {{path: {tmp_path}/web.jsonl}}\n  none: {{path: {tmp_path}/none.jsonl}}"
+    path = runs.write_mixture(tmp_path, sources, "stages: [filter.length: {min_words: 5}]", _TAIL)
+
+    def note(plan: Any, snapshot: Any, warnings: Any) -> bytes:
+        seen.append([warning.kind for warning in warnings])
+        return b"{}"
+
+    finished = runs.run_mixture(path, make_engine=runs.InProcess, report=note)
+    assert seen == [["nothing_to_draw"]]
+    assert [(warning["kind"], warning["source"]) for warning in finished.report["warnings"]] == [
+        ("few_kept", "web"),
+        ("nothing_to_draw", "none"),
+    ]
+
+
+def test_warning_holds_no_credentials_and_its_own_names_stay() -> None:
+    warning = RunWarning(kind="k", source="s", text="look at s3://KEY:SECRET@bucket/a", details={"kind": "other"})
+    assert warning.to_json() == {"kind": "k", "source": "s", "text": "look at s3://***@bucket/a"}
+    assert "SECRET" not in str(warning)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(2, "2 sources ('s0', 's1')"), (3, "3 sources ('s0', 's1', 's2')"), (50, "50 sources ('s0', 's1', 's2' and 47 more)")],
+)
+def test_named_sources_are_three_at_most(count: int, text: str) -> None:
+    assert named([f"s{number}" for number in range(count)]) == text

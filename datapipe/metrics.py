@@ -171,6 +171,7 @@ class Packing(_Sums):
         tokens: in rows; with `padding_tokens` they fill `rows` whole rows.
         documents: with at least one token in a row.
         split_documents: of these, documents that are split over several spans.
+        split_for_padding: of these, documents that fit into a row and are split to keep `pack.max_padding`.
         pieces: spans of documents in rows.
         dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all their tokens.
     """
@@ -183,6 +184,7 @@ class Packing(_Sums):
     pieces: int = 0
     dropped_tokens: int = 0
     dropped_documents: int = 0
+    split_for_padding: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

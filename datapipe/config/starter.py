@@ -77,6 +77,7 @@ pack:
   sequence_length: 512              # tokens per row; default: 2048; [512, 2048] makes one snapshot per length
   # method: best_fit                # keep documents whole; concat: join and cut anywhere; buckets: cut into powers of two
   # pool_documents: 10000           # documents that best_fit packs at a time; bounds the memory
+  # max_padding: 2%                 # best_fit splits documents to fill rows where more would be padding; 100%: never
   # min_piece: 1                    # buckets drops shorter pieces
 
 shards:

@@ -331,6 +331,7 @@ class Expander:
                     sequence_length=sequence_length,
                     method=mixture.pack.method,
                     pool_documents=mixture.pack.pool_documents,
+                    max_padding=mixture.pack.max_padding,
                     min_piece=mixture.pack.min_piece,
                     format=mixture.shards.format,
                     target_bytes=mixture.shards.target_bytes,

@@ -339,6 +339,7 @@ class PackTask(Task):
 
     Attributes:
         bucket: number of the range among those of its split and stratum; part of the names of its shards.
+        max_padding: share of padding above which best_fit splits documents.
     """
 
     kind: ClassVar[str] = "pack"
@@ -355,6 +356,7 @@ class PackTask(Task):
     sequence_length: int
     method: Literal["best_fit", "concat", "buckets"]
     pool_documents: int
+    max_padding: float
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int

@@ -117,6 +117,7 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
     for name, key in (
         ("padding", "padding_tokens"),
         ("documents split", "split_documents"),
+        ("split for padding", "split_for_padding"),
         ("pieces", "pieces"),
         ("tokens dropped", "dropped_tokens"),
         ("documents dropped", "dropped_documents"),

@@ -122,7 +122,7 @@ def _joined(held: list[pa.RecordBatch]) -> _Pool:
 def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
     with metrics.timed("pack", pool.num_bytes, pool.num_docs):
         lengths = np.diff(pool.offsets)
-        packed = pack(lengths, task.sequence_length, task.method, task.min_piece)
+        packed = pack(lengths, task.sequence_length, task.method, task.min_piece, task.max_padding)
         metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
     rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * pool.ids.itemsize))
     for piece_length, order in _groups(task, packed, number):

@@ -6,7 +6,8 @@ A piece is a run of tokens of one document within one row. The layout is a funct
 
 | method   | layout                                                                                                          |
 |----------|-----------------------------------------------------------------------------------------------------------------|
-| best_fit | cuts documents above S into rows of S and a remainder, and nothing else (arXiv 2404.10830)                      |
+| best_fit | cuts documents above S into rows of S and a remainder (arXiv 2404.10830), and others only where padding would   |
+|          | exceed `max_padding` (`max_padding.py`)                                                                         |
 | concat   | joins documents end to end and cuts every S tokens                                                              |
 | buckets  | cuts documents above S into rows of S, and the remainder by its binary expansion, largest power first; a row    |
 |          | holds pieces of one length from different documents (dataset decomposition, arXiv 2405.13226)                   |
@@ -44,27 +45,32 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.kernels.tokens import pack as kernels
+from datapipe.kernels.tokens.split_to_fill import ChunksOut
 from datapipe.metrics import Packing
 from datapipe.shards import schemas
+from datapipe.tokens.max_padding import is_within, split_to_fill
 
 Method = Literal["best_fit", "concat", "buckets"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Rows as lists of pieces. The pieces of a row are in the order of their documents.
+    """Rows as lists of pieces. The pieces of a row are in the order of their documents; behind them comes, where documents are
+    split to limit padding, the piece that fills the row.
 
     Attributes:
         piece_document: (num_pieces,) int64, index of the document.
         piece_start: (num_pieces,) int64, first token in its document.
         piece_length: (num_pieces,) int32, at least 1.
         row_offsets: (num_rows + 1,) int64 into the pieces.
+        split_for_padding: number of documents of at most S tokens that are split to keep the limit of padding.
     """
 
     piece_document: np.ndarray
     piece_start: np.ndarray
     piece_length: np.ndarray
     row_offsets: np.ndarray
+    split_for_padding: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -75,20 +81,21 @@ class PackedRows:
         return len(self.piece_document)
 
 
-def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: int = 1) -> PackedRows:
+def pack(lengths: np.ndarray, sequence_length: int, method: Method, min_piece: int = 1, max_padding: float = 1.0) -> PackedRows:
     """Rows for documents of `lengths` (num_docs,) int64 tokens, each at least 1 since the end-of-text token counts.
 
     Args:
         sequence_length: a power of two for buckets.
         method: see the module.
         min_piece: buckets drops shorter pieces. The other methods drop nothing.
+        max_padding: share of padding in all rows but the emptiest, above which best_fit splits documents; 1 splits none.
     """
     assert sequence_length >= 1, sequence_length
     assert len(lengths) == 0 or int(lengths.min()) >= 1, "a document without its end-of-text token"
     lengths = np.ascontiguousarray(lengths, np.int64)
     if method == "buckets":
         return _buckets(lengths, sequence_length, min_piece)
-    return _best_fit(lengths, sequence_length) if method == "best_fit" else _concat(lengths, sequence_length)
+    return _best_fit(lengths, sequence_length, max_padding) if method == "best_fit" else _concat(lengths, sequence_length)
 
 
 def count(packed: PackedRows, lengths: np.ndarray, sequence_length: int) -> Packing:
@@ -106,28 +113,40 @@ def count(packed: PackedRows, lengths: np.ndarray, sequence_length: int) -> Pack
         pieces=packed.num_pieces,
         dropped_tokens=int(lengths.sum()) - tokens,
         dropped_documents=len(lengths) - documents,
+        split_for_padding=packed.split_for_padding,
     )
 
 
-def _best_fit(lengths: np.ndarray, sequence_length: int) -> PackedRows:
-    num_pieces = int((-(-lengths // sequence_length)).sum())
-    document, start = np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int64)
-    length = np.empty(num_pieces, np.int32)
+def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> PackedRows:
+    num_chunks = int((-(-lengths // sequence_length)).sum())
+    document, start = np.empty(num_chunks, np.int64), np.empty(num_chunks, np.int64)
+    length = np.empty(num_chunks, np.int32)
     kernels.split_documents(lengths, sequence_length, document, start, length)
 
-    order = np.empty(num_pieces, np.int64)
+    order = np.empty(num_chunks, np.int64)
     kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
     tree = np.zeros(2 << sequence_length.bit_length(), np.uint8)
-    newest, older = np.full(sequence_length + 1, -1, np.int64), np.empty(num_pieces, np.int64)
-    row = np.empty(num_pieces, np.int64)
+    newest, older = np.full(sequence_length + 1, -1, np.int64), np.empty(num_chunks, np.int64)
+    row = np.empty(num_chunks, np.int64)
     num_rows = kernels.best_fit(length, order, sequence_length, tree, newest, older, row)
 
-    row_offsets = np.zeros(num_rows + 1, np.int64)
-    kernels.by_row(row, np.empty(num_rows, np.int64), row_offsets, order)
-    del row, older
-    document = document[order]
-    start = start[order]
-    return PackedRows(piece_document=document, piece_start=start, piece_length=length[order], row_offsets=row_offsets)
+    padding = num_rows * sequence_length - int(lengths.sum())
+    emptiest = int(np.flatnonzero(newest >= 0)[-1]) if padding else 0  # its room
+    del tree, newest, older
+    chunks, split_documents = ChunksOut(document, start, length, row), np.zeros(0, np.int64)
+    if not is_within(padding - emptiest, num_rows, sequence_length, max_padding):
+        chunks, num_rows = split_to_fill(lengths, chunks, num_rows, order, sequence_length, max_padding)
+        split_documents = np.unique(chunks.documents[num_chunks:])  # a split adds the chunk of its first part
+    del document, start, length, row
+    row_offsets, order = np.zeros(num_rows + 1, np.int64), np.empty(len(chunks.rows), np.int64)
+    kernels.by_row(chunks.rows, np.empty(num_rows, np.int64), row_offsets, order)
+    return PackedRows(
+        piece_document=chunks.documents[order],
+        piece_start=chunks.starts[order],
+        piece_length=chunks.lengths[order],
+        row_offsets=row_offsets,
+        split_for_padding=int(np.count_nonzero(lengths[split_documents] <= sequence_length)),
+    )
 
 
 def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> PackedRows:

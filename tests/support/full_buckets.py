@@ -257,7 +257,8 @@ def _packing(method: Any) -> Callable[[Mapping[str, tuple[ExchangeFile, ...]], i
         return PackTask(
             step="web/pack", fingerprint=method, source="web", seed=0, files=tables["train"], start=0, stop=HASH_SPACE,
             bucket=0, split="train", stratum=None, tokenizer_fingerprint="none", vocab_size=50_001, eos_id=0,
-            sequence_length=2048, method=method, pool_documents=10_000, min_piece=1, format="arrow", target_bytes=bucket_bytes,
+            sequence_length=2048, method=method, pool_documents=10_000, max_padding=0.02, min_piece=1, format="arrow",
+            target_bytes=bucket_bytes,
         )  # fmt: skip
 
     return task

@@ -7,8 +7,8 @@
 
 A chunk is the part of a document that goes to one row, at most S tokens. Best fit is best-fit-decreasing over chunks (Ding et
 al., 2024, arXiv 2404.10830): a counting sort by length, then each chunk goes to the open row with the least room that still
-holds it. The amounts of room in use are the leaves of a binary tree, so a chunk costs O(log S) and a pool O(n log S). Ties go
-to the row last touched. The result is a function of `lengths` alone.
+holds it, which is found in O(log S) (`rooms.py`), so a pool costs O(n log S). Ties go to the row last touched. The result is a
+function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
 
 
@@ -119,43 +120,6 @@ def by_length(chunk_lengths: Int32s, positions: Int64sOut, order: Int64sOut) -> 
         positions[chunk_lengths[chunk]] += 1
 
 
-@inline
-def _least_room(tree: Any, wanted: Any) -> Any:
-    """The least room >= `wanted` of an open row, or -1.
-
-    `tree`: (2 * leaves,), leaf r tells whether some open row has room r.
-    """
-    leaves = tree.shape[0] // 2
-    node = leaves + wanted
-    if tree[node] != 0:
-        return wanted
-    while node > 1 and (node % 2 == 1 or tree[node + 1] == 0):
-        node //= 2
-    if node <= 1:
-        return -1
-    node += 1
-    while node < leaves:
-        node = 2 * node if tree[2 * node] != 0 else 2 * node + 1
-    return node - leaves
-
-
-@inline
-def _put_room(tree: Any, room: Any) -> None:
-    node = tree.shape[0] // 2 + room
-    while node > 0 and tree[node] == 0:
-        tree[node] = 1
-        node //= 2
-
-
-@inline
-def _take_room(tree: Any, room: Any) -> None:
-    node = tree.shape[0] // 2 + room
-    tree[node] = 0
-    while node > 1 and tree[node ^ 1] == 0:
-        node //= 2
-        tree[node] = 0
-
-
 @kernel
 def best_fit(
     chunk_lengths: Int32s,
@@ -177,7 +141,7 @@ def best_fit(
     num_rows = 0
     for chunk in order:
         length = chunk_lengths[chunk]
-        room = _least_room(tree, length)
+        room = least_room(tree, length)
         if room < 0:
             row = num_rows
             num_rows += 1
@@ -186,13 +150,13 @@ def best_fit(
             row = newest_row[room]
             newest_row[room] = older_row[row]
             if newest_row[room] < 0:
-                _take_room(tree, room)
+                take_room(tree, room)
         chunk_rows[chunk] = row
         left = room - length
         if left > 0:
             older_row[row] = newest_row[left]
             newest_row[left] = row
-            _put_room(tree, left)
+            put_room(tree, left)
     return num_rows
 
 

@@ -114,6 +114,13 @@ def test_environment_overrides_and_output_come_in_that_order(tmp_path: Path, mon
     assert (mixture.pack.sequence_length, mixture.output) == ((512,), "s3://bucket/run")
 
 
+@pytest.mark.parametrize(("spelling", "share"), [("1%", 0.01), ("0.5%", 0.005), ("0.02", 0.02), ("0", 0.0), ("100%", 1.0)])
+def test_limit_of_padding_is_a_share_in_any_spelling(tmp_path: Path, spelling: str, share: float):
+    path = written(tmp_path, GOOD)
+    assert load_mixture(path).pack.max_padding == 0.02
+    assert load_mixture(path, [f"pack.max_padding={spelling}"]).pack.max_padding == share
+
+
 def test_output_option_stands_in_for_a_missing_output(tmp_path: Path):
     path = written(tmp_path, "name: a\nsources: {web: {path: c}}\n")
     assert load_mixture(path, output="runs/a").output == "runs/a"
@@ -142,7 +149,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "sequence_length: 2048",
             "length: 2048",
             "mixture.yaml:27: pack.length: unknown key. Did you mean 'sequence_length'? "
-            "Expected one of: sequence_length, method, pool_documents, min_piece.",
+            "Expected one of: sequence_length, method, pool_documents, max_padding, min_piece.",
         ),
         ("name: web-and-code", "", "mixture.yaml: name: missing. Expected: name of the snapshot and of the report."),
         (
@@ -277,10 +284,21 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "mixture.yaml:27: pack.min_piece: needs method: buckets; best_fit drops nothing. Leave it out.",
         ),
         (
+            "method: best_fit",
+            "method: concat, max_padding: 1%",
+            "mixture.yaml:27: pack.max_padding: needs method: best_fit; concat fills its rows anyway. Leave it out.",
+        ),
+        (
+            "method: best_fit",
+            "method: best_fit, max_padding: 2",
+            "mixture.yaml:27: pack.max_padding: found 2, expected a share from 0 to 1 such as 0.001, or a percentage such "
+            "as 0.1%.",
+        ),
+        (
             "pack: {sequence_length: 2048, method: best_fit}",
             "pack: 2048",
             "mixture.yaml:27: pack: found 2048, expected a mapping with keys of: "
-            "sequence_length, method, pool_documents, min_piece.",
+            "sequence_length, method, pool_documents, max_padding, min_piece.",
         ),
         (
             "vocab_size: 32000",
@@ -449,7 +467,7 @@ def test_all_problems_are_listed(tmp_path: Path):
         (
             "pack.sequence_lenght=3",
             "--set: pack.sequence_lenght: unknown key. Did you mean 'sequence_length'? "
-            "Expected one of: sequence_length, method, pool_documents, min_piece.",
+            "Expected one of: sequence_length, method, pool_documents, max_padding, min_piece.",
         ),
         ("pakc.sequence_length=3", f"--set: pakc: unknown key. Did you mean 'pack'? Expected one of: {TOP_KEYS}."),
         ("pack.sequence_length=x", "--set: pack.sequence_length: found 'x', expected a whole number."),

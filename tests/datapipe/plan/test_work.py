@@ -51,7 +51,14 @@ LENGTH = BoundStage(name="filter.length", stage=Length(), digest="length")
 EXACT = BoundStage(name="dedup.exact", stage=Exact(), digest="exact", emit_digest="emit")
 COMMON: dict[str, Any] = {"step": "web/read", "source": "web", "seed": 1, "resources": ()}
 RANGE: dict[str, Any] = {"start": 0, "stop": 10}
-PACK: dict[str, Any] = {"tokenizer_fingerprint": "f", "vocab_size": 300, "eos_id": 0, "pool_documents": 9, "min_piece": 1}
+PACK: dict[str, Any] = {
+    "tokenizer_fingerprint": "f",
+    "vocab_size": 300,
+    "eos_id": 0,
+    "pool_documents": 9,
+    "max_padding": 0.02,
+    "min_piece": 1,
+}
 
 TASKS: list[tuple[Task, dict[str, Any]]] = [
     (
@@ -125,6 +132,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "sequence_length": 65,
             "method": "best_fit",
             "pool_documents": 10,
+            "max_padding": 0.01,
             "min_piece": 2,
             "format": "parquet",
             "target_bytes": 10,

@@ -1,0 +1,211 @@
+"""Empties rows by splitting their documents over the room of other rows, so that fewer rows hold the same tokens.
+
+    rows of best_fit ── open_rows ── split_to_fill ──▶ fewer rows, with split documents
+
+A row is emptied chunk by chunk, the longest first. A chunk goes whole to the row with the least room that holds it. Where no
+row does, its first part fills a row to the end, and the rest goes on: to another row, or to be split again. The room for the
+first part is the one that makes the shorter part as long as possible, among those after which the rest fits into one row; where
+no two rows hold the chunk, it is the most room that there is. So the part of a document that is not its last always ends with
+its row.
+
+S = 8 and documents 0 to 4 of 5 tokens, one to a row, each with room 3. The row of document 0 is emptied: the first 3 tokens
+fill the row of 4, the other 2 go to the row of 3. Then that of document 1: its first 3 tokens fill the row of 2, since 1 token,
+for the row of 3, would be the shorter part. Of the other 2, one fills the row of 3, and the last stays; no row but it has room.
+
+    1 . . . . . . .        2 2 2 2 2 1 1 1        0 0 3 3 3 3 3 1        4 4 4 4 4 0 0 0
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.tokens.rooms import least_room, most_room, put_room, take_room
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut
+
+
+class ChunksOut(NamedTuple):
+    """Chunks, with space behind them: a split adds one, and a row is filled at most once.
+
+    Attributes:
+        documents: (num_chunks + num_rows,) int64, as all of them.
+        starts: int64, the first token in the document.
+        lengths: int32.
+        rows: int64.
+    """
+
+    documents: Int64sOut
+    starts: Int64sOut
+    lengths: Int32sOut
+    rows: Int64sOut
+
+
+class RowsOut(NamedTuple):
+    """Rows with their room and chunks, and the rows of each room.
+
+    Attributes:
+        rooms: (num_rows,) int64; S for a row that was emptied.
+        first_chunk: (num_rows,) int64, -1 for none: the longest chunk of a row, the head of a linked list.
+        next_chunk: (num_chunks,) int64, -1 at the end of such a list.
+        newest: (S + 1,) int64, all -1 at first: the row that was last given that much room, the head of a linked list.
+        newer, older: (num_rows,) int64, the neighbours in such a list, -1 at its ends.
+        tree: as `rooms.py` has it, zeros at first.
+        is_receiver: (num_rows,) uint8, whether a row was given a chunk.
+    """
+
+    rooms: Int64sOut
+    first_chunk: Int64sOut
+    next_chunk: Int64sOut
+    newest: Int64sOut
+    newer: Int64sOut
+    older: Int64sOut
+    tree: UInt8sOut
+    is_receiver: UInt8sOut
+
+
+@inline
+def _put_row(rows: Any, row: Any) -> None:
+    room = rows.rooms[row]
+    if room > 0:
+        newest = rows.newest[room]
+        rows.newer[row] = -1
+        rows.older[row] = newest
+        rows.newest[room] = row
+        if newest >= 0:
+            rows.newer[newest] = row
+        else:
+            put_room(rows.tree, room)
+
+
+@inline
+def _take_row(rows: Any, row: Any) -> None:
+    room, newer, older = rows.rooms[row], rows.newer[row], rows.older[row]
+    if older >= 0:
+        rows.newer[older] = newer
+    if newer >= 0:
+        rows.older[newer] = older
+    else:
+        rows.newest[room] = older
+        if older < 0:
+            take_room(rows.tree, room)
+
+
+@inline
+def _put_chunk(rows: Any, row: Any, chunk: Any) -> None:
+    rows.next_chunk[chunk] = rows.first_chunk[row]
+    rows.first_chunk[row] = chunk
+
+
+@kernel
+def open_rows(chunk_lengths: Int32s, chunk_rows: Int64s, order: Int64s, sequence_length: int, rows: RowsOut) -> None:
+    """Enters chunks of `chunk_lengths` and `chunk_rows` (num_chunks,), whose `order` is by length, into rows of S tokens."""
+    rows.rooms[:] = sequence_length
+    rows.first_chunk[:] = -1
+    for number in range(order.shape[0] - 1, -1, -1):
+        chunk = order[number]
+        _put_chunk(rows, chunk_rows[chunk], chunk)
+        rows.rooms[chunk_rows[chunk]] -= chunk_lengths[chunk]
+    for row in range(rows.rooms.shape[0]):
+        _put_row(rows, row)
+
+
+@inline
+def _room_to_fill(tree: Any, length: Any, most: Any) -> Any:
+    """The room that the first part of a chunk fills, where no row holds the whole chunk.
+
+    Args:
+        most: the most room of any row, below `length`.
+    """
+    above = least_room(tree, (length + 1) // 2)
+    if above < 0:
+        return most
+    below = most_room(tree, length // 2)
+    return below if below > length - above and length - below <= most else above
+
+
+@inline
+def _is_worthwhile(tree: Any, length: Any, most: Any, min_piece: Any) -> Any:
+    """Whether a chunk can go to other rows without a first split that makes a part shorter than `min_piece`."""
+    if most < 1 or most >= length:
+        return most >= length
+    room = _room_to_fill(tree, length, most)
+    return min(room, length - room) >= min_piece
+
+
+@inline
+def _is_within(padding: Any, uncounted: Any, num_rows: Any, sequence_length: Any, max_padding: Any) -> Any:
+    """Whether the rows but the emptiest, which has `uncounted` tokens of padding, keep the limit."""
+    counted = padding - uncounted
+    return counted == 0 or counted / ((num_rows - 1) * sequence_length) <= max_padding
+
+
+@inline
+def _move(chunks: Any, num_chunks: Any, rows: Any, donor: Any, most: Any) -> Any:
+    """Moves the first chunk of `donor`, or the part of it that fills another row; returns the number of chunks."""
+    chunk = rows.first_chunk[donor]
+    length = chunks.lengths[chunk]
+    room = least_room(rows.tree, length) if most >= length else _room_to_fill(rows.tree, length, most)
+    row = rows.newest[room]
+    _take_row(rows, row)
+    rows.is_receiver[row] = 1
+    moved = min(room, length)
+    rows.rooms[row] -= moved
+    rows.rooms[donor] += moved
+    if moved == length:
+        rows.first_chunk[donor] = rows.next_chunk[chunk]
+        _put_chunk(rows, row, chunk)
+        _put_row(rows, row)
+        chunks.rows[chunk] = row
+        return num_chunks
+    chunks.documents[num_chunks] = chunks.documents[chunk]
+    chunks.starts[num_chunks] = chunks.starts[chunk]
+    chunks.lengths[num_chunks] = moved
+    chunks.rows[num_chunks] = row
+    chunks.starts[chunk] += moved
+    chunks.lengths[chunk] -= moved
+    return num_chunks + 1
+
+
+@kernel
+def split_to_fill(
+    donors: Int64s,
+    min_piece: int,
+    max_padding: float,
+    sequence_length: int,
+    counts: Int64sOut,
+    chunks: ChunksOut,
+    rows: RowsOut,
+) -> bool:
+    """Empties rows, in the order of `donors`, until padding is within the limit; returns whether it is.
+
+    The last row to be emptied may keep a part of its chunks. A row that was given a chunk is not emptied.
+
+    Args:
+        donors: row numbers, of rows with room.
+        min_piece: a row is left alone if the first split of its longest chunk makes a part shorter than this.
+        max_padding: share of the tokens in all rows but the emptiest.
+        counts: (3,) int64: number of chunks, of rows that hold some, and of padding tokens.
+    """
+    num_chunks, num_rows, padding = counts[0], counts[1], counts[2]
+    is_within = False
+    for donor in donors:
+        if rows.is_receiver[donor] != 0:
+            continue
+        _take_row(rows, donor)
+        most = most_room(rows.tree, sequence_length)
+        is_within = _is_within(padding, max(most, rows.rooms[donor]), num_rows, sequence_length, max_padding)
+        if not is_within and _is_worthwhile(rows.tree, chunks.lengths[rows.first_chunk[donor]], most, min_piece):
+            while not is_within and rows.first_chunk[donor] >= 0:
+                num_chunks = _move(chunks, num_chunks, rows, donor, most)
+                most = most_room(rows.tree, sequence_length)
+                if rows.first_chunk[donor] < 0:
+                    num_rows -= 1
+                    padding -= sequence_length
+                uncounted = max(most, rows.rooms[donor] % sequence_length)
+                is_within = _is_within(padding, uncounted, num_rows, sequence_length, max_padding)
+        if rows.first_chunk[donor] >= 0:
+            _put_row(rows, donor)
+        if is_within:
+            break
+    counts[0], counts[1], counts[2] = num_chunks, num_rows, padding
+    return is_within

@@ -1,0 +1,106 @@
+"""Keeps the padding of best fit within a limit: empties some rows by splitting their documents over the room of others.
+
+    chunks in rows ── is_within? ──▶ as they are
+                   └─ donors ── split_to_fill, for ever shorter pieces ──▶ chunks in fewer rows
+
+Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third, and so on. Emptying a row
+saves S tokens of padding, whichever row it is, so the rows with the fewest whole documents are emptied first. A document above
+S is split anyway, so its remainder is split before others. For documents of one length no layout of as few rows splits fewer,
+but for those of one row. The limit is always kept: short pieces are made only where no row can be emptied without them. The
+emptiest row is not counted. The layout is a function of the lengths alone, and a pool within the limit is that of best fit.
+
+10,000 documents, S = 2,048, limit 2 % (2026-11). Short pieces are those below S / 16 = 128 tokens, as a share of all pieces of
+split documents. Pages are real web pages in GPT-2's tokens: cut every 5,000 characters, cut at 5,000, and whole.
+
+| lengths                     | padding of best fit | documents split | by concat | median piece | short pieces |
+|-----------------------------|---------------------|-----------------|-----------|--------------|--------------|
+| 1,100                       | 46.3 %              | 45.2 %          | 53.5 %    | 550          | 0 %          |
+| 1,025                       | 50.0 %              | 48.9 %          | 50.0 %    | 512          | 12 %         |
+| 1,366                       | 33.3 %              | 31.9 %          | 66.6 %    | 514          | 13 %         |
+| 600                         | 12.1 %              | 10.3 %          | 28.9 %    | 248          | 17 %         |
+| 205                         | 10.0 %              | 8.1 %           | 10.0 %    | 102          | 62 %         |
+| 1,900                       | 7.2 %               | 5.3 %           | 92.6 %    | 148          | 8 %          |
+| S + 1,100                   | 23.1 %              | 0 %             | 100 %     | 1,100        | 0 %          |
+| 1,100 or S + 1,100          | 31.0 %              | 13.3 %          | 76.6 %    | 912          | 0 %          |
+| 700 or 1,900                | 15.3 %              | 10.2 %          | 63.4 %    | 148          | 4 %          |
+| 1,050 to 1,900              | 28.2 %              | 26.8 %          | 71.7 %    | 479          | 0 %          |
+| pages cut every             | 16.1 %              | 8.1 %           | 47.3 %    | 617          | 3 %          |
+| pages cut at                | 32.9 %              | 28.6 %          | 60.9 %    | 554          | 1 %          |
+| pages                       | 0.09 %              | 0 %             | 58.7 %    |              |              |
+| log-normal; Pareto          | 0.02 %; 0.01 %      | 0 %             | 40 %; 27 %|              |              |
+| S - 1; S + 1                | 0.05 %; 0.00 %      | 0 %             | 100 %     |              |              |
+
+If the emptiest rows came first, 22.7 % instead of 13.3 % of the documents of 1,100 or S + 1,100 tokens would be split, and
+18.5 % instead of 10.2 % of those of 700 or 1,900.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from datapipe.kernels.tokens import split_to_fill as kernels
+from datapipe.kernels.tokens.split_to_fill import ChunksOut, RowsOut
+
+_MIN_PIECES = 16
+"""Rows are emptied at first only where the first split makes no piece shorter than S / 16."""
+
+
+def is_within(counted: int, num_rows: int, sequence_length: int, max_padding: float) -> bool:
+    """Whether padding keeps the limit: `counted` tokens in all rows but the emptiest."""
+    return counted == 0 or counted / ((num_rows - 1) * sequence_length) <= max_padding
+
+
+def split_to_fill(
+    lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
+) -> tuple[ChunksOut, int]:
+    """Chunks that are split until padding is within the limit, and the number of rows that are left.
+
+    Args:
+        lengths: (num_docs,) int64.
+        chunks: (num_chunks,) each, as best fit leaves them.
+        order: (num_chunks,) int64, the chunks by length.
+
+    Returns:
+        The same chunks, of which some have lost their first part, and behind them the first parts; (num_chunks,) each.
+    """
+    rows = _rows(num_rows, len(order), sequence_length)
+    kernels.open_rows(chunks.lengths, chunks.rows, order, sequence_length, rows)
+    chunks = _of_each(chunks, lambda column: np.concatenate([column, np.zeros(num_rows, column.dtype)]))
+    counts = np.array([len(order), num_rows, rows.rooms.sum()])
+    min_piece, within = max(1, sequence_length // _MIN_PIECES), False
+    while not within:
+        rows.is_receiver[:] = 0
+        donors = _donors(lengths, _of_each(chunks, lambda column: column[: counts[0]]), rows.rooms, sequence_length)
+        within = kernels.split_to_fill(donors, min_piece, max_padding, sequence_length, counts, chunks, rows)
+        min_piece = max(1, min_piece // 2)
+    chunks = _of_each(chunks, lambda column: column[: counts[0]])
+    numbers = np.cumsum(rows.rooms < sequence_length) - 1  # (num_rows,) of the rows that hold a chunk
+    return chunks._replace(rows=numbers[chunks.rows]), int(counts[1])
+
+
+def _of_each(chunks: ChunksOut, change: Callable[[np.ndarray], np.ndarray]) -> ChunksOut:
+    return ChunksOut(*map(change, chunks))
+
+
+def _rows(num_rows: int, num_chunks: int, sequence_length: int) -> RowsOut:
+    return RowsOut(
+        rooms=np.empty(num_rows, np.int64),
+        first_chunk=np.empty(num_rows, np.int64),
+        next_chunk=np.empty(num_chunks, np.int64),
+        newest=np.full(sequence_length + 1, -1, np.int64),
+        newer=np.full(num_rows, -1, np.int64),
+        older=np.full(num_rows, -1, np.int64),
+        tree=np.zeros(2 << sequence_length.bit_length(), np.uint8),
+        is_receiver=np.zeros(num_rows, np.uint8),
+    )
+
+
+def _donors(lengths: np.ndarray, chunks: ChunksOut, rooms: np.ndarray, sequence_length: int) -> np.ndarray:
+    """Rows with room, in the order in which they are emptied: first those with the fewest whole documents, of these the
+    emptiest. Emptying any row saves S tokens of padding, so this order splits the fewest documents."""
+    is_whole = chunks.lengths == lengths[chunks.documents]
+    num_whole = np.bincount(chunks.rows[is_whole], minlength=len(rooms))  # (num_rows,)
+    open_rows = np.flatnonzero((rooms > 0) & (rooms < sequence_length))
+    return open_rows[np.lexsort((-rooms[open_rows], num_whole[open_rows]))]

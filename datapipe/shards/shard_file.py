@@ -54,7 +54,10 @@ def open_shard(
     size = root.size(entry.path) if local is None else local.stat().st_size
     if size != entry.bytes:
         found = "no such file" if size is None else f"{size} bytes"
-        raise CorruptionError(f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it")
+        cleaned = "; if `datapipe clean` deleted its snapshot, open another one" if size is None else ""
+        raise CorruptionError(
+            f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
+        )
     shard = Shard.open(root, entry, local)
     try:
         shard.check(sequence_length, tokenizer_fingerprint)

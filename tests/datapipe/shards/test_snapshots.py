@@ -16,7 +16,7 @@ import pytest
 
 from datapipe.engine import clean as cleaning
 from datapipe.engine.clean import clean, plan_cleaning
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.index.takedown import make_index
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
@@ -102,11 +102,14 @@ def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
     for name in (None, first.fingerprint, second.fingerprint):
         assert verify_snapshot(root, read_snapshot(root, name)) == []
     assert [each.fingerprint for each in publications(root)] == [made.fingerprint for made in (first, second, third)]
+    unread = Loader(root.url, snapshot=first.fingerprint, global_batch_size=4, prefetch=0)
     assert [each.fingerprint for each in clean(root, 2).dropped] == [first.fingerprint]
     for stream in streams[1:]:
         stream.check()
     with pytest.raises(SnapshotError, match=f"no snapshot begins with '{first.fingerprint}'. There are: "):
         Loader(root.url, snapshot=first.fingerprint, global_batch_size=4)
+    with pytest.raises(CorruptionError, match=r"books.*no such file.*if `datapipe clean` deleted its snapshot, open another"):
+        [unread.batch(step) for step in range(300)]
     assert plan_cleaning(root, 2).is_empty
     clean(root, 1)
     streams[2].check()

@@ -12,6 +12,8 @@ excess_drops       a global stage that dropped more than `max_dropped`          
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
 small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
 slow_tokenizer     a tokenizer that the kernels do not know                             the tokenizer
+padding            a source that is padded by more than `pack.max_padding`              its rows
+split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the limit  its rows
 nothing_to_draw    a source without anything to train on                                the snapshot
 ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
 many_epochs        a source that is drawn too often                                     `report.mixture_shares`
@@ -26,11 +28,12 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import suggest
-from datapipe.metrics import UnreadableFile, counted
+from datapipe.metrics import Packing, UnreadableFile, counted, total_packing
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.request import Request
+from datapipe.plan.work import PackTask
 
 LEAST_KEPT = 0.05
 """Share of a source's documents below which a wrong threshold or field is likely. FineWeb-Edu, a strict selection, has 1.3
@@ -94,6 +97,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += _null_fields(request, plan, source)
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += [] if source in empty else _few_kept(source, counts)
+        found += _of_packing(plan, source)
     return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *of_snapshot]
 
 
@@ -152,6 +156,38 @@ def _few_kept(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     )
     details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
     yield RunWarning(kind="few_kept", source=source, text=text, details=details)
+
+
+MOST_SPLIT = 0.05
+"""Share of a source's documents above which it is told that they are split. Best fit alone splits none of them."""
+
+
+def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
+    for step in plan.of_kind("pack", source):
+        tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
+        for length, packing in total_packing(record.metrics.packing for record in step.records).items():
+            if tasks and step.is_committed:
+                yield from _padding(source, length, packing, tasks)
+
+
+def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTask]) -> Iterator[RunWarning]:
+    """Warnings about rows of one length. One short row for each split and stratum is no fault of the packing."""
+    limit, num_tokens = tasks[0].max_padding, packing.rows * length
+    rows = f"source '{source}', rows of {length:,}:"
+    avoidable = packing.padding_tokens - length * len({(task.split, task.stratum) for task in tasks})
+    if avoidable > 0 and avoidable / num_tokens > limit:
+        share = packing.padding_tokens / num_tokens
+        why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."
+        text = f"{rows} {share:.2%} is padding, max_padding is {limit:.2%}. {why}"
+        details = {"sequence_length": length, "padding_share": share, "max_padding": limit}
+        yield RunWarning(kind="padding", source=source, text=text, details=details)
+    if packing.documents and packing.split_for_padding / packing.documents > MOST_SPLIT:
+        share = packing.split_for_padding / packing.documents
+        count = f"{packing.split_for_padding:,} of {counted(packing.documents, 'document')} ({share:.2%})"
+        what = "Rows of another sequence_length may hold them whole; a larger max_padding splits fewer."
+        text = f"{rows} {count} are split, since padding would exceed max_padding, {limit:.2%}. {what}"
+        details = {"sequence_length": length, "split": packing.split_for_padding, "documents": packing.documents}
+        yield RunWarning(kind="split_for_padding", source=source, text=text, details=details)
 
 
 def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,31 @@ def test_report_counts_documents_split_for_padding(crowded):
     assert 0 < done["split_for_padding"] == done["split_documents"] <= 0.45 * NUM_DOCS
     assert done["documents"] == whole["documents"] == NUM_DOCS
     assert done["tokens"] == whole["tokens"]
+
+
+def warnings_of(finished: runs.Finished, kind: str) -> list[dict[str, Any]]:
+    return [warning for warning in finished.report["warnings"] if warning["kind"] == kind]
+
+
+def test_run_that_splits_more_than_a_twentieth_says_so_of_each_length(crowded):
+    done = run(crowded, "pack.sequence_length=[64, 105]")  # three documents fill a row of 105
+    [warning] = warnings_of(done, "split_for_padding")
+    split = packing(done)["split_for_padding"]
+    assert (warning["source"], warning["sequence_length"]) == ("web", LENGTH)
+    assert (warning["split"], warning["documents"]) == (split, NUM_DOCS)
+    assert f"rows of 64: {split} of 400 documents ({split / 400:.2%}) are split" in warning["text"]
+    assert warnings_of(done, "padding") == []
+    assert warnings_of(run(crowded, WHOLE), "split_for_padding") == []
+
+
+@pytest.mark.parametrize(("pool", "is_told"), [(1, True), (20, True), (10_000, False)])
+def test_run_of_small_pools_that_exceeds_the_limit_says_so(crowded, pool, is_told):
+    done = run(crowded, f"pack.pool_documents={pool}")
+    warnings = warnings_of(done, "padding")
+    assert [(warning["source"], warning["sequence_length"]) for warning in warnings] == [("web", LENGTH)] * is_told
+    for warning in warnings:
+        share = packing(done)["padding_share"]
+        assert f"rows of 64: {share:.2%} is padding, max_padding is 2.00%. Its pools are small" in warning["text"]
 
 
 def test_run_with_a_limit_that_is_kept_anyway_writes_the_same_shards(tmp_path, corpus):

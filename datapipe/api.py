@@ -16,7 +16,7 @@ from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.fertility import tokenizer_report
 from datapipe.report.summary import report_bytes, summarize, write_report
-from datapipe.shards.manifest import Snapshot
+from datapipe.shards.manifest import Manifest
 from datapipe.storage import Root
 
 # ------------------------------------------------------------------------------------------------ for the command line, too
@@ -68,7 +68,7 @@ def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | Non
 
 
 def _report(
-    run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
+    run: Run, plan: Plan, snapshot: Manifest | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> dict[str, Any]:
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     tokenizer = tokenizer_report(run.root, plan)

@@ -37,12 +37,13 @@ def verify(
     snapshot: SnapshotName = None,
     all_: Annotated[bool, typer.Option("--all", help="Every snapshot of the output.")] = False,
 ) -> None:
-    """Read every shard of the newest snapshot and compare it with its checksum and with the manifest.
+    """Read every file of the newest snapshot and compare it with its checksum and with the manifest.
 
     The snapshots of all sequence lengths are read, unless one snapshot is named.
     """
     from datapipe.metrics import counted
-    from datapipe.shards.manifest import SNAPSHOT, length_folders, read_snapshot
+    from datapipe.report.snapshot_list import amount
+    from datapipe.shards.manifest import SNAPSHOT, Snapshot, length_folders, read_manifest
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
 
@@ -52,7 +53,7 @@ def verify(
     folders = [root] if snapshot is not None else [root, *(other for other in others if other.exists(SNAPSHOT))]
     for folder, name in ((each, name) for each in folders for name in _names(each, snapshot, all_)):
         try:
-            found = read_snapshot(folder, name)
+            found = read_manifest(folder, name)
         except SnapshotError as error:
             if folder is root:
                 raise
@@ -60,9 +61,8 @@ def verify(
             continue
         damaged = verify_snapshot(folder, found)
         if not damaged:
-            num_tokens = sum(shard.tokens for shard in found.shards)
-            shards = f"{counted(len(found.shards), 'shard')}, {counted(num_tokens, 'token')}"
-            print(f"{masked(folder.url)}: {shards}: every byte equals what was committed")
+            files = counted(len(found.data_files), "shard" if isinstance(found, Snapshot) else "file")
+            print(f"{masked(folder.url)}: {files}, {amount(found)}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
         print(masked(problem), file=sys.stderr)

@@ -75,6 +75,9 @@ def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, run
     if problem is not None:
         raise problem
     _print_snapshot(run)
+    if mixture.tokenizer.is_none:
+        _print_documents(run)
+        return
     for length in mixture.pack.sequence_length:
         _print_next_steps(masked(run.root.within(mixture.pack.folder(length)).url), length)
 
@@ -100,6 +103,7 @@ def _print_snapshot(run: Run) -> None:
     from datapipe.engine.clean import work_bytes
     from datapipe.metrics import size
     from datapipe.report.snapshot_list import changes
+    from datapipe.shards.manifest import Snapshot
 
     assert run.snapshot is not None
     before, after, output = run.before, run.snapshot.fingerprint[:12], masked(run.root.url)
@@ -108,10 +112,27 @@ def _print_snapshot(run: Run) -> None:
         print(f"\nsnapshot {after} is the newest; {earlier} was. What changed:")
         for line in changes(run.root, before, run.snapshot):
             print(f"  {masked(line)}")
-        print(f'The one before stays: Loader("{output}", snapshot="{earlier}")')
+        opened = (
+            f'Loader("{output}", snapshot="{earlier}")' if isinstance(before, Snapshot) else "`datapipe snapshots` lists it"
+        )
+        print(f"The one before stays: {opened}")
     else:
         print(f"\nsnapshot {after}{'' if before is None else ', as before'}")
     print(f"work/ holds {size(work_bytes(run.root))} to resume from; `datapipe clean` deletes what no snapshot needs")
+
+
+def _print_documents(run: Run) -> None:
+    """Prints where the documents of each source are."""
+    from datapipe.metrics import counted
+    from datapipe.shards.manifest import DocumentsSnapshot
+
+    assert isinstance(run.snapshot, DocumentsSnapshot)
+    print(f"\n{masked(run.root.url)} is ready:\n")
+    for source in run.snapshot.sources:
+        files = [entry for entry in run.snapshot.documents if entry.source == source]
+        counts = f"{counted(sum(entry.documents for entry in files), 'document')} in {counted(len(files), 'file')}"
+        print(f"    {masked(run.root.child_url(f'documents/{source}'))}/*.{run.snapshot.document_format}    {counts}")
+    print("\nAdd a tokenizer to the mixture and run it again for tokens: nothing is cleaned again.\n")
 
 
 def _command() -> str:

@@ -3,6 +3,7 @@
     Mixture ── sources: {name: Source}      input files, with the weight of each source
             ── stages: [StageUse]           the stages that process documents, in order
             ── tokenizer, pack, shards      how documents become rows of tokens on disk
+            ── documents                    or, without a tokenizer, files of text
             ── mixture                      how many tokens training draws, and from which source when (`mixture_schedule.py`)
             ── execution                    how the work is cut into tasks; it does not change the output
 
@@ -25,12 +26,10 @@ from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
+from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
 from datapipe.own_columns import OWN_COLUMNS
-
-PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
-"""The names of `datapipe.tokens.patterns.PATTERNS`, which this layer cannot import."""
 
 
 def _source_name(name: str) -> str:
@@ -107,54 +106,6 @@ class Source(Record):
     )
 
 
-class TokenizerTraining(Record):
-    """A byte-level BPE tokenizer that is trained on the mixture."""
-
-    vocab_size: int = Field(
-        default=32_000, ge=257, description="Number of tokens: 256 bytes, the merges, and the end-of-text token."
-    )
-    sample_bytes: ByteSize = Field(
-        default=256 << 20,
-        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases. The "
-        "task holds the distinct words of the sample in memory, however large execution.bucket_bytes is.",
-    )
-    pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
-    eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
-
-
-class TokenizerSpec(Record):
-    """A tokenizer: one to train, or an existing one."""
-
-    train: TokenizerTraining | None = Field(default=None, description="Train a tokenizer on this mixture, with these options.")
-    path: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Existing tokenizer: a tokenizer.json or a tiktoken rank file, as a path or URL.",
-    )
-    eos: str | None = Field(
-        default=None, min_length=1, description="End-of-text token of the tokenizer at `path`. Default: inferred from its name."
-    )
-    pattern: PatternName | None = Field(
-        default=None, description="Pattern that splits text into words, for a tiktoken rank file that is not one of OpenAI's."
-    )
-    special_tokens: dict[str, int] | None = Field(
-        default=None, min_length=1, description="Special tokens and their ids, for such a rank file: {'<|endoftext|>': 100257}."
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> TokenizerSpec:
-        if (self.train is None) == (self.path is None):
-            given = "none" if self.train is None else "both"
-            raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
-        if self.train is not None and self.eos is not None:
-            raise ProblemsError([(("eos",), "needs path. Write the token of a trained tokenizer as train.eos")])
-        if self.train is not None and self.pattern is not None:
-            raise ProblemsError([(("pattern",), "needs path. Write the pattern of a trained tokenizer as train.pattern")])
-        if self.train is not None and self.special_tokens is not None:
-            raise ProblemsError([(("special_tokens",), "needs path. A trained tokenizer has one special token: train.eos")])
-        return self
-
-
 MAX_PADDING = 0.02
 """Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such sources keep all documents
 whole. It pads lengths that crowd above S / 2 or S / 3 by 10 to 50 %."""
@@ -217,6 +168,15 @@ class ShardsSpec(Record):
     target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Size at which a shard is complete.")
 
 
+class DocumentsSpec(Record):
+    """The documents that a run without a tokenizer writes."""
+
+    format: Literal["parquet", "jsonl.zst"] = Field(
+        default="parquet", description="parquet: columns, zstd. jsonl.zst: one JSON object a line."
+    )
+    target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Bytes of text at which a file is complete.")
+
+
 class Resources(Record):
     """Resources that a task of a stage reserves on a Ray node. The local engine gives every task one core."""
 
@@ -256,7 +216,8 @@ class ExecutionSpec(Record):
     )
     resources: dict[str, Resources] = Field(
         default_factory=dict,
-        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack and tokenizer/train.",
+        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack, tokenizer/train and "
+        "write.",
     )
 
     def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
@@ -301,11 +262,15 @@ class Mixture(Record):
     stages: StageList = Field(
         default=(), description="Stages that process the documents, in order. `datapipe stages` lists all stages and options."
     )
-    tokenizer: TokenizerSpec = Field(
-        default=TokenizerSpec(train=TokenizerTraining()), description="The tokenizer: train a new one, or use the one at path."
+    tokenizer: TokenizerOrNone = Field(
+        default=TokenizerSpec(train=TokenizerTraining()),
+        description="The tokenizer: train a new one, or use the one at path. none: the run ends with cleaned documents.",
     )
     pack: PackSpec = Field(default=PackSpec(), description="How documents are packed into rows.")
     shards: ShardsSpec = Field(default=ShardsSpec(), description="Format and size of the files that trainers read.")
+    documents: DocumentsSpec = Field(
+        default=DocumentsSpec(), description="With tokenizer: none, format and size of the files of documents."
+    )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
@@ -315,7 +280,7 @@ class Mixture(Record):
     @classmethod
     def _without_empty_sections(cls, data: Any) -> Any:
         """Removes sections without keys: a section whose lines are all commented out takes its defaults."""
-        optional = ("stages", "tokenizer", "pack", "shards", "mixture", "execution")
+        optional = ("stages", "tokenizer", "pack", "shards", "documents", "mixture", "execution")
         if not isinstance(data, dict):
             return data
         return {key: value for key, value in data.items() if value is not None or key not in optional}
@@ -330,7 +295,8 @@ class Mixture(Record):
                 problems.append(((*path, name), text))
             if not any(phase.weights.values()):
                 problems.append((path, "every weight is 0. Expected at least one above 0"))
-        if not self.mixture.phases and not any(source.weight for source in self.sources.values()):
+        is_drawn = not self.tokenizer.is_none and not self.mixture.phases
+        if is_drawn and not any(source.weight for source in self.sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
         problems += [
             (("mixture", *path), text) for path, text in linear_schedule_problems(self.mixture, self._source_weights())
@@ -393,6 +359,19 @@ class Mixture(Record):
 
     def _source_weights(self) -> dict[str, Fraction]:
         return {name: source.weight for name, source in self.sources.items()}
+
+    def unused_keys(self) -> list[str]:
+        """The keys that are set and that no step of a run without a tokenizer, or with one, reads."""
+        if not self.tokenizer.is_none:
+            return [] if self.documents == DocumentsSpec() else ["documents"]
+        is_set = {
+            "validation": self.validation > 0,
+            "pack": self.pack != PackSpec(),
+            "shards": self.shards != ShardsSpec(),
+            "mixture": self.mixture != MixtureSpec(),
+            **{f"sources.{name}.strata": source.strata is not None for name, source in self.sources.items()},
+        }
+        return [key for key, value in is_set.items() if value]
 
     def where(self, *path: str | int) -> str:
         """File, line and path for an error message: `mixture.where("sources", "web", "path")`."""

@@ -62,7 +62,7 @@ stages:                             # in order; a name is the path of a module i
   # - filter.length: {as: second_length}                    # a second use of a stage needs another name
   # - my_company.clean:DropBoilerplate: {min_lines: 3}      # any installed class, or one in the working directory
 
-tokenizer:
+tokenizer:                          # or `tokenizer: none`: the run ends with the cleaned documents, in documents/
   train:                            # a byte-level BPE tokenizer, trained on the kept documents
     vocab_size: 4096                # number of tokens; default: 32000
     # sample_bytes: 256MiB          # size of the text sample to train on
@@ -84,6 +84,10 @@ shards:
   # format: arrow                   # memory-mapped, fastest; parquet: compressed, smaller
   # target_bytes: 256MiB            # size at which a shard is complete
 
+documents:                          # only with tokenizer: none
+  # format: parquet                 # columns, zstd; jsonl.zst: one JSON object a line
+  # target_bytes: 256MiB            # bytes of text at which a file is complete
+
 mixture:
   # tokens: 100B                    # tokens to train on; default: the loader never stops
   # phases:                         # weights that change during training, needs tokens; default: the weights of the sources
@@ -102,6 +106,6 @@ execution:                          # how the work is cut into tasks; it does no
   # max_infrastructure_retries: 20  # retries after lost workers, full memory, or failures of disks and networks
   # on_crash: fail                  # stop at a document that crashes a stage; quarantine: go on without it
   # stall_s: 600                    # seconds without any sign of work after which a worker is ended and its task tried again
-  # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack and tokenizer/train
+  # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack, tokenizer/train and write
   #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # CPU cores, GPUs (fractions share a GPU), memory
 """

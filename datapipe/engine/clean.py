@@ -1,4 +1,4 @@
-"""Deletes what no kept snapshot of an output needs: snapshots, their shards, and files of tasks under work/.
+"""Deletes what no kept snapshot of an output needs: snapshots, their shards and documents, and files of tasks under work/.
 
 The newest snapshots are kept, and the tasks of the last run, so that a run that was stopped resumes. A manifest goes before the
 files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next one deletes.
@@ -15,8 +15,8 @@ from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, FILES, LEDGER, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
-from datapipe.shards.manifest import SNAPSHOT, Snapshot, folder_names, length_folders, read_snapshot, snapshot_folder
-from datapipe.shards.snapshots import SHARD_PATH, Publication, publications, shards_needed
+from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
+from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Publication, data_files, files_needed, publications
 from datapipe.storage import Root
 
 _NEWEST = (SNAPSHOT, TOKENIZER, FILES)
@@ -30,7 +30,7 @@ class Cleaning:
     Attributes:
         kept, dropped: the publications of the first sequence length, the newest last.
         manifests: paths of the manifests that are deleted first.
-        shards: path and bytes of the shards that are deleted.
+        shards: path and bytes of the shards and files of documents that are deleted.
         files: paths and bytes of other files of the snapshots that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
@@ -96,8 +96,8 @@ def clean(root: Root, keep: int) -> Cleaning:
                 root.delete(path)
         for folder in ("", *length_folders(root)):
             target = root.within(folder)
-            target.delete_empty_folders("snapshots")
-            target.delete_empty_folders("shards")
+            for parent in ("snapshots", *DATA_FOLDERS):
+                target.delete_empty_folders(parent)
     return cleaning
 
 
@@ -108,7 +108,7 @@ def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
     """
     names = {name for publication in kept for name in publication.lengths.get(folder, ())}
     is_noted = all(publication.published_at is not None for publication in kept)
-    return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_snapshot(target).fingerprint}
+    return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_manifest(target).fingerprint}
 
 
 class _Unneeded(NamedTuple):
@@ -125,8 +125,8 @@ def _unneeded(target: Root, folder: str, wanted: set[str]) -> _Unneeded:
     if not wanted:  # a sequence length that no kept snapshot has
         files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
     manifests = [path for path, _ in files if path.rpartition("/")[2] == SNAPSHOT]
-    needed = shards_needed(_snapshots(target, wanted))
-    shards = [(path, size) for path, size in target.list_files("shards") if path not in needed and SHARD_PATH.fullmatch(path)]
+    needed = files_needed(_snapshots(target, wanted))
+    shards = [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
     prefix = f"{folder}/" if folder else ""
     return _Unneeded(
         manifests=[f"{prefix}{path}" for path in manifests],
@@ -135,11 +135,11 @@ def _unneeded(target: Root, folder: str, wanted: set[str]) -> _Unneeded:
     )
 
 
-def _snapshots(target: Root, wanted: set[str]) -> list[Snapshot]:
+def _snapshots(target: Root, wanted: set[str]) -> list[Manifest]:
     """The wanted snapshots, and the newest one where there are any: its manifest in the folder itself names shards, too."""
-    found = [read_snapshot(target)] if wanted and target.exists(SNAPSHOT) else []
+    found = [read_manifest(target)] if wanted and target.exists(SNAPSHOT) else []
     names = wanted - {snapshot.fingerprint for snapshot in found}
-    return [*found, *(read_snapshot(target, name) for name in sorted(names))]
+    return [*found, *(read_manifest(target, name) for name in sorted(names))]
 
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:

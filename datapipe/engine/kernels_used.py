@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datapipe import catalogue
 from datapipe.config import Mixture
 from datapipe.errors import UserError
-from datapipe.plan.fingerprint import KINDS, reached_kernels
+from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, reached_kernels
 from datapipe.stage.base import Stage
 
 COMPILED_WHEN_CALLED = frozenset(
@@ -17,6 +17,8 @@ COMPILED_WHEN_CALLED = frozenset(
         "filters.fasttext_labels:flat_labels",
         "filters.repetition:walk_ngrams",
         "filters.url:normalize",
+        "text.json_strings:measure_quoted",
+        "text.json_strings:write_quoted",
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
         "tokens.added_tokens:cut_at_tokens",
@@ -39,7 +41,8 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
-    return sorted(reached_kernels(KINDS, stages) - COMPILED_WHEN_CALLED)
+    unused = KINDS_OF_TOKENS if mixture.tokenizer.is_none else ("write",)
+    return sorted(reached_kernels([kind for kind in KINDS if kind not in unused], stages) - COMPILED_WHEN_CALLED)
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

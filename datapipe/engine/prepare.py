@@ -12,8 +12,9 @@ from typing import Any, cast
 from pydantic_core import to_jsonable_python
 
 from datapipe import catalogue
-from datapipe.config.mixture import Mixture, TokenizerSpec
+from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
+from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
@@ -45,6 +46,7 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
+    warnings += _unused(mixture)
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
@@ -61,6 +63,11 @@ def prepare(mixture: Mixture, limit: int | None = None) -> Request:
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
     bound = tuple(bind(use) for use in mixture.stages_of(name))
+    if mixture.tokenizer.is_none and "source" in mixture.sources[name].keep:
+        raise UserError(
+            f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
+            f"with the source of the mixture. Leave it out, or add a tokenizer."
+        )
     _check_columns(mixture, name, [stage for stage in bound if isinstance(stage.stage, Global)])
     for stage in bound:
         if isinstance(stage.stage, Global):
@@ -153,7 +160,7 @@ def _canonical(value: Any) -> Any:
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
     """Raises UserError for an input that the run itself would overwrite or delete."""
     root = Root(mixture.output)
-    taken = re.compile(re.escape(root.path()) + r"/(shards|work|length-\d+)/")
+    taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|work|length-\d+)/")
     for url in urls:
         if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):
             raise UserError(
@@ -186,6 +193,20 @@ def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reade
             f"`exclude` them from the source, or raise max_unreadable_files to go on without them."
         )
     return [unreadable_warning(name, damaged)]
+
+
+def _unused(mixture: Mixture) -> list[RunWarning]:
+    """A warning about the keys that nothing reads, because there is no tokenizer, or because there is one."""
+    keys = ", ".join(mixture.unused_keys())
+    if not keys:
+        return []
+    why = (
+        "the run writes all kept documents as text (tokenizer: none)"
+        if mixture.tokenizer.is_none
+        else "the mixture has a tokenizer; `tokenizer: none` writes documents"
+    )
+    details = {"keys": mixture.unused_keys()}
+    return [RunWarning(kind="unused_keys", text=f"not used: {keys}: {why}.", details=details)]
 
 
 def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:

@@ -1,4 +1,4 @@
-"""From committed shards to snapshots: every shard under a name of its own, snapshot.json last.
+"""From committed files to snapshots: every shard, or file of documents, under a name of its own, snapshot.json last.
 
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
     snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +25,10 @@ from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REPORT, TOKENIZER, published_tasks
+from datapipe.metrics import counted
 from datapipe.plan import weighting
 from datapipe.plan.compile import Plan
-from datapipe.plan.outputs import ShardFile, TokenizerFile
+from datapipe.plan.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning
@@ -34,82 +36,141 @@ from datapipe.plan.work import PackTask
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,
+    DocumentsEntry,
+    DocumentsSnapshot,
+    DocumentsSource,
     FileEntry,
+    Manifest,
     Phase,
     ShardEntry,
     Snapshot,
     SourceEntry,
     Strata,
     TokenizerEntry,
-    read_snapshot,
+    read_manifest,
     snapshot_folder,
     with_digest,
 )
-from datapipe.shards.snapshots import SHARD_PATH, note_publication
+from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
-Report = Callable[[Plan, Snapshot, Sequence[RunWarning]], bytes]
+Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
 
-def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Snapshot, list[RunWarning]]:
+def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Manifest, list[RunWarning]]:
     """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
 
     Args:
-        report: makes the content of report.json, from the plan, the snapshot of the first sequence length and the warnings.
+        report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
     """
-    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
-    files, spec = _files(request), request.mixture.pack
-    shards = {length: _shards(plan, length) for length in spec.sequence_length}
-    snapshots: dict[int, Snapshot] = {}
-    warnings: list[RunWarning] = []
-    for length, listed in shards.items():  # all of them before anything is changed, since they may be refused
-        entries = [entry for entry, _ in listed]
-        snapshots[length], warned = make_snapshot(request.mixture, length, tokenizer, entries, files)
-        warnings += [warning for warning in warned if warning not in warnings]
-        warnings += _strangers(root.within(spec.folder(length)), spec.folder(length))
-    first = snapshots[spec.sequence_length[0]]
-    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}
+    is_text, files = request.mixture.tokenizer.is_none, _files(request)
+    made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
+    first = made[""].snapshot
+    for folder in made:
+        warnings += [*_strangers(root.within(folder), folder), *_older_documents(root.within(folder), made[folder].snapshot)]
     told = {MIXTURE: request.mixture.resolved_yaml().encode()}
     if report is not None:
         told[REPORT] = report(plan, first, warnings)
-    for length, snapshot in reversed(snapshots.items()):  # the output itself last: it stands for all
-        folder = spec.folder(length)
-        lengths = {spec.folder(other): made.fingerprint for other, made in snapshots.items() if made is not first}
-        note_publication(root.within(folder), snapshot.fingerprint, time.time(), {} if folder else lengths)
-        _publish_snapshot(root, folder, snapshot, shards[length], needed, told)
+    lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
+    for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
+        target = root.within(folder)
+        note_publication(target, unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
+        _publish_snapshot(root, folder, unpublished, told)
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
     return first, warnings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Unpublished:
+    """A snapshot that is made, and not published yet.
+
+    Attributes:
+        data: its shards or files of documents, each with the committed file.
+        needed: content by path of the other files that the manifest names.
+    """
+
+    snapshot: Manifest
+    data: Sequence[tuple[ShardEntry | DocumentsEntry, OutputFile]]
+    needed: Mapping[str, bytes]
+
+
+def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+    """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
+    anything is changed, since they may be refused."""
+    tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
+    needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}, request.mixture.pack
+    made: dict[str, _Unpublished] = {}
+    warnings: list[RunWarning] = []
+    for length in spec.sequence_length:
+        shards = _shards(plan, length)
+        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, [entry for entry, _ in shards], files)
+        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, needed=needed)
+        warnings += [warning for warning in warned if warning not in warnings]
+    return made, warnings
+
+
+def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
+    """The snapshot of documents, and warnings."""
+    mixture, data = request.mixture, _document_files(plan)
+    snapshot = DocumentsSnapshot(
+        name=mixture.name,
+        document_format=mixture.documents.format,
+        sources={
+            name: DocumentsSource(license=source.license, synthetic=source.synthetic)
+            for name, source in mixture.sources.items()
+        },
+        files=_file_entry(files),
+        documents=tuple(entry for entry, _ in data),
+    ).sealed()
+    empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
+    nothing = "kept no document. `datapipe report` shows which stage dropped them."
+    warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
+
+
+def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
+    """The files of documents with their entries in the snapshot, by path. The files of a source are counted, so that none
+    seems to be missing where a document is larger than a file."""
+    found: list[tuple[DocumentsEntry, DocumentsFile]] = []
+    for step in plan.of_kind("write"):
+        written = sorted(step.outputs("files", DocumentsFile), key=lambda output: output.number)
+        for number, output in enumerate(written):
+            ending = output.path.rpartition("/")[2].partition(".")[2]
+            path = with_digest(f"documents/{step.source}/part-{number:05d}.{ending}", output.checksum)
+            entry = DocumentsEntry(
+                path=path,
+                source=step.source,
+                documents=output.rows,
+                text_bytes=output.text_bytes,
+                bytes=output.bytes,
+                checksum=output.checksum,
+            )
+            found.append((entry, output))
+    return sorted(found, key=lambda each: each[0].path)
 
 
 def _fingerprints(plan: Plan) -> list[str]:
     return [record.fingerprint for step in plan.steps for record in step.records]
 
 
-def _publish_snapshot(
-    root: Root,
-    folder: str,
-    snapshot: Snapshot,
-    shards: list[tuple[ShardEntry, ShardFile]],
-    needed: Mapping[str, bytes],
-    about: Mapping[str, bytes],
-) -> None:
+def _publish_snapshot(root: Root, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes]) -> None:
     """Publishes a snapshot in `folder` below the output, or in the output itself.
 
     Args:
-        needed: the files that its manifest names.
-        about: the files beside them, which stay as they were when a snapshot is published again.
+        about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
     """
+    snapshot, needed = unpublished.snapshot, unpublished.needed
     target = root.within(folder)
     if _is_published(target, snapshot, needed):
         return
     missing = [
         (number, entry, output)
-        for number, (entry, output) in enumerate(shards)
+        for number, (entry, output) in enumerate(unpublished.data)
         if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
     ]
     for _, _, output in missing:
@@ -131,25 +192,38 @@ def _publish_snapshot(
 def _keep_newest(target: Root) -> None:
     """Gives the newest snapshot a folder where it has none: datapipe 0.1 kept one snapshot, in the output itself."""
     try:
-        newest = read_snapshot(target)
+        newest = read_manifest(target)
     except SnapshotError:
         return
     own = snapshot_folder(newest.fingerprint)
     if target.exists(f"{own}/{SNAPSHOT}"):
         return
     content = target.read_bytes(SNAPSHOT)
-    for path in (newest.tokenizer.path, *(() if newest.files is None else (newest.files.path,)), REPORT):
+    for path in (*newest.own_files, REPORT):
         if target.exists(path):
             target.write_atomic(f"{own}/{path}", target.read_bytes(path))
     target.write_atomic(f"{own}/{SNAPSHOT}", content)
 
 
 def _strangers(target: Root, folder: str) -> list[RunWarning]:
-    """Warnings about files among the shards that no run writes."""
-    paths = (path for path, _ in target.list_files("shards") if not SHARD_PATH.fullmatch(path))
+    """Warnings about files among the shards and documents that no run writes."""
+    paths = (path for path, _ in data_files(target) if not DATA_PATH.fullmatch(path))
     names = (f"{folder}/{path}".lstrip("/") for path in paths)
-    reason = "is no shard of a run. It stays, but nothing but shards belongs there."
+    reason = "is no file of a run. It stays, but nothing else belongs there."
     return [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in names]
+
+
+def _older_documents(target: Root, snapshot: Manifest) -> list[RunWarning]:
+    """A warning about documents of earlier snapshots beside those of the newest: a pattern reads them all."""
+    own = files_needed([snapshot])
+    older = [path for path, _ in target.list_files("documents") if path not in own and DATA_PATH.fullmatch(path)]
+    if not older or not isinstance(snapshot, DocumentsSnapshot):
+        return []
+    text = (
+        f"documents/ also has {counted(len(older), 'file')} of earlier snapshots, such as {older[0]}. A pattern such as "
+        f"documents/*/* reads them too. `datapipe clean` deletes them; snapshot.json lists the files of the newest."
+    )
+    return [RunWarning(kind="older_documents", text=text, details={"count": len(older)})]
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
@@ -163,16 +237,16 @@ def _same_file(target: Root, published: str, root: Root, committed: str) -> bool
     return (target.local / published).samefile(root.local / committed)
 
 
-def _is_published(root: Root, snapshot: Snapshot, needed: Mapping[str, bytes]) -> bool:
-    """Whether this snapshot is the newest and has a folder, with shards of the right sizes and equal files."""
+def _is_published(root: Root, snapshot: Manifest, needed: Mapping[str, bytes]) -> bool:
+    """Whether this snapshot is the newest and has a folder, with shards or documents of the right sizes and equal files."""
     own = snapshot_folder(snapshot.fingerprint)
     try:
-        if {read_snapshot(root).fingerprint, read_snapshot(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
+        if {read_manifest(root).fingerprint, read_manifest(root, snapshot.fingerprint).fingerprint} != {snapshot.fingerprint}:
             return False
     except SnapshotError:
         return False
-    sizes = dict(root.list_files("shards"))
-    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.shards):
+    sizes = dict(data_files(root))
+    if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.data_files):
         return False
     written = {f"{place}/{path}".lstrip("/"): content for place in (own, "") for path, content in needed.items()}
     return all(root.exists(path) and root.read_bytes(path) == content for path, content in written.items())
@@ -219,6 +293,10 @@ def _files(request: Request) -> bytes:
     return sink.getvalue()
 
 
+def _file_entry(files: bytes) -> FileEntry:
+    return FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files))
+
+
 def make_snapshot(
     mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile, shards: list[ShardEntry], files: bytes
 ) -> tuple[Snapshot, list[RunWarning]]:
@@ -247,7 +325,7 @@ def make_snapshot(
         total_tokens=mixture.mixture.tokens,
         exhausted=mixture.mixture.exhausted,
         window_shards=mixture.mixture.window,
-        files=FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files)),
+        files=_file_entry(files),
         shards=tuple(shards),
     )
     nothing = "kept no document to train on. Its weight goes to the others."

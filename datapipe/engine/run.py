@@ -30,7 +30,7 @@ from datapipe.metrics import counted
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.manifest import Manifest, read_manifest
 from datapipe.storage import Root
 
 EngineFactory = Callable[[Root, Request], Engine]
@@ -55,10 +55,10 @@ class Run:
     runs_here: bool = True
     report: Report | None = None
     replaces: bool = False
-    before: Snapshot | None = None
+    before: Manifest | None = None
     request: Request | None = None
     plan: Plan | None = None
-    snapshot: Snapshot | None = None
+    snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
 
     @property
@@ -66,7 +66,7 @@ class Run:
         return Root(self.mixture.output)
 
     @no_exit()
-    def execute(self) -> Snapshot:
+    def execute(self) -> Manifest:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.runs_here else []
         try:
@@ -80,7 +80,7 @@ class Run:
     def _tell_compiled(self, name: str, number: int, count: int) -> None:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
-    def _run_and_publish(self) -> Snapshot:
+    def _run_and_publish(self) -> Manifest:
         self.request = request = prepare(self.mixture, self.limit)
         _check_output(self.root)
         with exclusive(self.root):
@@ -172,10 +172,10 @@ def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
     return request, compile_plan(request, ledger.look_up)
 
 
-def _newest(root: Root) -> Snapshot | None:
+def _newest(root: Root) -> Manifest | None:
     """The newest snapshot of an output; None where there is none that can be read."""
     try:
-        return read_snapshot(root)
+        return read_manifest(root)
     except SnapshotError:
         return None
 

@@ -243,8 +243,8 @@ def _alias_in(requested: str, aliases: Iterable[str]) -> str:
 
 
 def _nothing_dropped(inspector: Inspector, option: str, of_source: str, sources: Sequence[str], listed: str) -> UserError:
-    tokenized = {step.source for step in inspector.steps if step.kind == "tokenize" and step.records}
-    is_complete = tokenized.issuperset(sources)  # a source is tokenized once every stage has decided on its documents
+    ended = {step.source for step in inspector.steps if step.kind in ("tokenize", "write") and step.records}
+    is_complete = ended.issuperset(sources)  # these steps begin once every stage has decided on the documents
     so_far = "" if is_complete else " yet; the run is not complete"
     return UserError(f"{option}: no document{of_source} was dropped in favour of another{so_far}. {listed}")
 

@@ -1,6 +1,7 @@
 """Compiles the mixture, its inputs and the committed records into steps of tasks. Pure.
 
     inputs ─▶ read ─▶ (merge ─▶) match ─▶ compare ─▶ … ─▶ decisions ─▶ apply ─▶ … ─▶ sample ─▶ train ─▶ tokenize ─▶ pack
+                                                                                └▶ write, without a tokenizer
 
 A step gets its tasks once the records of the step before are committed; until then only its name is known. So the driver
 compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once. This module decides which
@@ -105,6 +106,10 @@ def compile_plan(request: Request, look_up: LookUp) -> Plan:
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
     compilation = _Compilation(request, look_up, Plan(pipeline=pipeline))
     cleaned = [compilation.segment(name, len(pipeline.segments[name]) - 1) for name in request.sources]
+    if request.mixture.tokenizer.is_none:
+        for step in cleaned:
+            compilation.write(step)
+        return compilation.plan
     tokenizer = compilation.tokenizer(cleaned)
     for step in cleaned:
         tokenized = compilation.tokenize(step, tokenizer)
@@ -291,3 +296,8 @@ class _Compilation:
             rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
             tasks = self.expander.pack_tasks(step_id, tokenized.source, rows, tokenizer, sequence_length)
         return self.add(step_id, "pack", f"pack into rows of {sequence_length}", tokenized.source, tasks)
+
+    def write(self, cleaned: Step) -> Step:
+        step_id = f"{cleaned.source}/write"
+        tasks = self.expander.write_tasks(step_id, cleaned.source, cleaned.records) if cleaned.is_committed else None
+        return self.add(step_id, "write", "write documents", cleaned.source, tasks)

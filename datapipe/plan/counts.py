@@ -64,7 +64,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         total.quarantined += part.quarantined
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
-    tokenized, packed = plan.of_kind("tokenize", source), plan.of_kind("pack", source)
+    tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
     counts = SourceCounts(
         document_counts=total,
         tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
@@ -72,19 +72,25 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         packing=total_packing(record.metrics.packing for step in packed for record in step.records),
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
         unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
-        is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed)),
+        is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed, *written)),
     )
     if counts.is_complete:
-        _check(source, counts, tokenized, packed)
+        _check(source, counts, [*tokenized, *written], packed)
     return counts
 
 
-def _check(source: str, counts: SourceCounts, tokenized: list[Step], packed: list[Step]) -> None:
+def _check(source: str, counts: SourceCounts, ended: list[Step], packed: list[Step]) -> None:
+    """Raises DatapipeError where documents or tokens are lost.
+
+    Args:
+        ended: the steps that tokenize documents, or write them.
+    """
     counts.document_counts.check(source)
     num_kept = counts.document_counts.kept
-    num_encoded = sum(record.metrics.document_counts.read for step in tokenized for record in step.records)
-    if num_encoded != num_kept:
-        raise _mismatch(source, f"{num_kept} documents were kept, {num_encoded} were tokenized")
+    for step in ended:
+        num_read = sum(record.metrics.document_counts.read for record in step.records)
+        if num_read != num_kept:
+            raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
     for step in packed:
         packing = total_packing(record.metrics.packing for record in step.records).values()
         in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)

@@ -34,8 +34,10 @@ from datapipe.plan.work import (
     Tables,
     TokenizeTask,
     TrainTask,
+    WriteTask,
     fingerprinted,
 )
+from datapipe.plan.written import WRITTEN_BYTES, documents_by_part
 from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import Exchange
@@ -341,6 +343,29 @@ class Expander:
             for bucket, (start, stop) in enumerate(
                 hash_ranges(sum(file.row_bytes for file in files), mixture.shards.target_bytes)
             )
+        ]
+
+    def write_tasks(self, step: str, name: str, cleaned: Sequence[Record]) -> list[WriteTask]:
+        """One task per part of about `WRITTEN_BYTES`, and at least one file."""
+        spec = self.mixture.documents
+        parts = documents_by_part(cleaned, spec.target_bytes * math.ceil(WRITTEN_BYTES / spec.target_bytes))
+        return [
+            fingerprinted(
+                WriteTask(
+                    step=step,
+                    source=name,
+                    seed=self.mixture.seed,
+                    resources=self.resources("write"),
+                    documents=part.documents,
+                    begin=part.begin,
+                    start=part.start,
+                    stop=part.stop,
+                    like=parts[0].documents[0],
+                    format=spec.format,
+                    target_bytes=spec.target_bytes,
+                )
+            )
+            for part in parts
         ]
 
 

@@ -28,9 +28,13 @@ _RUNNERS = {
     "train": "datapipe.tasks.train:run_train",
     "tokenize": "datapipe.tasks.tokenize:run_tokenize",
     "pack": "datapipe.tasks.pack:run_pack",
+    "write": "datapipe.tasks.write:run_write",
 }
 KINDS = tuple(_RUNNERS)
 """Every kind of task."""
+
+KINDS_OF_TOKENS = ("sample", "train", "tokenize", "pack")
+"""The kinds that only runs with a tokenizer have; "write" is the one that only others have."""
 
 _LIBRARIES = ("pyarrow", "numpy", "numba", "tokenizers", "xxhash")
 

@@ -4,7 +4,8 @@ OutputFile       any file: path, rows, bytes, checksum
 ├─ TableFile       documents, drops, quarantine, sample: a stream of record batches
 ├─ ExchangeFile    rows sorted by hash: emitted tables, outputs of exchanges, token rows
 ├─ TokenizerFile   tokenizer.json
-└─ ShardFile       token sequences
+├─ ShardFile       token sequences
+└─ DocumentsFile   documents as text
 """
 
 from __future__ import annotations
@@ -98,8 +99,21 @@ class ShardFile(OutputFile):
     piece_length: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentsFile(OutputFile):
+    """Documents as text; `rows` counts them.
+
+    Attributes:
+        number: of the file among those of its source, ascending in the order of the input. Numbers may be left out.
+        text_bytes: UTF-8 bytes of the texts.
+    """
+
+    number: int
+    text_bytes: int
+
+
 Outputs = Mapping[str, tuple[OutputFile, ...]]
-"""Files of a task by kind: "documents", "emitted.bands", "train", "shards", …"""
+"""Files of a task by kind: "documents", "emitted.bands", "train", "shards", "files", …"""
 
 F = TypeVar("F", bound=OutputFile)
 
@@ -109,6 +123,7 @@ _TYPES: Mapping[str, type[OutputFile]] = {
     "exchange": ExchangeFile,
     "tokenizer": TokenizerFile,
     "shard": ShardFile,
+    "documents": DocumentsFile,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 

@@ -1,7 +1,10 @@
 """Groups input files into the splits that each map task reads: a function of the files alone. Pure.
 
     large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
-    small files  ─▶ grouped in path order, at boundaries chosen by the hash of a path
+    small files  ─▶ grouped with their neighbours, at boundaries chosen by the hash of a path
+
+Groups are in path order, and a group ends where a large file begins, so the documents of all groups come in the order of the
+input, however it is cut.
 
 The file alone decides whether a boundary precedes it, so an added or removed file changes the group that it belongs to and no
 other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a group,
@@ -59,7 +62,9 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
     for file, reader in files:
         size = text_bytes(file)
         if size >= target_bytes:
+            groups += [tuple(group)] if group else []
             groups += [(split,) for split in reader.cut(file, target_bytes)]
+            group, group_bytes = [], 0
             continue
         if group and (_begins_group(file, size, target_bytes) or _is_full(group_bytes + size, len(group) + 1, target_bytes)):
             groups.append(tuple(group))

@@ -2,6 +2,7 @@
 
 kind               what it is about                                                     found by
 ------------------ -------------------------------------------------------------------- --------------------------
+unused_keys        keys about tokens in a run without a tokenizer, and the other way    before the run
 stage_order        stages in an order that the documentation advises against            before the run
 missing_field      a kept field that none of the first records has                      before the run
 not_numbers        a field of `strata` that is no number in the first records           before the run
@@ -17,7 +18,8 @@ split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the
 nothing_to_draw    a source without anything to train on                                the snapshot
 ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
 many_epochs        a source that is drawn too often                                     `report.mixture_shares`
-stray_file         a file among the shards that no run writes                           the output
+stray_file         a file among the shards and documents that no run writes             the output
+older_documents    documents of earlier snapshots beside those of the newest            the output
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@
     train      samples                                            ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
     pack       a hash range of the token rows                     ─▶  shards
+    write      documents                                          ─▶  files of text, in a run without a tokenizer
 
 Every task is picklable, names its inputs by content, and writes only under a folder of its own. Each field declares how it
 enters the fingerprint of its task: as it is, as what `entering(…)` makes of it, or not at all (`LEFT_OUT`).
@@ -359,6 +360,28 @@ class PackTask(Task):
     max_padding: float
     min_piece: int
     format: Literal["arrow", "parquet"]
+    target_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteTask(Task):
+    """Writes the documents of one part of a source to files; see `plan/written.py`.
+
+    Attributes:
+        documents: files of the step before that overlap the part, in the order of the input.
+        begin: weight of the documents before those in `documents`.
+        start, stop: the part; multiples of `target_bytes`.
+        like: a file of the source whose columns all files of the source get.
+    """
+
+    kind: ClassVar[str] = "write"
+
+    documents: tuple[TableFile, ...] = field(metadata=entering(lambda files: [file.checksum for file in files]))
+    begin: int
+    start: int
+    stop: int
+    like: TableFile = field(metadata=entering(lambda file: file.checksum))
+    format: Literal["parquet", "jsonl.zst"]
     target_bytes: int
 
 

@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 from datapipe.engine.clean import Cleaning
 from datapipe.ledger.names import MIXTURE
 from datapipe.metrics import counted, size
-from datapipe.shards.manifest import Snapshot, snapshot_file, snapshot_folder
-from datapipe.shards.snapshots import Publication, shards_needed
+from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
+from datapipe.shards.snapshots import Publication, files_needed
 from datapipe.storage import Root, parquet_table
 
 NAME_DIGITS = 12
@@ -28,23 +28,30 @@ def snapshots_table(root: Root, every: Sequence[Publication]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("snapshot", no_wrap=True)
     table.add_column("published", no_wrap=True)
-    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("holds", justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("its own", justify="right", no_wrap=True)
     table.add_column("what changed", overflow="fold")
-    owners = Counter(path for each in every for path in shards_needed([each.snapshot]))
+    owners = Counter(path for each in every for path in files_needed([each.snapshot]))
     for number, each in enumerate(every):
-        shards = shards_needed([each.snapshot])
+        shards = files_needed([each.snapshot])
         own = sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
         table.add_row(
             each.fingerprint[:NAME_DIGITS],
             when(each),
-            f"{sum(entry.tokens for entry in each.snapshot.shards):,}",
+            amount(each.snapshot),
             size(sum(shards.values())),
             size(own),
             "\n".join(changes(root, every[number - 1].snapshot, each.snapshot)) if number else "the first there is",
         )
     return table
+
+
+def amount(snapshot: Manifest) -> str:
+    """How much a snapshot holds: "1,234 tokens"."""
+    if isinstance(snapshot, Snapshot):
+        return counted(sum(entry.tokens for entry in snapshot.shards), "token")
+    return counted(sum(entry.documents for entry in snapshot.documents), "document")
 
 
 def when(publication: Publication) -> str:
@@ -59,7 +66,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
     dropped = ", ".join(publication.fingerprint[:NAME_DIGITS] for publication in cleaning.dropped)
     parts = [
         (len(cleaning.dropped), "snapshot", f": {dropped}" if dropped else "", cleaning.files),
-        (len(cleaning.shards), "shard", " that no kept snapshot has", cleaning.shards),
+        (len(cleaning.shards), "data file", " that no kept snapshot has", cleaning.shards),
         (len(cleaning.work_files), "file", " of tasks that no kept snapshot and not the last run needs", cleaning.work_files),
     ]
     return [
@@ -72,7 +79,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
 # ------------------------------------------------------------------------------------------------ what changed
 
 
-def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
+def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, options, input files, shards."""
     options = list(_option_changes(_mixture(root, before), _mixture(root, after)))
     if len(options) > _LISTED_CHANGES:
@@ -81,7 +88,7 @@ def changes(root: Root, before: Snapshot, after: Snapshot) -> list[str]:
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
 
-def _source_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _source_changes(before: Manifest, after: Manifest) -> Iterator[str]:
     yield from (f"source {name} added" for name in sorted(after.sources.keys() - before.sources.keys()))
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
 
@@ -114,7 +121,7 @@ def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _mixture(root: Root, snapshot: Snapshot) -> Mapping[str, Any]:
+def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
     """The mixture of a snapshot; empty where it is not known."""
     try:
         content = root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}")
@@ -123,7 +130,7 @@ def _mixture(root: Root, snapshot: Snapshot) -> Mapping[str, Any]:
     return YAML(typ="safe").load(io.BytesIO(content)) or {}
 
 
-def _file_changes(root: Root, before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _file_changes(root: Root, before: Manifest, after: Manifest) -> Iterator[str]:
     old, new = _files(root, before), _files(root, after)
     for source in sorted(before.sources.keys() & after.sources.keys()):
         added, removed = (len(one.get(source, set()) - other.get(source, set())) for one, other in ((new, old), (old, new)))
@@ -132,7 +139,7 @@ def _file_changes(root: Root, before: Snapshot, after: Snapshot) -> Iterator[str
             yield f"files of {source}: {', '.join(told)}"
 
 
-def _files(root: Root, snapshot: Snapshot) -> dict[str, set[str]]:
+def _files(root: Root, snapshot: Manifest) -> dict[str, set[str]]:
     """The input files of a snapshot, by source."""
     if snapshot.files is None:
         return {}
@@ -143,9 +150,9 @@ def _files(root: Root, snapshot: Snapshot) -> dict[str, set[str]]:
     return found
 
 
-def _shard_changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def _shard_changes(before: Manifest, after: Manifest) -> Iterator[str]:
     for source in sorted(after.sources):
-        old = {entry.checksum for entry in before.shards if entry.source == source}
-        new = {entry.checksum for entry in after.shards if entry.source == source}
+        old, new = ({entry.checksum for entry in each.data_files if entry.source == source} for each in (before, after))
         if new - old:
-            yield f"{len(new - old):,} of {counted(len(new), 'shard')} of {source}"
+            noun = "shard" if isinstance(after, Snapshot) else "file"
+            yield f"{len(new - old):,} of {counted(len(new), noun)} of {source}"

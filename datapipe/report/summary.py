@@ -16,7 +16,7 @@ unreadable_files        sources with damaged input files: {source, count, files,
 warnings                what the run warns of: {kind, source, text, …}; source is null for a warning about none or several. The
                         kinds, with what each is about, are in `plan/warnings.py`
 tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
-mixture                 shares, tokens and epochs of each source, once a snapshot exists; see `report/mixture_shares.py`
+mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
 
@@ -33,7 +33,7 @@ from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts, unreadable_text
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
-from datapipe.shards.manifest import Snapshot
+from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
 
 _LISTED_FILES = 100
@@ -46,7 +46,7 @@ def summarize(
     status: str,
     problem: str | None = None,
     tokenizer: Mapping[str, Any] | None = None,
-    snapshot: Snapshot | None = None,
+    snapshot: Manifest | None = None,
     warnings: Sequence[RunWarning] = (),
 ) -> dict[str, Any]:
     """The report as plain data.
@@ -61,7 +61,7 @@ def summarize(
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
     records = [record for step in plan.steps for record in step.records]
-    mixture = None if snapshot is None else mixture_shares(snapshot)
+    mixture = mixture_shares(snapshot) if isinstance(snapshot, Snapshot) else None
     told = [*warnings, *(epoch_warnings(mixture) if mixture else ())]
     return {
         "name": name,

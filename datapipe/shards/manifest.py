@@ -10,6 +10,11 @@
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
                   ── files        files.parquet: first half of a document key -> source and path
 
+    OUTPUT/documents/web/part-00003-<digest>.parquet     in place of shards, where a run has no tokenizer
+
+    snapshot.json ── documents[]  path, source, documents, text_bytes, bytes, checksum
+                  ── sources{}    license, synthetic
+
 The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
 same bytes write the same snapshot.
 """
@@ -21,7 +26,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import xxhash
 from pydantic import (
@@ -39,11 +44,14 @@ from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
-_CONTENT_DIGEST = re.compile(r"-[0-9a-f]{16}(?=\.[a-z]+$)")
+_CONTENT_DIGEST = re.compile(r"-[0-9a-f]{16}(?=(\.[a-z]+)+$)")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
 VERSION = 2
+DOCUMENTS_FORMAT = "datapipe-documents"
+DOCUMENTS_VERSION = 1
+_OF_DOCUMENTS = re.compile(rb'\s*\{\s*"format"\s*:\s*"datapipe-documents"')
 
 
 def _inside(path: str) -> str:
@@ -150,7 +158,22 @@ class FileEntry(_Record):
     checksum: str
 
 
-class Snapshot(_Record):
+class _Manifest(_Record):
+    """What manifests have in common: a fingerprint over every other field, and their form on disk."""
+
+    def sealed(self) -> Self:
+        """This manifest with its fingerprint filled in."""
+        return self.model_copy(update={"fingerprint": self.digest()})
+
+    def digest(self) -> str:
+        """Full-width digest of every field but the fingerprint."""
+        return _digest(self.model_dump(mode="json"))
+
+    def to_json(self) -> bytes:
+        return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+class Snapshot(_Manifest):
     """The manifest. Construct with `fingerprint=""` and call `sealed()`.
 
     Attributes:
@@ -185,21 +208,62 @@ class Snapshot(_Record):
             raise ValueError(f"shards of '{min(strangers)}', which is not a source")
         return self
 
-    def sealed(self) -> Snapshot:
-        """This snapshot with its fingerprint filled in."""
-        return self.model_copy(update={"fingerprint": self.digest()})
-
-    def digest(self) -> str:
-        """Full-width digest of every field but the fingerprint."""
-        return _digest(self.model_dump(mode="json"))
-
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
         """The shards of a source, in the order of their rows."""
         shards = (shard for shard in self.shards if shard.source == source and shard.split == split)
         return tuple(sorted(shards, key=lambda shard: shard.numbered_path))
 
-    def to_json(self) -> bytes:
-        return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+    @property
+    def data_files(self) -> tuple[ShardEntry, ...]:
+        """The files that the snapshots of an output share."""
+        return self.shards
+
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """The other files that the manifest names."""
+        return (self.tokenizer.path, *(() if self.files is None else (self.files.path,)))
+
+
+class DocumentsEntry(_Record):
+    """One file of documents; `text_bytes` are the UTF-8 bytes of their texts."""
+
+    path: InsidePath
+    source: SourceName
+    documents: int
+    text_bytes: int
+    bytes: int
+    checksum: str
+
+
+class DocumentsSource(_Record):
+    license: str | None = None
+    synthetic: bool = False
+
+
+class DocumentsSnapshot(_Manifest):
+    """The manifest of a run without a tokenizer. Construct with `fingerprint=""` and call `sealed()`."""
+
+    format: Literal["datapipe-documents"] = DOCUMENTS_FORMAT
+    version: Literal[1] = DOCUMENTS_VERSION
+    name: str
+    document_format: Literal["parquet", "jsonl.zst"]
+    sources: dict[SourceName, DocumentsSource]
+    files: FileEntry | None = None
+    documents: tuple[DocumentsEntry, ...]
+    fingerprint: str = ""
+
+    @property
+    def data_files(self) -> tuple[DocumentsEntry, ...]:
+        """The files that the snapshots of an output share."""
+        return self.documents
+
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """The other files that the manifest names."""
+        return () if self.files is None else (self.files.path,)
+
+
+Manifest = Snapshot | DocumentsSnapshot
 
 
 @contextmanager
@@ -231,8 +295,9 @@ def with_digest(path: str, checksum: str) -> str:
         path: without the digest.
         checksum: of the shard.
     """
-    stem, _, ending = path.rpartition(".")
-    return f"{stem}-{checksum.rpartition(':')[2][:16]}.{ending}"
+    folder, slash, name = path.rpartition("/")
+    stem, dot, ending = name.partition(".")
+    return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
 
 
 def snapshot_folder(fingerprint: str) -> str:
@@ -240,7 +305,7 @@ def snapshot_folder(fingerprint: str) -> str:
     return f"{SNAPSHOTS}/{fingerprint}"
 
 
-def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
+def snapshot_file(root: Root, snapshot: Manifest, path: str) -> str:
     """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
 
     An export, and an output of datapipe 0.1, have no folders of snapshots.
@@ -276,6 +341,21 @@ def find_snapshot(root: Root, name: str) -> str:
 
 
 def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
+    """A snapshot with tokens. Raises SnapshotError as `read_manifest`, and for documents.
+
+    Args:
+        name: its fingerprint, or the first digits of it; by default the newest snapshot.
+    """
+    snapshot = read_manifest(root, name)
+    if isinstance(snapshot, DocumentsSnapshot):
+        raise SnapshotError(
+            f"{root.url}: this output holds documents, not tokens. Add a tokenizer to the mixture and run it again: nothing is "
+            f"cleaned again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
+        )
+    return snapshot
+
+
+def read_manifest(root: Root, name: str | None = None) -> Manifest:
     """A snapshot of an output. Raises SnapshotError if there is none, or if it was edited or truncated.
 
     Args:
@@ -291,7 +371,8 @@ def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
         ) from error
     try:
         with _collector_paused():
-            snapshot = Snapshot.model_validate_json(content)
+            kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
+            snapshot = kind.model_validate_json(content)
             digest = _digest(json.loads(content))
     except ValidationError as error:
         raise SnapshotError(

@@ -15,15 +15,19 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from datapipe.errors import SnapshotError
-from datapipe.shards.manifest import Snapshot, fingerprints, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import Manifest, fingerprints, read_manifest, snapshot_folder
 from datapipe.storage import Root
 
 PUBLICATION = "publication.json"
 
-SHARD_PATH = re.compile(
+DATA_PATH = re.compile(
     r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
+    r"|documents/[^/]+/part-\d{5,}-[0-9a-f]{16}\.(parquet|jsonl\.zst)"
 )
-"""Paths of the shards that runs write."""
+"""Paths of the shards and of the files of documents that runs write."""
+
+DATA_FOLDERS = ("shards", "documents")
+"""The folders that hold them."""
 
 
 def note_publication(root: Root, fingerprint: str, published_at: float, lengths: Mapping[str, str]) -> None:
@@ -73,7 +77,7 @@ class Publication:
         is_newest: whether it is the one that loaders open by default.
     """
 
-    snapshot: Snapshot
+    snapshot: Manifest
     published_at: float | None
     lengths: Mapping[str, Set[str]]
     is_newest: bool
@@ -85,20 +89,25 @@ class Publication:
 
 def publications(root: Root) -> list[Publication]:
     """The snapshots of an output by time, the newest last. Raises SnapshotError where there is none."""
-    newest = read_snapshot(root)
+    newest = read_manifest(root)
     found = [_publication(root, name, newest) for name in fingerprints(root)]
     if newest.fingerprint not in {publication.fingerprint for publication in found}:
         found.append(Publication(snapshot=newest, published_at=None, lengths={}, is_newest=True))
     return sorted(found, key=lambda each: (each.is_newest, each.published_at or 0.0, each.fingerprint))
 
 
-def _publication(root: Root, fingerprint: str, newest: Snapshot) -> Publication:
+def _publication(root: Root, fingerprint: str, newest: Manifest) -> Publication:
     is_newest = fingerprint == newest.fingerprint
-    snapshot = newest if is_newest else read_snapshot(root, fingerprint)
+    snapshot = newest if is_newest else read_manifest(root, fingerprint)
     published_at, lengths = _read_note(root, fingerprint) or (None, {})
     return Publication(snapshot=snapshot, published_at=published_at, lengths=lengths, is_newest=is_newest)
 
 
-def shards_needed(snapshots: Iterable[Snapshot]) -> dict[str, int]:
-    """By path, the bytes of every shard that some snapshot has."""
-    return {entry.path: entry.bytes for snapshot in snapshots for entry in snapshot.shards}
+def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:
+    """By path, the bytes of every shard, and of every file of documents, that some snapshot has."""
+    return {entry.path: entry.bytes for snapshot in snapshots for entry in snapshot.data_files}
+
+
+def data_files(root: Root) -> list[tuple[str, int]]:
+    """Path and bytes of all files among the shards and documents of an output."""
+    return [file for folder in DATA_FOLDERS for file in root.list_files(folder)]

@@ -6,7 +6,8 @@
     every split       the pieces of each cut document fit together
     tokenizer.json    fingerprint
     files.parquet     size, checksum
-    shards/           holds no files but the shards of snapshots
+    documents         of a run without a tokenizer, in place of the above: size and checksum of each file, its rows and columns
+    shards/, documents/       hold no files but those of snapshots
 
 The checksums find damage. The checks of content, made only where the checksum is right, find errors of the run that wrote the
 shard. Memory is one record batch and the hashes of the input files.
@@ -25,10 +26,20 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import ShardEntry, Snapshot, fingerprints, read_snapshot, snapshot_file
+from datapipe.shards.documents.reader import count_documents
+from datapipe.shards.manifest import (
+    DocumentsEntry,
+    DocumentsSnapshot,
+    Manifest,
+    ShardEntry,
+    Snapshot,
+    fingerprints,
+    read_manifest,
+    snapshot_file,
+)
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
-from datapipe.shards.snapshots import SHARD_PATH, shards_needed
+from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
 from datapipe.storage import Root, parquet_table
 
 
@@ -41,7 +52,7 @@ class _Cuts:
     difference: np.uint64 = field(default_factory=lambda: np.uint64(0))
 
 
-def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], None] | None = None) -> list[str]:
+def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], None] | None = None) -> list[str]:
     """One line for each problem: the file, the value, the expected value. An empty list if there is none.
 
     Args:
@@ -53,7 +64,41 @@ def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], No
         report(snapshot.files.path)
         path = snapshot_file(root, snapshot, snapshot.files.path)
         problems += _file_problems(root, path, snapshot.files.checksum, snapshot.files.bytes)
-    known = _file_hashes(root, snapshot) if not problems else {}
+    if isinstance(snapshot, Snapshot):
+        problems += _token_problems(root, snapshot, report, has_files=not problems)
+    else:
+        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry, report)]
+    return problems + _unlisted(root, snapshot)
+
+
+def _documents_problems(
+    root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry, report: Callable[[str], None]
+) -> list[str]:
+    """The problems of a file of documents."""
+    report(entry.path)
+    problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
+    if problems:
+        return problems
+    try:
+        counts = count_documents(root, entry.path, snapshot.document_format)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return [f"{entry.path}: {error}; expected valid {snapshot.document_format}"]
+    expected = (entry.documents, entry.text_bytes)
+    return [
+        f"{entry.path}: {count} {name}, expected {wanted}"
+        for name, count, wanted in zip(("documents", "bytes of text"), counts, expected)
+        if count is not None and count != wanted
+    ]
+
+
+def _token_problems(root: Root, snapshot: Snapshot, report: Callable[[str], None], *, has_files: bool) -> list[str]:
+    """The problems of the tokenizer and the shards.
+
+    Args:
+        has_files: whether files.parquet is as it was committed.
+    """
+    problems: list[str] = []
+    known = _file_hashes(root, snapshot) if has_files else {}
     report(snapshot.tokenizer.path)
     tokenizer = snapshot_file(root, snapshot, snapshot.tokenizer.path)
     problems += _file_problems(root, tokenizer, snapshot.tokenizer.fingerprint, None)
@@ -64,23 +109,23 @@ def verify_snapshot(root: Root, snapshot: Snapshot, progress: Callable[[str], No
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
     if len(problems) == num_before:
         problems += [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
-    return problems + _unlisted(root, snapshot)
+    return problems
 
 
-def _unlisted(root: Root, snapshot: Snapshot) -> list[str]:
-    """Problems of the files among the shards that no snapshot of the output lists."""
-    listed = {entry.path for entry in snapshot.shards}
-    paths = [path for path, _ in root.list_files("shards") if path not in listed]
-    others: list[Snapshot] = []
+def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
+    """Problems of the files among the shards and documents that no snapshot of the output lists."""
+    listed = {entry.path for entry in snapshot.data_files}
+    paths = [path for path, _ in data_files(root) if path not in listed]
+    others: list[Manifest] = []
     for name in fingerprints(root) if paths else ():
         try:
-            others.append(read_snapshot(root, name))
+            others.append(read_manifest(root, name))
         except SnapshotError as error:
             return [str(error)]
-    needed = shards_needed(others)
+    needed = files_needed(others)
     return [
         f"{path}: in no snapshot of this output; "
-        + ("`datapipe clean` deletes it" if SHARD_PATH.fullmatch(path) else "expected only shards here")
+        + ("`datapipe clean` deletes it" if DATA_PATH.fullmatch(path) else "expected only files of snapshots here")
         for path in paths
         if path not in needed
     ]

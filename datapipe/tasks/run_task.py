@@ -27,6 +27,7 @@ from datapipe.plan.work import (
     Task,
     TokenizeTask,
     TrainTask,
+    WriteTask,
 )
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root
@@ -38,6 +39,7 @@ from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
 from datapipe.tasks.sample import run_sample
 from datapipe.tasks.tokenize import run_tokenize
 from datapipe.tasks.train import run_train
+from datapipe.tasks.write import run_write
 
 Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
 
@@ -50,6 +52,7 @@ _RUNNERS: dict[type[Task], Runner] = {
     TrainTask: run_train,
     TokenizeTask: run_tokenize,
     PackTask: run_pack,
+    WriteTask: run_write,
 }
 
 _opened: dict[tuple[str, str, int, int | None], Stage] = {}

@@ -47,8 +47,8 @@ SOURCE_KEYS = (
     "path, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
 )
 TOP_KEYS = (
-    "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, mixture, "
-    "execution"
+    "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, "
+    "documents, mixture, execution"
 )
 
 

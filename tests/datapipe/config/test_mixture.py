@@ -170,3 +170,29 @@ def test_average_shares_weigh_phases_by_their_length():
     mixture = Mixture.model_validate(DATA | {"mixture": {"tokens": 1000, "phases": phases}})
     assert mixture.average_shares() == {"web": Fraction(7, 16), "code": Fraction(9, 16)}
     assert Mixture.model_validate(DATA).average_shares() == {"web": Fraction(21, 31), "code": Fraction(10, 31)}
+
+
+def test_tokenizer_none_is_a_tokenizer_without_keys_and_is_read_back(tmp_path: Path):
+    mixture = Mixture.model_validate(DATA | {"tokenizer": "none", "documents": {"format": "jsonl.zst", "target_bytes": "1MiB"}})
+    assert mixture.tokenizer.is_none and mixture.documents.target_bytes == 1 << 20
+    assert "tokenizer: none" in mixture.resolved_yaml()
+    assert reloaded(tmp_path, mixture) == mixture
+    assert not Mixture.model_validate(DATA | {"tokenizer": None}).tokenizer.is_none  # an empty section: the default
+    assert Mixture.model_json_schema()["properties"]["tokenizer"]["anyOf"][1] == {"const": "none"}
+
+
+@pytest.mark.parametrize("value", [{}, "None", "t.json", False, {"eos": "</s>"}])
+def test_a_tokenizer_that_is_neither_none_nor_one_of_two_is_refused(value):
+    with pytest.raises(ValidationError, match=r"none|valid dictionary"):
+        Mixture.model_validate(DATA | {"tokenizer": value})
+
+
+def test_keys_that_nothing_reads_are_found_by_what_differs_from_the_defaults():
+    text = DATA | {"tokenizer": "none"}
+    assert Mixture.model_validate(text | {"shards": {"format": "arrow"}}).unused_keys() == []
+    strata = {"web": DATA["sources"]["web"] | {"strata": {"by": "score", "bounds": [1]}}}
+    unused = Mixture.model_validate(
+        text | {"pack": {"sequence_length": 64}, "validation": "1%", "sources": strata}
+    ).unused_keys()
+    assert unused == ["validation", "pack", "sources.web.strata"]
+    assert Mixture.model_validate(DATA | {"documents": {"format": "jsonl.zst"}}).unused_keys() == ["documents"]

@@ -56,6 +56,17 @@ def test_group_splits_large_files_are_cut_and_stand_alone() -> None:
     assert alone[-1][0].stop == large.num_bytes
 
 
+@pytest.mark.parametrize("target", [1 << 16, 1 << 20, 1 << 24])
+def test_group_splits_come_in_the_order_of_the_input_however_it_is_cut(target: int) -> None:
+    rng = random.Random(5)
+    sizes = [rng.choice([100, 3000, 200_000, 2_000_000]) for _ in range(200)]
+    files: list[tuple[InputFile, Reader]] = [(_file(f"{number:05d}.jsonl", size), Jsonl()) for number, size in enumerate(sizes)]
+    splits = [split for group in group_splits(files, target) for split in group]
+    order = [(split.file.path, split.start) for split in splits]
+    assert order == sorted(order)
+    assert {split.file.path for split in splits} == {file.path for file, _ in files}
+
+
 def test_group_splits_large_archive_is_a_group_of_its_own() -> None:
     packed = _file("a.jsonl.gz", TARGET // 4, "gzip")
     assert group_splits([(packed, Jsonl())], TARGET) == [(Split(file=packed),)]

@@ -210,10 +210,12 @@ def test_verify_names_files_that_no_snapshot_has(mixture):
     root.write_atomic("shards/web/notes.txt", b"mine")
     assert verify_snapshot(root, newest) == [
         f"{left}: in no snapshot of this output; `datapipe clean` deletes it",
-        "shards/web/notes.txt: in no snapshot of this output; expected only shards here",
+        "shards/web/notes.txt: in no snapshot of this output; expected only files of snapshots here",
     ]
     clean(root, 2)
-    assert verify_snapshot(root, newest) == ["shards/web/notes.txt: in no snapshot of this output; expected only shards here"]
+    assert verify_snapshot(root, newest) == [
+        "shards/web/notes.txt: in no snapshot of this output; expected only files of snapshots here"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ outputs of another mixture

@@ -1,0 +1,96 @@
+"""The `tokenizer:` section of a mixture file: a tokenizer to train, one that exists, or `none`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ModelWrapValidatorHandler, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic.annotated_handlers import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from datapipe.config.fields import ByteSize, Record
+from datapipe.config.problems import ProblemsError
+
+NONE = "none"
+
+PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
+"""The names of `datapipe.tokens.patterns.PATTERNS`, which this layer cannot import."""
+
+
+class TokenizerTraining(Record):
+    """A byte-level BPE tokenizer that is trained on the mixture."""
+
+    vocab_size: int = Field(
+        default=32_000, ge=257, description="Number of tokens: 256 bytes, the merges, and the end-of-text token."
+    )
+    sample_bytes: ByteSize = Field(
+        default=256 << 20,
+        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases. The "
+        "task holds the distinct words of the sample in memory, however large execution.bucket_bytes is.",
+    )
+    pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
+    eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
+
+
+class TokenizerSpec(Record):
+    """A tokenizer: one to train, an existing one, or none, as `tokenizer: none` says."""
+
+    train: TokenizerTraining | None = Field(default=None, description="Train a tokenizer on this mixture, with these options.")
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Existing tokenizer: a tokenizer.json or a tiktoken rank file, as a path or URL.",
+    )
+    eos: str | None = Field(
+        default=None, min_length=1, description="End-of-text token of the tokenizer at `path`. Default: inferred from its name."
+    )
+    pattern: PatternName | None = Field(
+        default=None, description="Pattern that splits text into words, for a tiktoken rank file that is not one of OpenAI's."
+    )
+    special_tokens: dict[str, int] | None = Field(
+        default=None, min_length=1, description="Special tokens and their ids, for such a rank file: {'<|endoftext|>': 100257}."
+    )
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the run ends with documents, and makes no tokens."""
+        return self.train is None and self.path is None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _or_none(cls, data: Any, validate: ModelWrapValidatorHandler[TokenizerSpec]) -> TokenizerSpec:
+        """`none` is a tokenizer without keys."""
+        if isinstance(data, str) and data != NONE:
+            raise ValueError("expected a mapping with train or path, or none to write documents instead of tokens")
+        if data == NONE or isinstance(data, cls):
+            return cls.model_construct() if data == NONE else data
+        spec = validate(data)
+        spec._check_keys()
+        return spec
+
+    @model_serializer(mode="wrap")
+    def _as_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
+        return NONE if self.is_none else serialize(self)
+
+    def _check_keys(self) -> None:
+        """Raises ProblemsError for keys that exclude each other."""
+        if (self.train is None) == (self.path is None):
+            given = "none" if self.train is None else "both"
+            raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
+        if self.train is not None and self.eos is not None:
+            raise ProblemsError([(("eos",), "needs path. Write the token of a trained tokenizer as train.eos")])
+        if self.train is not None and self.pattern is not None:
+            raise ProblemsError([(("pattern",), "needs path. Write the pattern of a trained tokenizer as train.pattern")])
+        if self.train is not None and self.special_tokens is not None:
+            raise ProblemsError([(("special_tokens",), "needs path. A trained tokenizer has one special token: train.eos")])
+
+
+class _OrNone:
+    """Adds `none` to the JSON Schema of a field."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"const": NONE}]}
+
+
+TokenizerOrNone = Annotated[TokenizerSpec, _OrNone()]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import OutputFolder
+from datapipe.cli.options import Json, OutputFolder, print_json
 from datapipe.errors import UserError
 
 if TYPE_CHECKING:
     from datapipe.inspect.documents import InspectedDocument
+    from datapipe.inspect.duplicates import ClusterQuery
 
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
@@ -70,6 +72,7 @@ def inspect(
     least_alike: LeastAlike = False,
     sweep: Sweep = None,
     thresholds: Thresholds = None,
+    as_json: Json = False,
 ) -> None:
     """Show documents of an output: kept, dropped with the measured value, quarantined, or duplicates side by side.
 
@@ -87,23 +90,27 @@ def inspect(
 
     \b
         datapipe inspect OUTPUT --sweep filter.gopher_quality.min_words --at 20,50,80
+
+    The document of --json has `documents`, `clusters` or `sweep`, with whole texts.
     """
     from datapipe.inspect.documents import DocumentQuery, Inspector
+    from datapipe.inspect.duplicates import ClusterQuery
 
     if sum([kept, quarantined, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
     _check_companions(sweep, thresholds, clusters, members, least_alike)
     if sweep is not None:
-        _print_sweep(output, sweep, source, thresholds)
+        _print_sweep(output, sweep, source, thresholds, as_json)
     elif clusters is not None:
-        _print_clusters(output, clusters, source, count, members or 3, least_alike, full)
+        duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
+        _print_clusters(output, duplicates, full, as_json)
     elif named is not None:
-        _print_documents(Inspector.open(output).find_document(named), full)
+        _print_documents(Inspector.open(output).find_document(named), full, as_json)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        _print_documents(Inspector.open(output).find(query), full, f"no {outcome} documents")
+        _print_documents(Inspector.open(output).find(query), full, as_json, f"no {outcome} documents")
 
 
 def _check_companions(
@@ -116,10 +123,13 @@ def _check_companions(
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
 
 
-def _print_documents(documents: Sequence[InspectedDocument], full: bool, if_none: str = "") -> None:
+def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json: bool, if_none: str = "") -> None:
     from datapipe.report.documents import print_document
     from datapipe.report.funnel import wide_console
 
+    if as_json:
+        print_json({"documents": [document.to_json() for document in documents]})
+        return
     console = wide_console()
     for document in documents:
         print_document(document, console, full)
@@ -127,17 +137,20 @@ def _print_documents(documents: Sequence[InspectedDocument], full: bool, if_none
         print(if_none)
 
 
-def _print_clusters(output: str, stage: str, source: str, count: int, members: int, least_alike: bool, full: bool) -> None:
+def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
     from datapipe.inspect.documents import Inspector
-    from datapipe.inspect.duplicates import ClusterQuery, find_clusters
+    from datapipe.inspect.duplicates import find_clusters
     from datapipe.report.clusters import print_clusters
     from datapipe.report.funnel import wide_console
 
-    query = ClusterQuery(stage=stage, source=source, count=count, members=members, least_alike=least_alike)
-    print_clusters(find_clusters(Inspector.open(output), query), wide_console(), full)
+    found = find_clusters(Inspector.open(output), query)
+    if as_json:
+        print_json({"clusters": [cluster.to_json() for cluster in found]})
+    else:
+        print_clusters(found, wide_console(), full)
 
 
-def _print_sweep(output: str, threshold: str, source: str, listed: str | None) -> None:
+def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
     from datapipe.inspect.sweep import sweep
     from datapipe.report.funnel import wide_console
     from datapipe.report.sweep import print_sweep
@@ -148,4 +161,8 @@ def _print_sweep(output: str, threshold: str, source: str, listed: str | None) -
             raise ValueError
     except ValueError:
         raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5") from None
-    print_sweep(sweep(output, threshold, source=source, thresholds=thresholds), wide_console())
+    swept = sweep(output, threshold, source=source, thresholds=thresholds)
+    if as_json:
+        print_json({"sweep": asdict(swept)})
+    else:
+        print_sweep(swept, wide_console())

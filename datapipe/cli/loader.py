@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import OutputFolder, SnapshotName
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json
 from datapipe.errors import SnapshotError, UserError
 
 
@@ -31,11 +32,14 @@ def trace(
     epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to search in a run without end.")] = None,
     text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
     snapshot: SnapshotName = None,
+    as_json: Json = False,
 ) -> None:
     """Show the documents of a training step, or the steps of a document. The order is computed, so no logs are needed.
 
     Give --global-batch-size for a run that never changed. Give --state, the loader's own state, for a run whose batch size or
     mixture changed, or that left out steps or documents: the state holds the history of the run.
+
+    The document of --json has `step` and `rows`, or `document` and `appearances`.
     """
     saved = None if state is None else _read_json(state)
     options: dict[str, Any] = {
@@ -45,17 +49,21 @@ def trace(
         "snapshot": snapshot,
     }
     if step is not None and document is None:
-        _print_step(output, step, rank, text, options)
+        _print_step(output, step, rank, text, options, as_json)
     elif document is not None and step is None:
-        _print_document(output, document, rank, {**options, "num_epochs": epochs})
+        _print_document(output, document, rank, {**options, "num_epochs": epochs}, as_json)
     else:
         raise UserError("give either --step or --document.")
 
 
-def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any]) -> None:
+def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any], as_json: bool) -> None:
     from datapipe.loader.trace import trace_step
 
     rows = trace_step(output, step, rank=rank, text=text, **options)
+    if as_json:
+        listed = [{"document": row.document, **asdict(row), "text": row.text if text else None} for row in rows]
+        print_json({"step": step, "rows": listed})
+        return
     print("rank  row  document  key  tokens")
     if not rows:
         print(f"step {step} is left out of this run, or has no row for this rank")
@@ -66,7 +74,7 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
             print(textwrap.indent(row.text, "    | ", lambda line: True))
 
 
-def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any]) -> None:
+def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any], as_json: bool) -> None:
     from datapipe.loader.trace import trace_document
 
     try:
@@ -79,11 +87,15 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
             raise
         document = key.hex()
         appearances = trace_document(output, document, strict=False, **options)
+    shown = [seen for seen in appearances if rank is None or seen.rank == rank]
+    if as_json:
+        trace_document(output, document, **options)  # raises if the run drew from other outputs too
+        print_json({"document": document, "appearances": [asdict(seen) for seen in shown]})
+        return
     print("step  rank  row  epoch  source  shard  tokens")
-    for seen in appearances:
-        if rank is None or seen.rank == rank:
-            tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
-            print(f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}")
+    for seen in shown:
+        tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
+        print(f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}")
     if not appearances:
         print("no step of this run: the document is in no row of the output, comes after the end, or is left out")
     trace_document(output, document, **options)  # raises if the run drew from other outputs too

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -21,6 +24,9 @@ SnapshotName = Annotated[
     str | None, typer.Option("--snapshot", metavar="DIGITS", help="The first digits of its fingerprint; the newest by default.")
 ]
 Output = Annotated[str | None, typer.Option(metavar="URL", help="Folder or URL to write to, instead of the mixture's output.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there; warnings go to stderr.")
+]
 Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
@@ -34,6 +40,19 @@ def size_of(option: str, value: str) -> int:
         return parse_size(value)
     except ValueError as error:
         raise UserError(f"{option} {value}: {error}") from None
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Prints one JSON document. A number that JSON does not have, such as NaN, is null."""
+    print(json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(child) for name, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(child) for child in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def end_by_signals() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, size_of
+from datapipe.cli.options import Json, Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, print_json, size_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -146,17 +146,30 @@ def _print_next_steps(output: str, sequence_length: int) -> None:
     print(f'        batch["input_ids"], batch["labels"]        # (8, {sequence_length}) int64 each\n')
 
 
-def plan(mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None) -> None:
-    """Show the steps of a run, those that are committed and those that would run, and the mixture. Nothing runs."""
+def plan(
+    mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
+) -> None:
+    """Show the steps of a run, those that are committed and those that would run and why, and the mixture. Nothing runs.
+
+    The document of --json has `steps`, `sources` and `warnings`. `tasks` of a step is null until the step before is committed.
+    """
     from datapipe.config import load_mixture
+    from datapipe.engine.history import why
     from datapipe.engine.run import planned
     from datapipe.report.funnel import wide_console
-    from datapipe.report.plan_view import plan_view
+    from datapipe.report.plan_view import plan_json, plan_view
+    from datapipe.storage import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     request, plan = planned(mixture, limit)
+    reasons = why(Root(mixture.output), request, plan)
+    if as_json:
+        print_json(plan_json(mixture, request, plan, reasons))
+        for warning in request.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        return
     console = wide_console()
-    console.print(plan_view(mixture, request, plan))
+    console.print(plan_view(mixture, request, plan, reasons))
     for warning in request.warnings:
         console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from datapipe.config.interpolation import escaped
 from datapipe.config.yaml import KeyPath
@@ -30,6 +31,14 @@ def written_yaml(data: Mapping[str, Any], references: Mapping[KeyPath, str]) -> 
     stream = io.StringIO()
     writer.dump(_plain(data, references), stream)
     return stream.getvalue()
+
+
+def parsed_yaml(text: str) -> Mapping[str, Any]:
+    """The data of `written_yaml`, with references as they are written. Raises ValueError for other text."""
+    try:
+        return dict(YAML(typ="safe", pure=True).load(text) or {})
+    except YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _plain(data: Any, references: Mapping[KeyPath, str], path: KeyPath = ()) -> Any:

@@ -1,6 +1,7 @@
 """The history of an output: the last run and its inputs, so that people can look into it even after the inputs changed.
 
-work/run.json         version, limit, earlier runs it was compared with, and the fingerprints of every step's tasks, in order
+work/run.json         version, limit, earlier runs it was compared with, the fingerprints of every step's tasks, in order, and
+                      `facts`: digests of the code of stages and tasks, from which `plan` tells why a step would run
 work/inputs.parquet   each input file: source, path, url, size, stamp, compression, pieces, format
 
 URLs are written without credentials. They get them back from the mixture, whose variables have to be set again.
@@ -13,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ import pyarrow.parquet as pq
 
 from datapipe import catalogue
 from datapipe.config import Mixture, load_mixture
+from datapipe.config.resolved import parsed_yaml
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
 from datapipe.ledger.names import INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.stage.base import InputFile, Reader
@@ -58,7 +61,7 @@ class RunHistory:
     earlier: tuple[str, ...] = ()
 
 
-def write_run(root: Root, plan: Plan, limit: int | None, earlier: Sequence[str] = ()) -> None:
+def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] = ()) -> None:
     """Writes work/run.json, at the end of a run whether it succeeded or failed.
 
     Args:
@@ -68,7 +71,13 @@ def write_run(root: Root, plan: Plan, limit: int | None, earlier: Sequence[str] 
         {"id": step.id, "kind": step.kind, "source": step.source, "tasks": [task.fingerprint for task in step.tasks or ()]}
         for step in plan.steps
     ]
-    run = {"version": RECORD_VERSION, "limit": limit, "against": [masked_urls(url) for url in earlier], "steps": steps}
+    run = {
+        "version": RECORD_VERSION,
+        "limit": request.limit,
+        "against": [masked_urls(url) for url in earlier],
+        "steps": steps,
+        "facts": asdict(facts_of(request)),
+    }
     root.write_atomic(RUN, json.dumps(run).encode())
 
 
@@ -96,6 +105,27 @@ def write_inputs(root: Root, request: Request) -> None:
 def last_limit(root: Root) -> int | None:
     """The `--limit` of the last run of an output; None for a whole run. Raises FileNotFoundError."""
     return json.loads(root.read_bytes(RUN))["limit"]
+
+
+def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
+    """Why each step that is not committed would run, by step."""
+    return reasons(_last_run(root), request, plan, parsed_yaml(request.mixture.resolved_yaml()))
+
+
+def _last_run(root: Root) -> LastRun | None:
+    """The last run of an output; None where there was none, or its records cannot be read."""
+    try:
+        run = json.loads(root.read_bytes(RUN))
+        rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
+        options = parsed_yaml(root.read_bytes(MIXTURE).decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    inputs: dict[str, dict[str, tuple[int, str]]] = {}
+    for row in rows:
+        inputs.setdefault(row["source"], {})[row["path"]] = row["num_bytes"], row["stamp"]
+    tasks = {step["id"]: step["tasks"] for step in run.get("steps", ())}
+    facts = RunFacts(**run.get("facts", {}))
+    return LastRun(tasks=tasks, limit=run.get("limit"), inputs=inputs, options=options, facts=facts)
 
 
 def read_history(root: Root) -> RunHistory:

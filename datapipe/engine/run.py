@@ -120,7 +120,7 @@ class Run:
         self.plan = driver.plan
         if driver.plan is not None:
             stages = (bound for source in request.sources.values() for bound in source.stages)
-            write_run(self.root, driver.plan, self.limit, earlier_runs(stages))
+            write_run(self.root, driver.plan, request, earlier_runs(stages))
 
     def _run(self, driver: Driver, request: Request) -> Plan:
         engine = self.make_engine(self.root, request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Literal, Self
 
@@ -63,6 +63,11 @@ class InspectedDocument:
     @property
     def name(self) -> str:
         return document_name("" if self.path in (GONE, NOT_FOUND) else self.source, self.path, self.position)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as plain data, under the words of the glossary; what it does not have is None."""
+        empty_is_none = {name: getattr(self, name) or None for name in ("own_id", "reason", "survivor", "error")}
+        return {"document": self.name, **asdict(self), **empty_is_none}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +85,16 @@ class Cluster:
     similarity: tuple[float, float] | None
     shingles: tuple[int, Literal["word", "char"]]
     no_text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The cluster as plain data."""
+        return {
+            "stage": self.stage,
+            "survivor": {**self.survivor.to_json(), "dropped_later_by": self.dropped_later_by or None},
+            "dropped": self.dropped,
+            "similarity": None if self.similarity is None else {"min": self.similarity[0], "max": self.similarity[1]},
+            "members": [{**member.document.to_json(), "similarity": member.similarity} for member in self.members],
+        }
 
 
 def find_clusters(inspector: Inspector, query: ClusterQuery) -> Iterator[Cluster]:

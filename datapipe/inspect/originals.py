@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from datapipe.config import Mixture
 from datapipe.credentials import masked
@@ -50,6 +51,11 @@ class LocatedDocument:
         """SOURCE/PATH:POSITION, and the earlier run."""
         name = document_name(self.source, self.path, self.position)
         return name + (f" (of {masked(self.run)})" if self.run else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as plain data; `run` and `text` are None where it has none."""
+        name = document_name(self.source, self.path, self.position)
+        return {"document": name, "run": masked(self.run) or None, "text": self.text}
 
 
 class DocumentLocator:

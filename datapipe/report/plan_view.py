@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -25,13 +25,59 @@ from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
 
+Reasons = Mapping[str, Sequence[str]]
+"""Why each step would run, by its id; as `engine.history.why` tells it."""
 
-def plan_view(mixture: Mixture, request: Request, plan: Plan) -> RenderableType:
+
+def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons | None = None) -> RenderableType:
     """The step tree and the mixture table."""
-    return Group(_tree(mixture, request, plan), "", _mixture_table(mixture, request, plan))
+    return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(mixture, request, plan))
 
 
-def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
+def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> dict[str, Any]:
+    """The plan as plain data. What is not known before steps are committed is None."""
+    return {
+        "name": mixture.name,
+        "output": masked(mixture.output),
+        "steps": [_step_json(step, reasons) for step in plan.steps],
+        "sources": _sources_json(mixture, request, plan),
+        "warnings": [masked(warning) for warning in request.warnings],
+    }
+
+
+def _step_json(step: Step, reasons: Reasons) -> dict[str, Any]:
+    return {
+        "step": step.id,
+        "kind": step.kind,
+        "source": step.source or None,
+        "label": step.label,
+        "is_committed": step.is_committed,
+        "tasks": None if step.tasks is None else len(step.tasks),
+        "committed_tasks": len(step.records),
+        "reasons": [masked(reason) for reason in reasons.get(step.id, ())],
+    }
+
+
+def _sources_json(mixture: Mixture, request: Request, plan: Plan) -> dict[str, Any]:
+    counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
+    shares, basis = _shares(mixture, request, counts_by_source)
+    total = mixture.mixture.tokens
+    return {
+        name: {
+            "files": len(files := request.sources[name].files),
+            "bytes": sum(file.num_bytes for file in files.values()),
+            "documents": counts.document_counts.kept or None,
+            "tokens": counts.tokens if counts.is_complete else None,
+            "share": float(shares[name]),
+            "share_basis": basis or "the weights of the mixture",
+            "tokens_to_draw": None if total is None else int(shares[name] * total),
+            "max_epochs": mixture.max_epochs_of(name),
+        }
+        for name, counts in counts_by_source.items()
+    }
+
+
+def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {escape(masked(mixture.output))}")
     branches: dict[str, Tree] = {}
     notes = {
@@ -49,7 +95,9 @@ def _tree(mixture: Mixture, request: Request, plan: Plan) -> Tree:
             of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
             for note in of_source or notes.get(group, ()):
                 branches[group].add(f"[dim]{escape(note)}[/dim]")
-        branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
+        branch = branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
+        for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
+            branch.add(f"[dim]{escape(masked(reason))}[/dim]")
     return tree
 
 

@@ -100,6 +100,45 @@ def test_cli_plan_before_a_run_shows_what_would_run(tmp_path, finished):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_cli_plan_says_why_a_step_would_run(finished):
+    mixture, _, _ = finished
+    done = datapipe(["plan", str(mixture), "--set", "pack.sequence_length=32"])
+    assert "options changed: pack.sequence_length 64 → 32" in done.stdout
+
+
+def test_cli_json_is_one_document_on_stdout_with_numbers_as_numbers(finished, tmp_path):
+    mixture, output, _ = finished
+
+    def printed(*arguments):
+        done = datapipe([*arguments, "--json"])
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout, parse_constant=pytest.fail)
+
+    plan = printed("plan", str(mixture))
+    assert {step["step"] for step in plan["steps"]} >= {"web/read", "dedup.exact/match", "web/pack"}
+    assert all(step["is_committed"] and not step["reasons"] for step in plan["steps"])
+    assert (plan["sources"]["web"]["files"], plan["sources"]["web"]["share"], plan["warnings"]) == (1, 1.0, [])
+    new = printed("plan", str(mixture), "--output", str(tmp_path / "none"))
+    assert {type(step["tasks"]) for step in new["steps"]} == {int, type(None)}
+    kept, dropped = printed("inspect", str(output), "-n", "2"), printed("inspect", str(output), "--dropped", "all", "-n", "99")
+    assert all(document["text"] and document["own_id"] and document["error"] is None for document in kept["documents"])
+    assert {type(document["threshold"]) for document in dropped["documents"]} == {float, type(None)}
+    (cluster,) = printed("inspect", str(output), "--clusters", "dedup.minhash", "-n", "1")["clusters"]
+    assert cluster["survivor"]["document"].startswith("web/a.jsonl:") and len(cluster["members"]) <= cluster["dropped"]
+    row = printed("trace", str(output), "--step", "3", "--global-batch-size", "4")["rows"][0]
+    traced = printed("trace", str(output), "--document", row["document"], "--global-batch-size", "4", "--epochs", "1")
+    assert 3 in [appearance["step"] for appearance in traced["appearances"]]
+
+
+def test_cli_json_has_warnings_on_stderr_and_in_the_document(tmp_path):
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 20))
+    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl, keep: [nowhere]}}\n")
+    done = datapipe(["plan", str(mixture), "--json"])
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert done.stderr == f"warning: {warning}\n"
+    assert "nowhere" in warning
+
+
 def test_cli_report_prints_the_funnel_again(finished):
     _, output, _ = finished
     done = datapipe(["report", str(output)])

@@ -29,6 +29,7 @@ _OPTIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "train": ("tokenizer",),
     "tokenize": ("seed", "validation", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "execution.bucket_bytes"),
     "pack": ("seed", "pack", "shards", "sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+    "write": ("seed", "documents"),
     **dict.fromkeys(EXCHANGES, ("execution.bucket_bytes",)),
 }
 """The keys of the mixture that tasks of a kind depend on, beside stages and inputs; with all keys below them."""

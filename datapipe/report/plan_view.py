@@ -41,7 +41,7 @@ def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) 
         "output": masked(mixture.output),
         "steps": [_step_json(step, reasons) for step in plan.steps],
         "sources": _sources_json(mixture, request, plan),
-        "warnings": [masked(warning) for warning in request.warnings],
+        "warnings": [warning.to_json() for warning in request.warnings],
     }
 
 

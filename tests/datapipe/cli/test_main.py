@@ -135,8 +135,8 @@ def test_cli_json_has_warnings_on_stderr_and_in_the_document(tmp_path):
     mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl, keep: [nowhere]}}\n")
     done = datapipe(["plan", str(mixture), "--json"])
     (warning,) = json.loads(done.stdout)["warnings"]
-    assert done.stderr == f"warning: {warning}\n"
-    assert "nowhere" in warning
+    assert done.stderr == f"warning: {warning['text']}\n"
+    assert "nowhere" in warning["text"]
 
 
 def test_cli_report_prints_the_funnel_again(finished):

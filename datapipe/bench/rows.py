@@ -29,6 +29,8 @@ _KINDS = {
     "read tokens": "tokens",
     "pack": "pack",
     "write shards": "shards",
+    "write parquet": "files",
+    "write jsonl.zst": "files",
     OTHER: "other",
 }
 _GLOBAL_KINDS = ("exchange", "decisions", "apply")
@@ -41,7 +43,7 @@ class Row:
     Attributes:
         name: as in `datapipe report`.
         kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, tokenize,
-            tokens, pack, shards or other.
+            tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.
         seconds: the median over passes.
         bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -169,6 +171,7 @@ _BY_KIND = {
     "tokens": "Token rows are sorted, compressed and written: a faster disk under the output helps.",
     "pack": "A smaller pack.pool_documents packs faster, with a little more padding.",
     "shards": "shards.format: arrow writes faster than parquet, and a faster disk helps.",
+    "files": "Keep fewer columns; documents.format: parquet is written faster than jsonl.zst.",
     "other": "Many small tasks have a fixed cost: raise execution.split_bytes.",
 }
 

@@ -87,7 +87,7 @@ def _rows(report: Mapping[str, Any]) -> list[_Row]:
         _Row(label="kept", cells=[_kept(column["documents"]) for column in columns], style="bold", ends_section=True),
         _Row(label="text read", cells=[size(column["bytes"]) for column in columns]),
         _Row(label="text kept", cells=[size(column["kept_bytes"]) for column in columns]),
-        _Row(label="tokens", cells=[_count(column["tokens"]) for column in columns]),
+        *([_Row(label="tokens", cells=[_count(column["tokens"]) for column in columns])] if columns[-1]["tokens"] else []),
         *(
             row
             for length in report["total"]["packing"]

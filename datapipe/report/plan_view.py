@@ -30,12 +30,14 @@ Reasons = Mapping[str, Sequence[str]]
 
 
 def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons | None = None) -> RenderableType:
-    """The step tree and the mixture table."""
+    """The step tree, and the mixture table where the run makes tokens."""
+    if mixture.tokenizer.is_none:
+        return _tree(mixture, request, plan, reasons or {})
     return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(mixture, request, plan))
 
 
 def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> dict[str, Any]:
-    """The plan as plain data. What is not known before steps are committed is None."""
+    """The plan as plain data. What is not known before steps are committed is None, as are shares in a run without tokens."""
     return {
         "name": mixture.name,
         "output": masked(mixture.output),
@@ -60,17 +62,17 @@ def _step_json(step: Step, reasons: Reasons) -> dict[str, Any]:
 
 def _sources_json(mixture: Mixture, request: Request, plan: Plan) -> dict[str, Any]:
     counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
-    shares, basis = _shares(mixture, request, counts_by_source)
-    total = mixture.mixture.tokens
+    is_text, total = mixture.tokenizer.is_none, mixture.mixture.tokens
+    shares, basis = ({}, "") if is_text else _shares(mixture, request, counts_by_source)
     return {
         name: {
             "files": len(files := request.sources[name].files),
             "bytes": sum(file.num_bytes for file in files.values()),
             "documents": counts.document_counts.kept or None,
-            "tokens": counts.tokens if counts.is_complete else None,
-            "share": float(shares[name]),
-            "share_basis": basis or "the weights of the mixture",
-            "tokens_to_draw": None if total is None else int(shares[name] * total),
+            "tokens": counts.tokens if counts.is_complete and not is_text else None,
+            "share": float(shares[name]) if name in shares else None,
+            "share_basis": None if is_text else basis or "the weights of the mixture",
+            "tokens_to_draw": None if is_text or total is None else int(shares[name] * total),
             "max_epochs": mixture.max_epochs_of(name),
         }
         for name, counts in counts_by_source.items()

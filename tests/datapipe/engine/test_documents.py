@@ -18,6 +18,7 @@ from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
 
@@ -163,6 +164,22 @@ def test_weights_of_zero_do_not_matter_without_a_tokenizer(tmp_path, corpus):
     overrides = ["sources.web.weight=0", "sources.books.weight=0"]
     path = runs.write_mixture(tmp_path, corpus, tail=TEXT)
     assert isinstance(runs.run_mixture(path, overrides=overrides, make_engine=runs.InProcess).snapshot, DocumentsSnapshot)
+    settings = [part for override in overrides for part in ("--set", override)]
+    told = datapipe(["plan", str(path), *settings])
+    assert told.returncode == 0 and "write documents" in told.stdout and "tokens to draw" not in told.stdout
+    listed = datapipe(["plan", str(path), *settings, "--json"])
+    assert json.loads(listed.stdout)["sources"]["web"]["share"] is None
+
+
+def test_commands_about_an_output_read_documents(written):
+    output = written.mixture.output
+    count = sum(entry.documents for entry in written.snapshot.documents)
+    assert f"{count:,} documents: every byte equals" in datapipe(["verify", output]).stdout
+    assert f"{count:,} documents" in datapipe(["snapshots", output]).stdout
+    assert "nothing to delete" in datapipe(["clean", output]).stdout
+    assert datapipe(["inspect", output, "-n", "1"]).returncode == 0
+    refused = datapipe(["export", output, "--format", "megatron", "--to", f"{output}-export"])
+    assert refused.returncode == 2 and "holds documents, not tokens" in refused.stderr
 
 
 def test_a_kept_column_called_source_is_refused_before_anything_runs(tmp_path, corpus):

@@ -132,7 +132,8 @@ class PackSpec(Record):
     max_padding: Share = Field(
         default=MAX_PADDING,
         description="Share of padding in rows of best_fit above which documents are split to fill the rows: 2%, 0.02. The "
-        "emptiest row of a pool is not counted. 100%: documents that fit into a row are never split.",
+        "emptiest row of a pool is not counted, and nothing is split that does not save a row. 100%: documents that fit into a "
+        "row are never split.",
     )
     min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
 

@@ -3,11 +3,12 @@
     chunks in rows ── is_within? ──▶ as they are
                    └─ donors ── split_to_fill, for ever shorter pieces ──▶ chunks in fewer rows
 
-Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third, and so on. Emptying a row
-saves S tokens of padding, whichever row it is, so the rows with the fewest whole documents are emptied first. A document above
-S is split anyway, so its remainder is split before others. For documents of one length no layout of as few rows splits fewer,
-but for those of one row. The limit is always kept: short pieces are made only where no row can be emptied without them. The
-emptiest row is not counted. The layout is a function of the lengths alone, and a pool within the limit is that of best fit.
+Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third, and so on. The share of
+padding in all rows but the emptiest is kept within the limit, unless all padding is less than a row: then no layout has fewer
+rows. Rows are emptied whole, so every document that is split saves padding. Emptying a row saves S tokens, whichever row it is,
+so the rows with the fewest whole documents are emptied first. For documents of one length no layout of as few rows splits
+fewer. A document above S is split anyway, so its remainder is split before others. Short pieces are made only where no row can
+be emptied without them. The layout is a function of the lengths alone, and a pool within the limit is that of best fit.
 
 10,000 documents, S = 2,048, limit 2 % (2026-11). Short pieces are those below S / 16 = 128 tokens, as a share of all pieces of
 split documents. Pages are real web pages in GPT-2's tokens: cut every 5,000 characters, cut at 5,000, and whole.
@@ -47,9 +48,14 @@ _MIN_PIECES = 16
 """Rows are emptied at first only where the first split makes no piece shorter than S / 16."""
 
 
-def is_within(counted: int, num_rows: int, sequence_length: int, max_padding: float) -> bool:
-    """Whether padding keeps the limit: `counted` tokens in all rows but the emptiest."""
-    return counted == 0 or counted / ((num_rows - 1) * sequence_length) <= max_padding
+def is_within(padding: int, emptiest: int, num_rows: int, sequence_length: int, max_padding: float) -> bool:
+    """Whether rows keep the limit, or no fewer can hold the tokens.
+
+    Args:
+        padding: tokens in all rows.
+        emptiest: tokens of padding in the emptiest row.
+    """
+    return padding < sequence_length or (padding - emptiest) / ((num_rows - 1) * sequence_length) <= max_padding
 
 
 def split_to_fill(

@@ -134,7 +134,7 @@ def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> 
     emptiest = int(np.flatnonzero(newest >= 0)[-1]) if padding else 0  # its room
     del tree, newest, older
     chunks, split_documents = ChunksOut(document, start, length, row), np.zeros(0, np.int64)
-    if not is_within(padding - emptiest, num_rows, sequence_length, max_padding):
+    if not is_within(padding, emptiest, num_rows, sequence_length, max_padding):
         chunks, num_rows = split_to_fill(lengths, chunks, num_rows, order, sequence_length, max_padding)
         split_documents = np.unique(chunks.documents[num_chunks:])  # a split adds the chunk of its first part
     del document, start, length, row

@@ -41,8 +41,9 @@ class Rows:
 
     def is_within(self, max_padding: float) -> bool:
         rooms = sorted(self.room(row) for row, chunks in enumerate(self.held) if chunks)
-        counted = sum(rooms[:-1])
-        return counted == 0 or counted / (len(rooms[:-1]) * self.sequence_length) <= max_padding
+        if sum(rooms) < self.sequence_length:
+            return True
+        return sum(rooms[:-1]) / (len(rooms[:-1]) * self.sequence_length) <= max_padding
 
     def open_rooms(self, donor: int) -> dict[int, int]:
         """The row of each room: of several the one last touched."""
@@ -89,20 +90,18 @@ def room_to_fill(rooms: Sequence[int], length: int) -> int:
 
 
 def split_to_fill(rows: Rows, donors: Sequence[int], min_piece: int, max_padding: float) -> bool:
-    """Empties donors until the rows but the emptiest have a share of padding within the limit."""
-    is_within = False
+    """Empties donors until the rows but the emptiest have a share of padding within the limit, or all less than a row."""
     for donor in donors:
+        if rows.is_within(max_padding):
+            break
         if donor in rows.given:
             continue
-        is_within = rows.is_within(max_padding)
-        if not is_within and rows.is_worthwhile(donor, min_piece):
-            while not is_within and rows.held[donor]:
+        if rows.is_worthwhile(donor, min_piece):
+            while rows.held[donor]:
                 rows.move(donor)
-                is_within = rows.is_within(max_padding)
-        rows.touched[donor] = next(rows.clock)
-        if is_within:
-            break
-    return is_within
+        else:
+            rows.touched[donor] = next(rows.clock)
+    return rows.is_within(max_padding)
 
 
 def pack(

@@ -8,11 +8,11 @@ first part is the one that makes the shorter part as long as possible, among tho
 no two rows hold the chunk, it is the most room that there is. So the part of a document that is not its last always ends with
 its row.
 
-S = 8 and documents 0 to 4 of 5 tokens, one to a row, each with room 3. The row of document 0 is emptied: the first 3 tokens
-fill the row of 4, the other 2 go to the row of 3. Then that of document 1: its first 3 tokens fill the row of 2, since 1 token,
-for the row of 3, would be the shorter part. Of the other 2, one fills the row of 3, and the last stays; no row but it has room.
+S = 8 and documents 0 to 5 of 5 tokens, one to a row, each with room 3. The row of document 0 is emptied: its first 3 tokens
+fill the row of 5, the other 2 go to the row of 4. Then that of document 1: its first 3 tokens fill the row of 3, since 1 token,
+for the row of 4, would be the shorter part, and the other 2 go to the row of 2. Fewer than 4 rows cannot hold 30 tokens.
 
-    1 . . . . . . .        2 2 2 2 2 1 1 1        0 0 3 3 3 3 3 1        4 4 4 4 4 0 0 0
+    1 1 2 2 2 2 2 .        3 3 3 3 3 1 1 1        0 0 4 4 4 4 4 .        5 5 5 5 5 0 0 0
 """
 
 from __future__ import annotations
@@ -133,10 +133,9 @@ def _is_worthwhile(tree: Any, length: Any, most: Any, min_piece: Any) -> Any:
 
 
 @inline
-def _is_within(padding: Any, uncounted: Any, num_rows: Any, sequence_length: Any, max_padding: Any) -> Any:
-    """Whether the rows but the emptiest, which has `uncounted` tokens of padding, keep the limit."""
-    counted = padding - uncounted
-    return counted == 0 or counted / ((num_rows - 1) * sequence_length) <= max_padding
+def _is_within(padding: Any, emptiest: Any, num_rows: Any, sequence_length: Any, max_padding: Any) -> Any:
+    """Whether the rows but the emptiest, which has that much room, keep the limit, or no fewer rows can hold the tokens."""
+    return padding < sequence_length or (padding - emptiest) / ((num_rows - 1) * sequence_length) <= max_padding
 
 
 @inline
@@ -178,34 +177,31 @@ def split_to_fill(
 ) -> bool:
     """Empties rows, in the order of `donors`, until padding is within the limit; returns whether it is.
 
-    The last row to be emptied may keep a part of its chunks. A row that was given a chunk is not emptied.
+    A row that was given a chunk is not emptied.
 
     Args:
         donors: row numbers, of rows with room.
         min_piece: a row is left alone if the first split of its longest chunk makes a part shorter than this.
-        max_padding: share of the tokens in all rows but the emptiest.
+        max_padding: share of the tokens in all rows but the emptiest; less than a row of padding is always within it.
         counts: (3,) int64: number of chunks, of rows that hold some, and of padding tokens.
     """
     num_chunks, num_rows, padding = counts[0], counts[1], counts[2]
-    is_within = False
+    emptiest = most_room(rows.tree, sequence_length)
     for donor in donors:
+        if _is_within(padding, emptiest, num_rows, sequence_length, max_padding):
+            break
         if rows.is_receiver[donor] != 0:
             continue
         _take_row(rows, donor)
         most = most_room(rows.tree, sequence_length)
-        is_within = _is_within(padding, max(most, rows.rooms[donor]), num_rows, sequence_length, max_padding)
-        if not is_within and _is_worthwhile(rows.tree, chunks.lengths[rows.first_chunk[donor]], most, min_piece):
-            while not is_within and rows.first_chunk[donor] >= 0:
+        if _is_worthwhile(rows.tree, chunks.lengths[rows.first_chunk[donor]], most, min_piece):
+            while rows.first_chunk[donor] >= 0:  # the other rows have room enough: padding is at least S
                 num_chunks = _move(chunks, num_chunks, rows, donor, most)
                 most = most_room(rows.tree, sequence_length)
-                if rows.first_chunk[donor] < 0:
-                    num_rows -= 1
-                    padding -= sequence_length
-                uncounted = max(most, rows.rooms[donor] % sequence_length)
-                is_within = _is_within(padding, uncounted, num_rows, sequence_length, max_padding)
-        if rows.first_chunk[donor] >= 0:
+            num_rows -= 1
+            padding -= sequence_length
+        else:
             _put_row(rows, donor)
-        if is_within:
-            break
+        emptiest = most_room(rows.tree, sequence_length)
     counts[0], counts[1], counts[2] = num_chunks, num_rows, padding
-    return is_within
+    return _is_within(padding, emptiest, num_rows, sequence_length, max_padding)

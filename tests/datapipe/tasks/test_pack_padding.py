@@ -110,7 +110,7 @@ def test_run_that_splits_more_than_a_twentieth_says_so_of_each_length(crowded):
     assert warnings_of(run(crowded, WHOLE), "split_for_padding") == []
 
 
-@pytest.mark.parametrize(("pool", "is_told"), [(1, True), (20, True), (10_000, False)])
+@pytest.mark.parametrize(("pool", "is_told"), [(1, True), (3, True), (20, False), (10_000, False)])
 def test_run_of_small_pools_that_exceeds_the_limit_says_so(crowded, pool, is_told):
     done = run(crowded, f"pack.pool_documents={pool}")
     warnings = warnings_of(done, "padding")

@@ -41,7 +41,7 @@ class Row:
     """One kind of work.
 
     Attributes:
-        name: as in `datapipe report`.
+        name: as in `datapipe report --full`.
         kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, tokenize,
             tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from datapipe.cli.options import OutputFolder, SnapshotName, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
@@ -16,14 +15,36 @@ if TYPE_CHECKING:
     from datapipe.storage import Root
 
 
-def report(output: OutputFolder) -> None:
-    """Print the report of a run: documents by reason, the mixture, the time of each step and the tokenizer."""
+def report(
+    output: OutputFolder,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every reason of drops, the mixture, the time of each step, the tokenizer.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the report of the last run: what is kept of each source, and its warnings.
+
+    datapipe report OUTPUT --full
+    """
     from datapipe.ledger.names import REPORT
-    from datapipe.report.funnel import print_funnel, wide_console
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.screen import print_full, print_problem, print_screen
+    from datapipe.report.summary import parse_report
     from datapipe.storage import Root
 
+    if full and as_json:
+        raise UserError("--full goes without --json, which has everything")
     try:
-        print_funnel(json.loads(Root(output).read_bytes(REPORT)), wide_console())
+        content = Root(output).read_bytes(REPORT)
+        found, console = parse_report(content), wide_console()
+        if as_json:
+            sys.stdout.write(content.decode())
+            return
+        if full:
+            print_full(found, console)
+        else:
+            print_screen(found, masked(output), console)
+        print_problem(found, console)
     except FileNotFoundError as error:
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:

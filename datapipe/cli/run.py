@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from datapipe.engine.run import EngineFactory, Run
 
 
+_SHOWN_SOURCES = 10
+"""Sources of which the last screen names the documents."""
+
+
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
     from datapipe.config.starter import starter_mixture
@@ -74,18 +78,12 @@ def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, run
     _report(run, problem, console)
     if problem is not None:
         raise problem
-    _print_snapshot(run)
-    if mixture.tokenizer.is_none:
-        _print_documents(run)
-        return
-    for length in mixture.pack.sequence_length:
-        _print_next_steps(masked(run.root.within(mixture.pack.folder(length)).url), length)
 
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
-    """Writes report.json and prints the funnel of what is committed."""
+    """Writes report.json and prints the last screen."""
     from datapipe.api import keep_report
-    from datapipe.report.funnel import print_funnel
+    from datapipe.report.screen import print_screen
 
     try:
         report = keep_report(run, problem)
@@ -94,56 +92,45 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
             raise
         print(masked(f"the report cannot be written: {error}"), file=sys.stderr)
         return
-    if report is not None and report["total"]["documents"]["read"]:
-        print_funnel(report | {"problem": None}, console)
+    if report is not None:
+        print_screen(report, masked(run.root.url), console, _news(run))
 
 
-def _print_snapshot(run: Run) -> None:
-    """Prints what the new snapshot changes, how to load the one before, and the size of work/."""
+def _news(run: Run) -> list[str]:
+    """What there is to tell of the new snapshot; nothing where there is none."""
     from datapipe.engine.clean import work_bytes
-    from datapipe.metrics import size
+    from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
-    from datapipe.shards.manifest import Snapshot
+    from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
 
-    assert run.snapshot is not None
-    before, after, output = run.before, run.snapshot.fingerprint[:12], masked(run.root.url)
-    if before is not None and before.fingerprint != run.snapshot.fingerprint:
-        earlier = before.fingerprint[:12]
-        print(f"\nsnapshot {after} is the newest; {earlier} was. What changed:")
-        for line in changes(run.root, before, run.snapshot):
-            print(f"  {masked(line)}")
-        opened = (
-            f'Loader("{output}", snapshot="{earlier}")' if isinstance(before, Snapshot) else "`datapipe snapshots` lists it"
-        )
-        print(f"The one before stays: {opened}")
-    else:
-        print(f"\nsnapshot {after}{'' if before is None else ', as before'}")
-    print(f"work/ holds {size(work_bytes(run.root))} to resume from; `datapipe clean` deletes what no snapshot needs")
+    if run.snapshot is None:
+        return []
+    newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
+    differences = changes(run.root, run.before, run.snapshot) if run.before is not None and before != newest else []
+    output, num_bytes = masked(run.root.url), work_bytes(run.root)
+    news = snapshot_news(output, newest, before, differences, num_bytes, loads_before=isinstance(run.before, Snapshot))
+    return [*news, *_documents(run)] if isinstance(run.snapshot, DocumentsSnapshot) else news
 
 
-def _print_documents(run: Run) -> None:
-    """Prints where the documents of each source are."""
+def _documents(run: Run) -> list[str]:
+    """Where the documents of each source are."""
     from datapipe.metrics import counted
     from datapipe.shards.manifest import DocumentsSnapshot
 
     assert isinstance(run.snapshot, DocumentsSnapshot)
-    print(f"\n{masked(run.root.url)} is ready:\n")
-    for source in run.snapshot.sources:
-        files = [entry for entry in run.snapshot.documents if entry.source == source]
-        counts = f"{counted(sum(entry.documents for entry in files), 'document')} in {counted(len(files), 'file')}"
-        print(f"    {masked(run.root.child_url(f'documents/{source}'))}/*.{run.snapshot.document_format}    {counts}")
-    print("\nAdd a tokenizer to the mixture and run it again for tokens: nothing is cleaned again.\n")
+    lines = ["", "documents:"]
+    sources = list(run.snapshot.sources)
+    for source in sources[:_SHOWN_SOURCES]:
+        num_files = sum(entry.source == source for entry in run.snapshot.documents)
+        files = f"{masked(run.root.child_url(f'documents/{source}'))}/*.{run.snapshot.document_format}"
+        lines.append(f"  {files}  {counted(num_files, 'file')}")
+    if len(sources) > _SHOWN_SOURCES:
+        lines.append(f"  and {counted(len(sources) - _SHOWN_SOURCES, 'more source')}")
+    return [*lines, "Add a tokenizer to the mixture and run it again for tokens: nothing is cleaned again."]
 
 
 def _command() -> str:
     return masked(" ".join(["datapipe", *sys.argv[1:]]))
-
-
-def _print_next_steps(output: str, sequence_length: int) -> None:
-    print(f"\n{output} is ready. Stream it:\n")
-    print("    from datapipe.loader import Loader")
-    print(f'    for batch in Loader("{output}", batch_size=8):')
-    print(f'        batch["input_ids"], batch["labels"]        # (8, {sequence_length}) int64 each\n')
 
 
 def plan(

@@ -51,7 +51,7 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
     if not all(any(weights.values()) for weights in kept):
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
-            f"`datapipe report` shows which stage dropped them. Loosen that stage, or check the text field of the source."
+            f"`datapipe report --full` shows which stage dropped them. Loosen that stage, or check the source's text field."
         )
     return tuple(WeightPhase(until_tokens=phase.until_tokens, weights=weights) for phase, weights in zip(phases, kept))
 

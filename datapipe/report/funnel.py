@@ -74,16 +74,12 @@ def _split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
 
 def _rows(report: Mapping[str, Any]) -> list[_Row]:
     columns = [*report["sources"].values(), report["total"]]
-    dropped, counts = report["total"]["documents"]["dropped"], report["total"]["counts"]
-    reasons = _in_stage_order(dropped, report)
-    counted = _in_stage_order([name for name, count in counts.items() if count], report)
+    counts = report["total"]["counts"]
+    events = _in_stage_order([name for name, count in counts.items() if count], report)
     return [
         _Row(label="read", cells=[_count(column["documents"]["read"]) for column in columns]),
-        *(
-            _Row(label=f"  {reason}", cells=[_minus(column["documents"]["dropped"].get(reason, 0)) for column in columns])
-            for reason in reasons
-        ),
-        _Row(label="  quarantined", cells=[_minus(column["documents"]["quarantined"]) for column in columns]),
+        *(row for stage, rules in dropped_by_stage(report).items() for row in _dropped_rows(stage, rules, columns)),
+        *_quarantined_row(columns),
         _Row(label="kept", cells=[_kept(column["documents"]) for column in columns], style="bold", ends_section=True),
         _Row(label="text read", cells=[size(column["bytes"]) for column in columns]),
         _Row(label="text kept", cells=[size(column["kept_bytes"]) for column in columns]),
@@ -93,8 +89,35 @@ def _rows(report: Mapping[str, Any]) -> list[_Row]:
             for length in report["total"]["packing"]
             for row in _packing_rows(int(length), [column["packing"].get(length) for column in columns])
         ),
-        *(_Row(label=name, cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in counted),
+        *(_Row(label=name, cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in events),
     ]
+
+
+def dropped_by_stage(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Documents dropped in all, by stage and reason ("stage:rule"), stages in the order in which they ran."""
+    dropped = report["total"]["documents"]["dropped"]
+    by_stage: dict[str, dict[str, int]] = {}
+    for reason in _in_stage_order((reason for reason, count in dropped.items() if count), report):
+        by_stage.setdefault(reason.rpartition(":")[0], {})[reason] = dropped[reason]
+    return by_stage
+
+
+def _dropped_rows(stage: str, reasons: Mapping[str, int], columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
+    """A row for a stage with one reason; for one with several their sum, and a row for each below it."""
+    drops = [column["documents"]["dropped"] for column in columns]
+    if len(reasons) > 1:
+        sums = [sum(each.get(reason, 0) for reason in reasons) for each in drops]
+        yield _Row(label=f"  {stage}", cells=list(map(_minus, sums)))
+    for reason in reasons:
+        label = f"    {reason.rpartition(':')[2]}" if len(reasons) > 1 else f"  {reason}"
+        style = "dim" if len(reasons) > 1 else ""
+        yield _Row(label=label, cells=[_minus(each.get(reason, 0)) for each in drops], style=style)
+
+
+def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
+    counts = [column["documents"]["quarantined"] for column in columns]
+    if any(counts):
+        yield _Row(label="  quarantined", cells=list(map(_minus, counts)))
 
 
 def _in_stage_order(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
@@ -224,10 +247,6 @@ def wide_console() -> Console:
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     for shown in funnel(report, console.width):
         console.print(shown, crop=False)
-    for warning in report["warnings"]:
-        console.print(Text(f"warning: {warning['text']}", style="yellow"), soft_wrap=True)
-    if report["problem"]:
-        console.print(Text(f"{report['status']}: {report['problem']}"), soft_wrap=True)
 
 
 def _count(number: int) -> str:

@@ -169,6 +169,19 @@ def slowest(work: Mapping[str, Work]) -> str | None:
     return max(work, key=lambda name: work[name].seconds, default=None)
 
 
+_KEYS = frozenset(
+    {"name", "status", "problem", "total", "sources", "mixture", "tokenizer", "warnings", "tasks", "slowest_step"}
+)
+
+
+def parse_report(content: bytes) -> dict[str, Any]:
+    """A report that was written by this version. Raises ValueError for another one, and for what is none."""
+    report = json.loads(content)
+    if not isinstance(report, dict) or not report.keys() >= _KEYS:
+        raise ValueError("keys are missing")
+    return report
+
+
 def report_bytes(report: Mapping[str, Any]) -> bytes:
     """The content of report.json."""
     return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()

@@ -46,8 +46,9 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     (tmp_path / "mine.yaml").write_text(mixture, encoding="utf-8")
     build, look = blocks("sh", TEN_FILES)
     _, printed = run_lines(build, tmp_path)
-    assert "filter.gopher_quality:too_few_words" in printed
-    dropped, _ = run_lines(look, tmp_path)
+    assert "dropped: filter.gopher_quality 24" in printed
+    full, dropped, _ = run_lines(look, tmp_path)
+    assert "too_few_words" in full
     assert "threshold 50" in dropped
 
     exec(compile(stream, "README.md", "exec"), {})
@@ -61,8 +62,10 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     mixture = mixture.replace("  - dedup.exact\n", "".join(f"  - {stage}\n" for stage in added))
     (tmp_path / "mine.yaml").write_text(mixture, encoding="utf-8")
     _, printed = run_lines(build, tmp_path)
-    assert "shouting:Shouting:too_many_capitals" in printed
-    assert "strip:Strip" in printed
+    assert "shouting:Shouting" in printed
+    full, _, _ = run_lines(look, tmp_path)
+    assert "shouting:Shouting:too_many_capitals" in full
+    assert "strip:Strip" in full
 
     (encode,) = blocks("python", "Encoding", "datapipe/tokens/README.md")
     names: dict[str, Any] = {}

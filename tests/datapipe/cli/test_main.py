@@ -30,9 +30,12 @@ def finished(tmp_path_factory):
     return mixture, folder / "out", done.stdout
 
 
-def test_cli_run_prints_the_funnel_and_how_to_stream(finished):
+def test_cli_run_prints_a_short_screen_and_how_to_stream(finished):
     _, output, printed = finished
-    assert "filter.gopher_quality:too_few_words" in printed
+    screen = printed[printed.index("test: ") :].splitlines()
+    assert len(screen) < 25
+    assert "dropped: " in screen[4]
+    assert "filter.gopher_quality" in screen[4]
     assert f'Loader("{output}", batch_size=8)' in printed
 
 
@@ -53,8 +56,8 @@ def test_cli_run_of_several_lengths_prints_all_and_verify_reads_all(finished, tm
     assert done.returncode == 0, done.stderr
     for folder, length in ((copy, 64), (copy / "length-32", 32)):
         assert f'Loader("{folder}", batch_size=8)' in done.stdout
-        assert f"(8, {length}) int64 each" in done.stdout
-        assert f"rows of {length}" in done.stdout
+        assert f"(8, {length})" in done.stdout
+        assert f"rows of {length}" in datapipe(["report", str(copy), "--full"]).stdout
     shard = sorted((copy / "length-32").rglob("*.arrow"))[0]
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -75,12 +78,12 @@ def test_cli_report_file_has_counts_that_add_up(finished):
     assert all(step["seconds"] >= 0 for step in report["total"]["steps"].values())
 
 
-def test_cli_run_and_report_print_the_tokenizer_table(finished):
-    _, output, printed = finished
+def test_cli_full_report_prints_the_tokenizer_table(finished):
+    _, output, _ = finished
     found = json.loads((output / "report.json").read_text())["tokenizer"]
-    for shown in (printed, datapipe(["report", str(output)]).stdout):
-        assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
-        assert f"{found['unused']['count']} of 600 ids never occur in these texts" in shown
+    shown = datapipe(["report", str(output), "--full"]).stdout
+    assert f"{found['sources']['web']['bytes_per_token']:.2f}" in shown
+    assert f"{found['unused']['count']} of 600 ids never occur in these texts" in shown
 
 
 def test_cli_plan_after_a_run_shows_everything_committed(finished):
@@ -139,11 +142,26 @@ def test_cli_json_has_warnings_on_stderr_and_in_the_document(tmp_path):
     assert "nowhere" in warning["text"]
 
 
-def test_cli_report_prints_the_funnel_again(finished):
+def test_cli_report_prints_the_screen_again_all_of_it_or_json(finished):
+    _, output, printed = finished
+    screen = datapipe(["report", str(output)])
+    assert (screen.returncode, screen.stderr) == (0, "")
+    assert screen.stdout.splitlines()[:5] == printed[printed.index("test: ") :].splitlines()[:5]
+    full = datapipe(["report", str(output), "--full"])
+    assert "too_few_words" in full.stdout
+    assert "time by step" in full.stdout
+    as_json = datapipe(["report", str(output), "--json"])
+    assert as_json.stdout == (output / "report.json").read_text()
+    assert datapipe(["report", str(output), "--json", "--full"]).returncode == 2
+
+
+def test_cli_screen_of_a_run_fits_a_terminal_of_80_columns(finished, monkeypatch, tmp_path):
     _, output, _ = finished
-    done = datapipe(["report", str(output)])
-    assert done.returncode == 0
-    assert "filter.gopher_quality:too_few_words" in done.stdout
+    (tmp_path / "o").symlink_to(output)
+    for columns in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = datapipe(["report", "o"], cwd=tmp_path).stdout
+        assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_cli_inspect_shows_a_dropped_document_with_value_and_threshold(finished):
@@ -442,8 +460,13 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     done = run_process(["run", str(mixture)])
     assert done.returncode == 1
     assert "max_quarantined" in done.stderr
+    screen = " ".join(done.stdout[done.stdout.index("test: failed after ") :].split())
+    assert screen.startswith("test: failed after 1 of 15 steps, 21 documents read; ")
+    assert screen.endswith("--full` shows the counts")  # no tables and no next commands
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["status"] == "failed"
+    told = datapipe(["report", str(tmp_path / "out")]).stdout
+    assert " ".join(told.split()).endswith(" ".join(f"failed: {report['problem']}".split()))
     assert report["sources"]["web"]["documents"]["quarantined"] == 1
     looked = datapipe(["inspect", str(tmp_path / "out"), "--quarantined"])
     assert looked.returncode == 0
@@ -462,8 +485,10 @@ def test_cli_run_that_may_lose_a_file_names_it_in_its_last_lines(tmp_path):
     done = run_process(["run", str(mixture), "--set", "max_unreadable_files=1"])
     assert done.returncode == 0
     named = "warning: source 'web': 1 input file cannot be read whole: b.jsonl.zst from 0 on: the file is a gzip archive"
-    assert named in done.stdout
-    assert named in datapipe(["report", str(tmp_path / "out")]).stdout
+    for printed in (done.stdout, datapipe(["report", str(tmp_path / "out")]).stdout):
+        shown = " ".join(printed.split())
+        assert shown.count(named) == 1
+        assert "warning" not in shown.partition(named)[0]
 
 
 @pytest.mark.slow

@@ -52,6 +52,19 @@ def test_funnel_is_complete_at_any_width(width: int, num_tables: int) -> None:
         assert sum(line[1:].lstrip().startswith(f"{label} ") for line in lines) == num_tables
 
 
+def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
+    report = _report(1)
+    reasons = {"filter.length:too_few_words": 3, "filter.length:too_many_words": 2, "dedup.exact@0123abcd:duplicate": 0}
+    for entry in (*report["sources"].values(), report["total"]):
+        entry["documents"] = entry["documents"] | {"dropped": reasons}
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _printed(report, 200) if line.startswith("│")]
+    assert [line[0] for line in lines[:4]] == ["read", "filter.length", "too_few_words", "too_many_words"]
+    assert [line[1] for line in lines[1:4]] == ["−5", "−3", "−2"]
+    assert lines[4][0] == "kept"  # nobody was dropped as a duplicate, and nothing is in quarantine
+    report["sources"]["source-0"]["documents"] = report["sources"]["source-0"]["documents"] | {"quarantined": 1}
+    assert "quarantined" in "".join(_printed(report, 200))
+
+
 def test_funnel_rows_come_in_the_order_in_which_stages_ran() -> None:
     labels = [line[1:].split("│")[0].strip() for line in _printed(_report(1), 200)]
     assert [label for label in labels if label in _REASONS] == [

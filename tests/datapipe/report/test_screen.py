@@ -1,0 +1,192 @@
+"""The last screen of a run: exactly, at 80 and 60 columns, and never wider."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from datapipe.report.screen import print_problem, print_screen, print_warnings, snapshot_news, wrapped
+
+
+def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
+    reasons = {name.replace("__", ":").replace("_of_", "."): count for name, count in dropped.items()}
+    return {
+        "documents": {"read": read, "kept": kept, "dropped": reasons, "quarantined": 0},
+        "bytes": 4000 * read,
+        "kept_bytes": 4000 * kept,
+        "tokens": tokens,
+        "packing": {"512": {}},
+        "counts": {},
+        "steps": {"read": {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0}},
+    }
+
+
+def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict[str, Any]:
+    tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
+    known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
+    return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
+
+
+def _two() -> dict[str, Any]:
+    web = _entry(1200, 1020, 6_012_345, filter_of_length__too_few_words=150, dedup_of_exact__duplicate=30)
+    docs = _entry(704, 12, 812_300, filter_of_length__too_few_words=692)
+    total = _entry(1904, 1032, 6_824_645, filter_of_length__too_few_words=842, dedup_of_exact__duplicate=30)
+    mixture = {"tokens": 9, "sources": {"web": {"epochs": 1.5}, "docs": {"epochs": 95.04}}}
+    warnings = [
+        {"kind": "few_kept", "source": "docs", "text": "source 'docs': 12 of 704 documents kept (1.70%). Check the threshold."},
+        {"kind": "many_epochs", "source": "docs", "text": "source 'docs' is drawn 95.0 times over the run. Add text to it."},
+    ]
+    return _report({"web": web, "docs": docs}, total, mixture=mixture, warnings=warnings)
+
+
+def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), output: str = "runs/trial") -> str:
+    stream = io.StringIO()
+    print_screen(report, output, Console(file=stream, width=width), news)
+    return stream.getvalue()
+
+
+_NEWS = tuple(snapshot_news("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
+
+_AT_80 = """\
+trial: 1,032 of 1,904 documents kept (54%), 6,824,645 tokens
+
+source   read   kept  share     tokens  epochs     text
+web     1,200  1,020    85%  6,012,345     1.5   4.1 MB
+docs      704     12   1.7%    812,300    95.0  48.0 kB
+total   1,904  1,032    54%  6,824,645           4.1 MB
+dropped: filter.length 842, dedup.exact 30
+
+snapshot abababababab is the newest. Changed since cdcdcdcdcdcd:
+  source docs added
+  seed: 1 → 2
+The one before stays: Loader("runs/trial", snapshot="cdcdcdcdcdcd")
+work/: 2.3 MB to resume from; `datapipe clean` deletes what nothing needs
+
+next:
+  datapipe report runs/trial --full  # every reason, the shares, the time
+  datapipe inspect runs/trial --dropped all  # what was dropped
+
+    from datapipe.loader import Loader
+    for batch in Loader("runs/trial", batch_size=8):
+        batch["input_ids"], batch["labels"]  # (8, 512)
+
+warning: source 'docs': 12 of 704 documents kept (1.70%). Check the threshold.
+warning: source 'docs' is drawn 95.0 times over the run. Add text to it.
+"""
+
+_AT_60 = """\
+trial: 1,032 of 1,904 documents kept (54%), 6,824,645 tokens
+
+source   read   kept  share     tokens  epochs     text
+web     1,200  1,020    85%  6,012,345     1.5   4.1 MB
+docs      704     12   1.7%    812,300    95.0  48.0 kB
+total   1,904  1,032    54%  6,824,645           4.1 MB
+dropped: filter.length 842, dedup.exact 30
+
+snapshot abababababab is the newest. Changed since
+  cdcdcdcdcdcd:
+  source docs added
+  seed: 1 → 2
+The one before stays: Loader("runs/trial",
+  snapshot="cdcdcdcdcdcd")
+work/: 2.3 MB to resume from; `datapipe clean` deletes what
+  nothing needs
+
+next:
+  datapipe report runs/trial --full
+  datapipe inspect runs/trial --dropped all
+
+    from datapipe.loader import Loader
+    for batch in Loader("runs/trial", batch_size=8):
+        batch["input_ids"], batch["labels"]  # (8, 512)
+
+warning: source 'docs': 12 of 704 documents kept (1.70%).
+  Check the threshold.
+warning: source 'docs' is drawn 95.0 times over the run. Add
+  text to it.
+"""
+
+
+@pytest.mark.parametrize(("width", "screen"), [(80, _AT_80), (60, _AT_60), (200, _AT_80)])
+def test_screen_of_a_run(width: int, screen: str) -> None:
+    assert _printed(_two(), width, _NEWS) == screen
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_screen_of_fifty_sources_is_short_and_its_sums_are_whole(width: int) -> None:
+    sources = {f"a-source-with-a-rather-long-name-{number:02}": _entry(10**9 + number, 10**8, 10**12) for number in range(50)}
+    warnings = [{"kind": "few_kept", "source": name, "text": f"few of {name}"} for name in sources]
+    lines = _printed(_report(sources, _entry(50 * 10**9, 5 * 10**9, 5 * 10**13), warnings=warnings), width).splitlines()
+    assert len(lines) < 32
+    assert max(map(len, lines)) <= width
+    assert sum(re.match(r"a-source-with.* 1\.0B  100M", line) is not None for line in lines) == 10
+    assert any(re.match(r"and 40 more.* 40\.0B  4\.0B +10%", line) for line in lines)
+    warned = " ".join(lines).partition("warning: ")[2].split(" warning: ")
+    assert warned[:3] == [f"few of {name}" for name in list(sources)[:3]]
+    assert " ".join(warned[3].split()) == "47 more of the kind few_kept: `datapipe report runs/trial --full` shows them"
+    stream = io.StringIO()
+    print_warnings({"warnings": warnings}, Console(file=stream, width=width), "")
+    assert stream.getvalue().count("warning: few of") == 50
+
+
+def test_screen_of_a_failed_run_is_a_line_and_its_warnings_without_tables() -> None:
+    report = _two() | {"status": "failed", "problem": "the disk s3://KEY:SECRET@bucket is full"}
+    lines = _printed(report, 80).splitlines()
+    assert lines[:2] == [
+        "trial: failed after 1 of 2 steps, 1,904 documents read; `datapipe report",
+        "  runs/trial --full` shows the counts",
+    ]
+    assert [line.partition(":")[0] for line in lines[2:]] == ["", "warning", "warning"]
+    stream = io.StringIO()
+    print_problem(report, Console(file=stream, width=80))
+    assert stream.getvalue() == "failed: the disk s3://***@bucket is full\n"
+
+
+def test_screen_warns_in_yellow_on_a_terminal_alone() -> None:
+    stream = io.StringIO()
+    print_screen(_two(), "runs/trial", Console(file=stream, width=80, force_terminal=True, color_system="standard"))
+    assert stream.getvalue().count("\x1b[33mwarning: ") == 2
+    assert "\x1b" not in _printed(_two(), 80)
+
+
+def test_screen_of_a_run_without_tokens_and_without_drops_has_no_such_lines() -> None:
+    entry = _entry(1, 1, 0) | {"packing": {}}
+    printed = _printed(_report({"web": entry}, entry), 80)
+    assert "trial: 1 of 1 document kept (100%), 4.0 kB of text\n" in printed
+    assert "dropped: nothing" in printed
+    assert "total" not in printed
+    assert "Loader" not in printed
+    assert printed.splitlines()[2].split() == ["source", "read", "kept", "share", "text"]
+
+
+@pytest.mark.parametrize(
+    ("read", "kept", "share"),
+    [(0, 0, "0%"), (10_000, 9_999, ">99%"), (10_000, 10_000, "100%"), (10_000, 3, "<0.1%"), (200, 19, "9.5%"), (3, 1, "33%")],
+)
+def test_screen_share_of_all_is_said_of_all_alone(read: int, kept: int, share: str) -> None:
+    entry = _entry(read or 1, kept, 5)
+    entry["documents"]["read"] = read
+    lines = _printed(_report({"web": entry}, _entry(1, 1, 1)), 80).splitlines()
+    assert lines[3].split()[3] == share
+
+
+def test_news_of_a_first_and_of_the_same_snapshot() -> None:
+    assert snapshot_news("o", "ab" * 16, "", [], 0)[0] == "snapshot abababababab"
+    assert "`datapipe snapshots` lists it" in snapshot_news("o", "ab" * 16, "cd" * 16, [], 0, loads_before=False)[1]
+    assert snapshot_news("o", "ab" * 16, "ab" * 16, [], 0)[0] == "snapshot abababababab, as before"
+
+
+@given(st.text(max_size=200), st.integers(20, 100))
+def test_wrapped_text_keeps_its_words_within_the_width(text: str, width: int) -> None:
+    lines = wrapped(text, width)
+    assert "".join(lines).isprintable()
+    words = text.split()
+    assert [len(word) for line in lines for word in line.split()] == [len(word) for word in words]
+    for line in lines:
+        assert len(line) <= width or len(line.split()) == 1

@@ -1,23 +1,261 @@
 """Running a mixture from Python, and what the command line does in the same way: the engine, the run, its report.
 
-mixture ─▶ Run ─▶ execute ─▶ keep_report ─▶ report.json
-             └── engine_factory: local workers, or Ray
+    datapipe.run("mine.yaml")  ─▶ Mixture ─▶ Run ─▶ execute ─▶ keep_report ─▶ RunResult
+    datapipe.plan_run(…)       ─▶ Mixture ─▶ the plan of now ─▶ PlannedRun
+
+A program gets errors as exceptions, and nothing is printed or changed in its process: no signal handler, no exit status. It may
+call `run` from any thread. Workers are processes of their own that never import the program, only the modules of its stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from datapipe.engine.run import EngineFactory, Run
+from datapipe import activity
+from datapipe.catalogue import is_importing
+from datapipe.config import Mixture, load_mixture
+from datapipe.credentials import masked
+from datapipe.engine.history import why
+from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.fertility import tokenizer_report
+from datapipe.report.plan_view import plan_json
 from datapipe.report.summary import report_bytes, summarize, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.storage import Root
+
+_log = logging.getLogger("datapipe")
+
+MixtureLike = str | Path | Mapping[str, Any]
+"""A mixture file, or a mixture as nested dicts and lists."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """A run that is done, and the snapshot that it published.
+
+    Attributes:
+        name: of the mixture.
+        output: path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
+        fingerprint: of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too.
+        outputs: by sequence length, what a loader opens; the first length is `output` itself. Empty for `tokenizer: none`.
+        report: the content of report.json: documents, drops, tokens, cost. `report/summary.py` lists its keys.
+        warnings: what the run warns of, as texts; report["warnings"] has their kinds and numbers.
+    """
+
+    name: str
+    output: str
+    fingerprint: str
+    outputs: Mapping[int, str]
+    report: Mapping[str, Any] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        documents, tokens = self.report["total"]["documents"], self.report["total"]["tokens"]
+        return (
+            f"RunResult(name={self.name!r}, output={masked(self.output)!r}, fingerprint={self.fingerprint!r}, "
+            f"documents={documents['kept']}, tokens={tokens}, warnings={len(self.warnings)})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStep:
+    """A step of a run, with the names of `datapipe plan --json`.
+
+    Attributes:
+        step: "web/read", "dedup.minhash/compare".
+        source: None for a step that serves several sources.
+        label: what it does, in full.
+        tasks: None while the steps before it are not committed.
+        committed_tasks: tasks that do not run again.
+        reasons: why the others run.
+    """
+
+    step: str
+    kind: str
+    source: str | None
+    label: str
+    is_committed: bool
+    tasks: int | None
+    committed_tasks: int
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """What a run would do now, as `datapipe plan --json` tells it.
+
+    Attributes:
+        output: path or URL, with credentials masked.
+        steps: in the order in which they run.
+        sources: by name: files, bytes, share, and documents and tokens as far as they are known.
+        warnings: what planning warns of, as texts.
+    """
+
+    name: str
+    output: str
+    steps: tuple[PlannedStep, ...]
+    sources: Mapping[str, Mapping[str, Any]]
+    warnings: tuple[str, ...]
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether everything is done, so that a run would only publish."""
+        return all(step.is_committed for step in self.steps)
+
+
+def run(
+    mixture: MixtureLike,
+    *,
+    set: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    limit: int | None = None,
+    replace: bool = False,
+    progress: bool = False,
+) -> RunResult:
+    """Runs a mixture and publishes its snapshot, as `datapipe run` does. The same call resumes a run that was stopped.
+
+    Warnings, and in detail what the run tells, go to the logger "datapipe".
+
+    Args:
+        mixture: a file, or nested dicts and lists.
+        set: values to replace by key path, {"pack.sequence_length": 512}, as `--set`.
+        output: replaces the mixture's own.
+        engine: "local" or "ray".
+        workers: processes; None for one on each core.
+        address: of a running Ray cluster: "auto", or "host:port".
+        limit: documents of each source to read at most, for a trial.
+        replace: publish into an output that holds another mixture; its snapshots stay.
+        progress: print the live display of the command line.
+
+    Raises:
+        UserError: the mixture, an option or an input is wrong.
+        DatapipeError: the run failed. What is committed stays, and report.json tells of it.
+    """
+    make_engine = engine_factory(engine, workers, address)
+    with _of_program(output):
+        loaded = _loaded(mixture, set, output, limit)
+        with _watcher(progress) as watcher:
+            run = Run(loaded, make_engine, watcher, limit, runs_here=engine == "local", replaces=replace)
+            problem = execute(run)
+        report = _kept(run, problem)
+        warnings = tuple(warning["text"] for warning in (report or {}).get("warnings", ()))
+        for warning in warnings:
+            _log.warning("%s", warning)
+        if problem is not None:
+            raise problem
+    assert run.snapshot is not None
+    assert report is not None
+    return RunResult(
+        name=loaded.name,
+        output=run.root.url,
+        fingerprint=run.snapshot.fingerprint,
+        outputs={} if loaded.tokenizer.is_none else _outputs(run.root, loaded),
+        report=report,
+        warnings=warnings,
+    )
+
+
+def _outputs(root: Root, mixture: Mixture) -> dict[int, str]:
+    return {length: root.within(mixture.pack.folder(length)).url for length in mixture.pack.sequence_length}
+
+
+def plan_run(
+    mixture: MixtureLike,
+    *,
+    set: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    limit: int | None = None,
+) -> PlannedRun:
+    """The steps of a run, those that are committed and those that would run, as `datapipe plan`. Runs nothing.
+
+    Args and errors as those of `run`.
+    """
+    with _of_program(output):
+        loaded = _loaded(mixture, set, output, limit)
+        request, plan = planned(loaded, limit)
+        told = plan_json(loaded, request, plan, why(Root(loaded.output), request, plan))
+    return PlannedRun(
+        name=told["name"],
+        output=told["output"],
+        steps=tuple(PlannedStep(**step) for step in told["steps"]),
+        sources=told["sources"],
+        warnings=tuple(warning["text"] for warning in told["warnings"]),
+    )
+
+
+def _loaded(mixture: MixtureLike, values: Mapping[str, Any] | None, output: str | Path | None, limit: int | None) -> Mixture:
+    if limit is not None and limit < 1:
+        raise UserError(f"limit: found {limit}, expected at least 1, or None for all documents.")
+    return load_mixture(mixture, values or {}, output)
+
+
+@contextmanager
+def _of_program(output: str | Path | None) -> Iterator[None]:
+    """A context in which a program plans or runs. Raises UserError in a worker, and DatapipeError for errors of disks."""
+    if activity.is_told() or is_importing():
+        raise UserError(
+            "a module of stages runs a mixture while it is imported, which each worker does. Put the call under "
+            '`if __name__ == "__main__":`, or the stages into a module of their own.'
+        )
+    try:
+        yield
+    except OSError as error:
+        if (refusal := refusal_of(error)) is not None:
+            raise UserError(f"{refusal}, and run again") from error
+        if (outage := outage_of(error, str(output or ""))) is not None:
+            raise OutageError(outage) from error
+        raise
+
+
+class _Logger:
+    """Passes what a run tells to the logger."""
+
+    def planned(self, plan: Plan) -> None: ...
+
+    def committed(self, record: Any) -> None: ...
+
+    def retried(self, task: Any, failure: Any) -> None:
+        self.say(f"retrying: {task.label}: {failure.message}")
+
+    def tick(self, messages: Any) -> None: ...
+
+    def say(self, line: str) -> None:
+        _log.info("%s", masked(line))
+
+
+def _watcher(progress: bool) -> Any:
+    """What watches the run, as a context manager: the live display, or the logger."""
+    if not progress:
+        return nullcontext(_Logger())
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.progress import Progress
+
+    return Progress(wide_console())
+
+
+def _kept(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
+    """The report, which is written. A problem of the run is told before one of writing the report."""
+    try:
+        return keep_report(run, problem)
+    except OSError as error:
+        if problem is None:
+            raise
+        problem.add_note(masked(f"the report cannot be written: {error}"))
+        return None
+
 
 # ------------------------------------------------------------------------------------------------ for the command line, too
 
@@ -31,9 +269,11 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
         address: of a running Ray cluster; None for one that is started for the run.
     """
     if engine not in ("local", "ray"):
-        raise UserError(f"--engine {engine}: expected local or ray")
+        raise UserError(f"engine {engine!r}: expected local or ray")
     if address is not None and engine != "ray":
-        raise UserError("--address goes with --engine ray")
+        raise UserError(f"address {address}: it goes with the engine ray, and this is {engine}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers: found {workers}, expected at least 1, or none for one on each core")
 
     def make(root: Root, request: Request) -> Any:
         if engine == "ray":

@@ -1,4 +1,4 @@
-"""`--set key.path=value`: one value of a mixture replaced from the command line, written as YAML.
+"""`--set key.path=value`: one value of a mixture replaced from the command line, written as YAML, or from Python.
 
     --set pack.sequence_length=512
     --set sources.web.weight=0.2                  the name of a source may contain dots: the longest known name matches
@@ -12,34 +12,62 @@ This module checks the path only. The mixture is validated after all replacement
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 from datapipe.config.origins import Origins
+from datapipe.config.plain_data import plain_data
 from datapipe.config.problems import described
 from datapipe.config.stage_use import parse_stage
 from datapipe.config.yaml import KeyPath, dotted, parse_yaml
 from datapipe.errors import UserError, suggest
 
-OPTION = "--set"
+OPTION, ARGUMENT = "--set", "set"
+"""Where a value comes from: the option of the command line, the argument of `datapipe.run`."""
 
 
 def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tuple[dict[str, Any], Origins]:
-    """A copy of `data` with one value replaced, and the origins of its values. Raises UserError."""
-    parts, value = _parsed(override)
+    """A copy of `data` with one value replaced, as `--set` names it, and the origins of its values. Raises UserError."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{OPTION}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
+    parts = _parts(key, OPTION)
+    return _with_value(data, origins, parts, parse_yaml(text, f"{OPTION} {key}").data, OPTION)
+
+
+def apply_values(data: dict[str, Any], origins: Origins, values: Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
+    """As `apply_override` for each value of `datapipe.run(…, set=values)`, in order."""
+    for key, value in values.items():
+        parts = _parts(str(key), ARGUMENT)
+        data, origins = _with_value(data, origins, parts, plain_data(value, f"{ARGUMENT}: {key}"), ARGUMENT)
+    return data, origins
+
+
+def _parts(key: str, option: str) -> list[str]:
+    """The path of an override, split at its dots. Names that contain dots are joined later."""
+    parts = re.sub(r"\[([^\]]*)\]", r".\1", key.strip()).split(".")
+    if not all(parts):
+        raise UserError(f"{option}: found '{key}', expected a path of keys such as sources.web.weight.")
+    return parts
+
+
+def _with_value(
+    data: dict[str, Any], origins: Origins, parts: list[str], value: Any, option: str
+) -> tuple[dict[str, Any], Origins]:
     changed = deepcopy(data)
     node: Any = changed
     path: KeyPath = ()
     replaced: KeyPath | None = None
     while True:
-        part, parts = _next_part(node, path, parts)
+        part, parts = _next_part(node, path, parts, option)
         is_new = isinstance(node, dict) and node.get(part) is None
         replaced = (*path, part) if is_new and replaced is None else replaced
         if not parts:
             break
         if is_new and path == ("sources",):
             near, names = suggest(str(part), node), ", ".join(node)
-            raise UserError(f"{OPTION}: {dotted((*path, part))}: unknown source.{near} Expected one of: {names}.")
+            raise UserError(f"{option}: {dotted((*path, part))}: unknown source.{near} Expected one of: {names}.")
         if is_new:
             node[part] = {}
         node, path = node[part], (*path, part)
@@ -47,21 +75,10 @@ def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tup
             node, path = _options_of(changed, path)
     node[part] = value
     replaced = replaced or (*path, part)
-    return changed, origins.replaced(replaced, _value_at(changed, replaced), OPTION)
+    return changed, origins.replaced(replaced, _value_at(changed, replaced), option)
 
 
-def _parsed(override: str) -> tuple[list[str], Any]:
-    """The path of an override, split at its dots, and its value. Names that contain dots are joined later."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"{OPTION}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
-    parts = re.sub(r"\[([^\]]*)\]", r".\1", key.strip()).split(".")
-    if not all(parts):
-        raise UserError(f"{OPTION}: found '{key}', expected a path of keys such as sources.web.weight.")
-    return parts, parse_yaml(text, f"{OPTION} {key}").data
-
-
-def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, list[str]]:
+def _next_part(node: Any, path: KeyPath, parts: list[str], option: str) -> tuple[str | int, list[str]]:
     """The key or index below `node` that `parts` begins with, and the remaining parts."""
     if isinstance(node, dict):
         ends = (end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in node)
@@ -69,7 +86,7 @@ def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, l
         return ".".join(parts[:end]), parts[end:]
     if not isinstance(node, list):
         raise UserError(
-            f"{OPTION}: {dotted((*path, *parts))}: {dotted(path)} is {described(node)}, which has no keys. "
+            f"{option}: {dotted((*path, *parts))}: {dotted(path)} is {described(node)}, which has no keys. "
             f"Expected a path such as sources.web.weight."
         )
     if parts[0].isdigit() and int(parts[0]) < len(node):
@@ -81,7 +98,7 @@ def _next_part(node: Any, path: KeyPath, parts: list[str]) -> tuple[str | int, l
     near = suggest(".".join(parts), names)
     indexes = f"an index from 0 to {len(node) - 1}" if node else "nothing: the list is empty"
     listed = f", or one of: {', '.join(names)}" if names else ""
-    raise UserError(f"{OPTION}: {dotted((*path, *parts))}: no such item.{near} Expected {indexes}{listed}.")
+    raise UserError(f"{option}: {dotted((*path, *parts))}: no such item.{near} Expected {indexes}{listed}.")
 
 
 def _stage_names(entries: list[Any]) -> dict[str, int]:

@@ -67,16 +67,21 @@ def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
                 def process(self, batch):
                     suffix = pa.scalar(SUFFIX, pa.large_string())
                     return {"text": pc.binary_join_element_wise(batch.texts, suffix, pa.scalar("", pa.large_string()))}
+
+            def append(record, times: int = 1):
+                return record["text"] + SUFFIX * times
             '''
         )
     )
     monkeypatch.syspath_prepend(str(package.parent))
     corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 30, exact=0, near=0, short=0))
     sources = f"  web:\n    path: {tmp_path}/web/*.jsonl\n"
-    mixture = runs.write_mixture(tmp_path, sources, stages='stages: ["my_company.clean:Append"]')
+    mixture = runs.write_mixture(
+        tmp_path, sources, stages='stages: ["my_company.clean:Append", {"my_company.clean:append": {times: 2}}]'
+    )
     done = runs.run_mixture(mixture, make_engine=_on(cluster))
     total = done.report["total"]
-    assert total["kept_bytes"] == total["bytes"] + 30 * len(" indeed")
+    assert total["kept_bytes"] == total["bytes"] + 30 * 3 * len(" indeed")
 
 
 def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, corpus, cluster):

@@ -411,4 +411,4 @@ def test_function_that_forgets_to_return_ends_the_run_with_its_line(own: Path, w
     line = (own / "own_functions.py").read_text().splitlines().index("def forgets(record):") + 1
     message = str(caught.value)
     assert message.startswith("stage own_functions:forgets breaks its contract: it returned None for a document")
-    assert f"The code is {own}/own_functions.py:{line}, forgets. Found with the document a.jsonl at 0." in message
+    assert f"The code is {own}/own_functions.py:{line}, forgets. Found with the document web/a.jsonl:0." in message

@@ -145,7 +145,7 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
         ("tokens dropped", "dropped_tokens"),
         ("documents dropped", "dropped_documents"),
     ):
-        counts = [0 if packing is None else packing[key] for packing in columns]
+        counts = [0 if packing is None else packing.get(key, 0) for packing in columns]  # earlier reports lack some
         if any(counts):
             shares = [
                 f" ({packing['padding_share']:.3%})" if packing and key == "padding_tokens" else "" for packing in columns

@@ -6,7 +6,8 @@ sources.web.documents   {read, kept, dropped: {reason: count}, quarantined}
            .tokens      tokens of the kept text
            .counts      events that stages count: name → count
            .sequences   sequences of the first sequence length
-           .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents, pieces, …}
+           .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents,
+                        split_for_padding, pieces, …}
            .steps       name → {seconds, bytes, mb_per_s, documents}
 total                   the same for all sources, with the steps that serve several sources
 excesses                global stages that dropped more of a source than `max_dropped`: {source, stage, dropped, read,

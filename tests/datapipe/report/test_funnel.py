@@ -52,6 +52,19 @@ def test_funnel_is_complete_at_any_width(width: int, num_tables: int) -> None:
         assert sum(line[1:].lstrip().startswith(f"{label} ") for line in lines) == num_tables
 
 
+def test_funnel_of_a_report_before_max_padding_shows_its_other_counts() -> None:
+    report = _report(1)
+    packing = {"rows": 20, "padding_tokens": 7, "padding_share": 0.001, "split_documents": 3, "pieces": 40}
+    dropped = {"dropped_tokens": 0, "dropped_documents": 0}
+    report["total"]["packing"] = {"64": packing | dropped}
+    lines = [" ".join(line.replace("│", " ").split()) for line in _printed(report, 200)]
+    assert "rows of 64 · · 20" in lines
+    assert "documents split 0 0 3" in lines
+    assert not any("split for padding" in line for line in lines)
+    report["total"]["packing"]["64"]["split_for_padding"] = 2
+    assert any("split for padding" in line for line in _printed(report, 200))
+
+
 def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
     report = _report(1)
     reasons = {"filter.length:too_few_words": 3, "filter.length:too_many_words": 2, "dedup.exact@0123abcd:duplicate": 0}

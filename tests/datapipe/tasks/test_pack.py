@@ -120,7 +120,7 @@ def test_cleaning_the_snapshot_of_a_length_leaves_other_files_alone(packed_anew)
     clean(Root(str(output)), 1)
     assert [path.name for path in (output / "length-32").rglob("*.*")] == ["notes.txt"]
     again = run(mixture, "pack.sequence_length=[64, 32]")
-    assert any("length-32/shards/web/notes.txt is no shard" in line for line in again.told)
+    assert any("length-32/shards/web/notes.txt is no file of a run" in line for line in again.told)
     (output / "length-32/shards/web/notes.txt").unlink()
 
 

@@ -100,7 +100,7 @@ def _names(folder: Root, name: str | None, is_all: bool) -> list[str | None]:
 
 def export(
     output: OutputFolder,
-    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow", help="The format.")],
+    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow|jsonl", help="The format; jsonl with --text.")],
     to: Annotated[str, typer.Option(metavar="URL", help="A new or empty folder.")],
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
     split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
@@ -111,19 +111,31 @@ def export(
     rows: Annotated[
         bool, typer.Option("--rows", help="With megatron: write packed rows as sequences, instead of documents.")
     ] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="With parquet or jsonl: write the documents as they were tokenized, as text.")
+    ] = False,
     snapshot: SnapshotName = None,
 ) -> None:
-    """Write a snapshot in another format: Megatron's .bin and .idx, or shards of Parquet or Arrow for the loader.
+    """Write a snapshot in another format: Megatron's .bin and .idx, shards of Parquet or Arrow for the loader, or as text.
 
+    \b
     datapipe export OUTPUT --format megatron --to exports/megatron
+    datapipe export OUTPUT --format parquet --text --to exports/text
     """
     from datapipe.metrics import counted
     from datapipe.shards.export import ExportRequest, export_snapshot
     from datapipe.shards.manifest import read_snapshot
     from datapipe.storage import Root
 
+    if text:
+        if split is not None or rows:
+            raise UserError(
+                f"{'--split' if split is not None else '--rows'} does not go with --text, which writes all documents"
+            )
+        _export_text(Root(output), Root(to), format, source, target_bytes, snapshot)
+        return
     if format not in ("megatron", "parquet", "arrow"):
-        raise UserError(f"--format {format}: expected megatron, parquet or arrow")
+        raise UserError(f"--format {format}: expected megatron, parquet or arrow, or with --text parquet or jsonl")
     if split not in (None, "train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
     num_bytes = None if target_bytes is None else size_of("--target-bytes", target_bytes)
@@ -135,3 +147,19 @@ def export(
         print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
     num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
     print(f"{masked(to)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
+
+
+def _export_text(
+    root: Root, target: Root, format: str, source: str | None, target_bytes: str | None, snapshot: str | None
+) -> None:
+    from datapipe.inspect.text_export import export_text
+    from datapipe.metrics import counted
+    from datapipe.report.snapshot_list import amount
+    from datapipe.shards.manifest import read_snapshot
+
+    if format not in ("parquet", "jsonl", "jsonl.zst"):
+        raise UserError(f"--format {format} --text: expected parquet or jsonl")
+    num_bytes = 256 << 20 if target_bytes is None else size_of("--target-bytes", target_bytes)
+    written = "parquet" if format == "parquet" else "jsonl.zst"
+    exported = export_text(root, read_snapshot(root, snapshot), target, written, source, num_bytes)
+    print(f"{masked(target.url)}: {counted(len(exported.documents), 'file')}, {amount(exported)}, held-out ones among them")

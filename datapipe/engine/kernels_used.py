@@ -32,6 +32,8 @@ COMPILED_WHEN_CALLED = frozenset(
 )
 """Kernels that many runs reach and few call: an option, a tokenizer or a model chooses them. The first call compiles them."""
 
+_OF_JSON_LINES = frozenset(name for name in COMPILED_WHEN_CALLED if ".json_strings:" in name)
+
 
 def kernels_of_run(mixture: Mixture) -> list[str]:
     """The kernels that the tasks of a mixture reach, "module:function", sorted. Raises UserError for a stage that is wrong.
@@ -42,7 +44,9 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
     unused = KINDS_OF_TOKENS if mixture.tokenizer.is_none else ("write",)
-    return sorted(reached_kernels([kind for kind in KINDS if kind not in unused], stages) - COMPILED_WHEN_CALLED)
+    wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
+    reached = reached_kernels([kind for kind in KINDS if kind not in unused], stages)
+    return sorted(reached - (COMPILED_WHEN_CALLED - wanted))
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

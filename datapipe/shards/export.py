@@ -82,7 +82,7 @@ def export_snapshot(
         progress: called with the path of each shard before it is read.
     """
     parts = _parts(snapshot, wanted)
-    _check_target(root, target)
+    check_target(root, target)
     tokenizer = _read_checked(root, snapshot_file(root, snapshot, snapshot.tokenizer.path), snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
@@ -98,7 +98,7 @@ def export_snapshot(
             files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
             exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
             shards += written
-    _sync(target)
+    sync_all(target)
     if wanted.format == "megatron":
         target.write_atomic("tokenizer.json", tokenizer)
     else:
@@ -134,7 +134,8 @@ def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]
     return parts
 
 
-def _check_target(root: Root, target: Root) -> None:
+def check_target(root: Root, target: Root) -> None:
+    """Raises UserError for anything but an empty folder outside of the snapshot, or one that does not exist yet."""
     same_store = type(target.filesystem) is type(root.filesystem)
     if same_store and f"{target.path()}/".startswith(f"{root.path()}/"):
         raise UserError(f"--to {target.url} is inside the snapshot, which an export does not change. Give a folder outside")
@@ -274,11 +275,18 @@ def _entry(shard: WrittenShard, original: ShardEntry, hashes: tuple[int, int] | 
     )
 
 
-def _sync(target: Root) -> None:
+def sync_all(target: Root) -> None:
     """Syncs all files, before the file that marks the export as finished is written."""
     if target.local is not None:
         for path, _ in target.list_files(""):
             sync_file(target.local / path)
+
+
+def copy_files(root: Root, target: Root, snapshot: Snapshot) -> None:
+    """Copies the table of input files, where the snapshot has one. Raises CorruptionError if it is damaged."""
+    if snapshot.files is not None:
+        path = snapshot_file(root, snapshot, snapshot.files.path)
+        target.write_atomic(snapshot.files.path, _read_checked(root, path, snapshot.files.checksum))
 
 
 def _write_manifest(
@@ -287,9 +295,7 @@ def _write_manifest(
     """Writes the manifest of the export; a single source gets weight 1."""
     assert wanted.format != "megatron"
     target.write_atomic(snapshot.tokenizer.path, tokenizer)
-    if snapshot.files is not None:
-        path = snapshot_file(root, snapshot, snapshot.files.path)
-        target.write_atomic(snapshot.files.path, _read_checked(root, path, snapshot.files.checksum))
+    copy_files(root, target, snapshot)
     content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -212,3 +213,25 @@ def test_a_run_that_is_stopped_between_any_two_files_goes_on(tmp_path, corpus, w
         break
     assert num_stops == num_writes
     assert _checksums(done) == _checksums(written)
+
+
+@pytest.mark.parametrize(("format", "written_format"), [("parquet", "parquet"), ("jsonl", "jsonl.zst")])
+def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, corpus, tokenized, format, written_format):
+    path = runs.write_mixture(tmp_path, corpus, tail=TEXT)
+    run = runs.run_mixture(path, overrides=[f"documents.format={written_format}"], make_engine=runs.InProcess)
+    told = datapipe(
+        ["export", tokenized.mixture.output, "--text", "--format", format, "--to", f"{tmp_path}/x", "--target-bytes", "16KiB"]
+    )
+    assert told.returncode == 0, told.stderr
+    root = Root(f"{tmp_path}/x")
+    exported = read_manifest(root)
+    assert isinstance(exported, DocumentsSnapshot) and verify_snapshot(root, exported) == []
+    assert [entry.checksum for entry in exported.documents] == [entry.checksum for entry in run.snapshot.documents]
+
+
+def test_text_that_work_has_lost_is_told(tmp_path, tokenized):
+    copy = tmp_path / "copy"
+    shutil.copytree(tokenized.mixture.output, copy)
+    shutil.rmtree(copy / "work")
+    told = datapipe(["export", str(copy), "--text", "--format", "parquet", "--to", f"{tmp_path}/x"])
+    assert told.returncode == 2 and "work/ has lost the texts" in told.stderr and "--set tokenizer=none" in told.stderr

@@ -148,7 +148,7 @@ def plan(
     from datapipe.storage import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit)
+    request, plan = planned(mixture, limit, lambda line: print(line, file=sys.stderr))
     reasons = why(Root(mixture.output), request, plan)
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
@@ -35,11 +36,18 @@ from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.tiktoken import convert, is_rank_file
 
+Say = Callable[[str], None]
 
-def prepare(mixture: Mixture, limit: int | None = None) -> Request:
-    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture."""
+
+def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> Request:
+    """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
+
+    Args:
+        say: gets lines about the listing of input files where it takes more than a second; None for no lines.
+    """
     stages = {name: _bound(mixture, name) for name in mixture.sources}
-    files = {name: _discovered(mixture, name) for name in mixture.sources}
+    listing = Listing(say)
+    files = {name: _discovered(mixture, name, listing) for name in mixture.sources}
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
@@ -169,11 +177,28 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
             )
 
 
-def _discovered(mixture: Mixture, name: str) -> list[tuple[InputFile, Reader]]:
+class Listing:
+    """Tells how many files are found and looked at, after a second and each time that the seconds have doubled."""
+
+    def __init__(self, say: Say | None, clock: Callable[[], float] = monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._began, self._next_s, self._num_files = clock(), 1.0, 0
+
+    def add(self, source: str) -> None:
+        """One more file of a source."""
+        self._num_files += 1
+        elapsed_s = self._clock() - self._began
+        if self._say is not None and elapsed_s > self._next_s:
+            self._next_s = 2 * elapsed_s
+            self._say(f"  listing input files: {self._num_files:,} found, now of {source} …")
+
+
+def _discovered(mixture: Mixture, name: str, listing: Listing) -> list[tuple[InputFile, Reader]]:
     source = mixture.sources[name]
     where = mixture.where("sources", name, "path")
 
     def reader_for(path: str) -> Reader:
+        listing.add(name)
         if source.format == "auto":
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))

@@ -16,7 +16,7 @@ from datapipe.engine.history import last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
-from datapipe.engine.prepare import prepare
+from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -81,7 +81,7 @@ class Run:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Manifest:
-        self.request = request = prepare(self.mixture, self.limit)
+        self.request = request = prepare(self.mixture, self.limit, self.observer.say)
         _check_output(self.root)
         with exclusive(self.root):
             self.before = _newest(self.root)
@@ -164,9 +164,9 @@ class Run:
 
 
 @no_exit()
-def planned(mixture: Mixture, limit: int | None = None) -> tuple[Request, Plan]:
-    """The plan of a mixture as of now; runs and locks nothing."""
-    request = prepare(mixture, limit)
+def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> tuple[Request, Plan]:
+    """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`."""
+    request = prepare(mixture, limit, say)
     ledger = Ledger(Root(mixture.output))
     ledger.load()
     return request, compile_plan(request, ledger.look_up)

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from datapipe.credentials import masked
 from datapipe.engine.protocol import Message
+from datapipe.engine.workers.process import state_of
 from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
@@ -97,11 +98,25 @@ class Progress:
 
     def tick(self, messages: Sequence[Message]) -> None:
         self._at_work = at_work(messages)
+        training = self._training(messages)
+        self._at_work += training
         if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._plan is not None:
             for step in self._plan.steps:
                 if step.tasks and 0 < len(self._records.get(step.id, ())) < len(step.tasks):
                     self._plain(step)
+            for line in training:
+                self.say(line)
             self._last_plain = time.monotonic()
+
+    def _training(self, messages: Sequence[Message]) -> list[str]:
+        """A line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what it is at."""
+        steps = {step.id: step for step in self._plan.steps if step.kind == "train"} if self._plan else {}
+        at_work = [(steps.get(message.task.partition(" ")[0]), message) for message in messages]
+        return [
+            f"{step.title}: {_duration(time.monotonic() - self._paces[step.id].began)}, {state_of(message)}"
+            for step, message in at_work
+            if step is not None and step.id in self._paces
+        ]
 
     def say(self, line: str) -> None:
         self.console.print(masked(line), markup=False, highlight=False, soft_wrap=True)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+
+import pyarrow as pa
+
+from datapipe.activity import at_place
+from datapipe.columns import text_lengths
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.names import TOKENIZER
-from datapipe.metrics import TaskMetrics
+from datapipe.metrics import TaskMetrics, size
 from datapipe.plan.outputs import Outputs, TokenizerFile
 from datapipe.plan.work import TrainTask
 from datapipe.shards.checksum import file_checksum
@@ -20,11 +27,11 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         encoder = Encoder(task.content or _train(task, root), eos=task.eos)
         with root.open_output(path) as stream:
             stream.write(encoder.to_json())
-        checksum, size = file_checksum(root, path)
+        checksum, num_bytes = file_checksum(root, path)
     output = TokenizerFile(
         path=path,
         rows=encoder.vocab_size,
-        bytes=size,
+        bytes=num_bytes,
         checksum=checksum,
         vocab_size=encoder.vocab_size,
         eos_id=encoder.eos_id,
@@ -38,4 +45,20 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
 def _train(task: TrainTask, root: Root) -> bytes:
     texts = (batch.column("text") for output in task.samples for batch in read_table(root, output))
     assert task.eos is not None
-    return train_tokenizer(texts, vocab_size=task.vocab_size, eos=task.eos, pattern=task.pattern)
+    num_bytes = sum(sample.row_bytes for sample in task.samples)
+    told = _told(texts, num_bytes, f"joining pairs of words into {task.vocab_size:,} tokens")
+    return train_tokenizer(told, vocab_size=task.vocab_size, eos=task.eos, pattern=task.pattern)
+
+
+def _told(texts: Iterable[pa.Array], num_bytes: int, next_phase: str) -> Iterator[pa.Array]:
+    """The texts; tells how much of them the trainer has counted, and about how long the rest takes, then the next phase.
+
+    The trainer itself reports nothing: it takes the texts one after the other, then joins pairs without a sign of life.
+    """
+    started, done = perf_counter(), 0
+    for part in texts:
+        yield part
+        done += int(text_lengths(part).sum())
+        left_s = (perf_counter() - started) * max(0, num_bytes - done) / max(1, done)
+        at_place(f"counting words, {size(done)} of {size(max(done, num_bytes))}, about {left_s:,.0f} s left")
+    at_place(f"{next_phase}, after {perf_counter() - started:,.0f} s of counting words")

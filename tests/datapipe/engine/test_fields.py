@@ -14,7 +14,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.engine import fields
-from datapipe.engine.prepare import prepare
+from datapipe.engine.prepare import Listing, prepare
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.plan.request import Request
@@ -354,3 +354,21 @@ def test_fields_that_no_record_has_fail_the_run_once_all_are_read(tmp_path: Path
         runs.run_mixture(_mixture(tmp_path, "text: txt, check_fields: false"))
     with pytest.raises(UserError, match="documents have no column 'doi'"):  # no record can help
         _prepared(tmp_path, "check_fields: false", stage)
+
+
+def test_listing_of_inputs_tells_after_a_second_and_then_less_and_less_often() -> None:
+    now, told = [0.0], list[str]()
+    listing = Listing(told.append, lambda: now[0])
+    for _ in range(200):
+        now[0] += 0.125  # exact in floats
+        listing.add("web")
+    counts = [int(line.partition(": ")[2].partition(" ")[0]) for line in told]
+    assert counts == [9, 19, 39, 79, 159]
+    assert told[0] == "  listing input files: 9 found, now of web …"
+
+
+def test_listing_of_inputs_that_takes_no_second_tells_nothing(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", _rows(3))
+    told: list[str] = []
+    prepare(load_mixture(_mixture(tmp_path, "keep: [url]")), None, told.append)
+    assert told == []

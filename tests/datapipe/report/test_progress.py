@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from datapipe.activity import Activity
@@ -11,7 +13,8 @@ from datapipe.engine.protocol import Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
-from datapipe.plan.work import MapTask, Record
+from datapipe.plan.work import MapTask, Record, TrainTask
+from datapipe.report import progress as progress_module
 from datapipe.report.progress import Progress, at_work
 
 
@@ -83,3 +86,28 @@ def test_display_of_long_names_takes_one_line_each_on_a_small_terminal():
     with Progress(Console(file=stream, force_terminal=True, width=80)) as progress:
         progress.tick([_message("filter." + "x" * 200, "long/" * 60, 60.0)])
         assert len(progress.console.render_lines(progress._display(), progress.console.options.update(width=80))) == 3
+
+
+def _shown_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is shown 75 s after the training began."""
+    now = [1000.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="<|endoftext|>")
+    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
+    stream = io.StringIO()
+    with Progress(Console(file=stream, force_terminal=terminal, width=120)) as progress:
+        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
+        now[0] += 75
+        progress.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
+        if progress._live is not None:
+            progress._live.refresh()
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_of_training_shows_how_long_it_takes_and_what_it_is_at(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = _shown_training(terminal, monkeypatch)
+    assert "train the tokenizer: 1:15, train tokenizer, at counting words, 64 MB of 256 MB, about 225 s left" in shown

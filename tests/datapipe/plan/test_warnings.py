@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datapipe.plan import warnings
 from datapipe.plan.warnings import RunWarning, named
 from tests.support import corpora, runs
 
@@ -121,3 +123,16 @@ def test_warning_holds_no_credentials_and_its_own_names_stay() -> None:
 )
 def test_named_sources_are_three_at_most(count: int, text: str) -> None:
     assert named([f"s{number}" for number in range(count)]) == text
+
+
+def test_stages_in_an_odd_order_are_told_by_the_run(tmp_path: Path) -> None:
+    told = _of_kind(_run(tmp_path, _rows(3), "[filter.length: {min_words: 5}, normalize.unicode]"), "stage_order")
+    assert [(warning["kind"], warning["source"]) for warning in told] == [("stage_order", "web")]
+    assert "normalize.unicode stands after filter.length" in told[0]["text"]
+
+
+def test_table_of_kinds_is_that_of_the_code() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in Path(warnings.__file__).parents[1].rglob("*.py"))
+    used = set(re.findall(r'(?:RunWarning\(\s*kind=|RunWarning\.of_sources\()"(\w+)"', code))
+    assert warnings.__doc__ is not None
+    assert used == set(re.findall(r"^(\w+) {2,}\S", warnings.__doc__.partition("---\n")[2], re.M))

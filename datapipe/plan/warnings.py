@@ -180,14 +180,14 @@ def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTas
     if avoidable > 0 and avoidable / num_tokens > limit:
         share = packing.padding_tokens / num_tokens
         why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."
-        text = f"{rows} {share:.2%} is padding, max_padding is {limit:.2%}. {why}"
+        text = f"{rows} {share:.2%} is padding, pack.max_padding is {limit:.2%}. {why}"
         details = {"sequence_length": length, "padding_share": share, "max_padding": limit}
         yield RunWarning(kind="padding", source=source, text=text, details=details)
     if packing.documents and packing.split_for_padding / packing.documents > MOST_SPLIT:
         share = packing.split_for_padding / packing.documents
         count = f"{packing.split_for_padding:,} of {counted(packing.documents, 'document')} ({share:.2%})"
         what = "Rows of another sequence_length may hold them whole; a larger max_padding splits fewer."
-        text = f"{rows} {count} are split, since padding would exceed max_padding, {limit:.2%}. {what}"
+        text = f"{rows} {count} are split, since padding would exceed pack.max_padding, {limit:.2%}. {what}"
         details = {"sequence_length": length, "split": packing.split_for_padding, "documents": packing.documents}
         yield RunWarning(kind="split_for_padding", source=source, text=text, details=details)
 

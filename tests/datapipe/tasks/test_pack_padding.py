@@ -117,7 +117,7 @@ def test_run_of_small_pools_that_exceeds_the_limit_says_so(crowded, pool, is_tol
     assert [(warning["source"], warning["sequence_length"]) for warning in warnings] == [("web", LENGTH)] * is_told
     for warning in warnings:
         share = packing(done)["padding_share"]
-        assert f"rows of 64: {share:.2%} is padding, max_padding is 2.00%. Its pools are small" in warning["text"]
+        assert f"rows of 64: {share:.2%} is padding, pack.max_padding is 2.00%. Its pools are small" in warning["text"]
 
 
 def test_run_with_a_limit_that_is_kept_anyway_writes_the_same_shards(tmp_path, corpus):

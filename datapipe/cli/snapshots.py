@@ -17,13 +17,16 @@ def snapshots(output: OutputFolder) -> None:
     """
     from datapipe.report.funnel import wide_console
     from datapipe.report.snapshot_list import snapshots_table
+    from datapipe.shards.manifest import Snapshot
     from datapipe.shards.snapshots import publications
     from datapipe.storage import Root
 
     root = Root(output)
     every = publications(root)
     wide_console().print(snapshots_table(root, every))
-    print(f'\nThe last one is the newest. Loader("{masked(output)}", snapshot="{every[0].fingerprint[:12]}") opens another.')
+    with_tokens = [each.fingerprint[:12] for each in every if isinstance(each.snapshot, Snapshot)]
+    opens = f' Loader("{masked(output)}", snapshot="{with_tokens[0]}") opens another.' if with_tokens else ""
+    print(f"\nThe last one is the newest.{opens}")
 
 
 def clean(

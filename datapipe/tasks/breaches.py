@@ -105,9 +105,10 @@ def stage_error(
         document: "web/a.jsonl:120", or "" where no document is involved.
     """
     found_with = f" Found with the document {document}." if document else ""
+    contract = next(kind.__module__ for kind in type(stage).__mro__ if kind.__module__.startswith("datapipe."))
     return StageError(
         f"stage {name} breaks its contract: {what}. The code is {code_line(stage, method, error)}.{found_with} Correct the "
-        "stage; `datapipe/stage/base.py` says what it gets and must return."
+        f"stage; `{contract.replace('.', '/')}.py` says what it gets and must return."
     )
 
 

@@ -174,6 +174,16 @@ def test_run_with_progress_prints_what_the_command_prints_while_it_runs(web: Pat
     assert "web: tokenize" in capsys.readouterr().out
 
 
+@pytest.mark.medium
+def test_run_without_a_tokenizer_has_nothing_for_a_loader(web: Path):
+    mixture = {name: value for name, value in _mixture(web, tokenizer="none").items() if name != "pack"}
+    assert datapipe.plan_run(mixture).sources["web"]["tokens"] is None
+    result = datapipe.run(mixture, workers=1)
+    assert result.outputs == {}
+    assert result.report["total"]["documents"]["kept"] == 30
+    assert list((web / "out/documents/web").iterdir())
+
+
 def test_result_masks_credentials():
     result = datapipe.RunResult(
         name="a",

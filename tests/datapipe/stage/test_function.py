@@ -412,3 +412,4 @@ def test_function_that_forgets_to_return_ends_the_run_with_its_line(own: Path, w
     message = str(caught.value)
     assert message.startswith("stage own_functions:forgets breaks its contract: it returned None for a document")
     assert f"The code is {own}/own_functions.py:{line}, forgets. Found with the document web/a.jsonl:0." in message
+    assert "`datapipe/stage/function.py` says what it gets and must return." in message

@@ -51,6 +51,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.engine.protocol import no_exit
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_kernels
+from datapipe.memory import peak_bytes
 from datapipe.metrics import counted, rate_mb_per_s
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import source_counts
@@ -59,7 +60,6 @@ from datapipe.plan.work import MapTask, Record, Task
 from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
-from datapipe.tasks.memory import peak_bytes
 from datapipe.tasks.run_task import run_task
 
 VERSION = 1

@@ -106,16 +106,26 @@ class PlannedInput:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Compares once more, also after an error of the reader, which the change may have caused."""
         if kind is None:
-            self.compare()
+            try:
+                self.compare()
+            except Exception as failure:
+                self._raise_of_store(failure)
+                raise
         elif isinstance(error, Exception) and not isinstance(error, UserError):
             error.add_note(f"while {self.file.url} was read")
-            outage, refusal = outage_of(error, self.file.url), refusal_of(error)
-            if outage is None or not is_remote(self.file.url):  # a store that is silent is not asked again
+            if outage_of(error, self.file.url) is None or not is_remote(self.file.url):  # a silent store is not asked again
                 self._compare_after(error)
-            if outage is not None:
-                raise OutageError(outage) from error
-            if refusal is not None:
-                raise UserError(f"{self.file.url}: {refusal}, and run the same command again.") from error
+            self._raise_of_store(error)
+
+    def _raise_of_store(self, error: Exception) -> None:
+        """Raises what an error tells of the store of the file, with the file's name; returns where it tells nothing."""
+        if isinstance(error, UserError):
+            return
+        outage, refusal = outage_of(error, self.file.url), refusal_of(error)
+        if outage is not None:
+            raise OutageError(outage) from error
+        if refusal is not None:
+            raise UserError(f"{self.file.url}: {refusal}, and run the same command again.") from error
 
     def _compare_after(self, error: Exception) -> None:
         """Raises ChangedInputError where the file has changed, which then caused the error of its reader."""

@@ -16,9 +16,8 @@ from typing import Literal, cast
 from datapipe.config.mixture import Mixture
 from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.plan.request import PlannedSource
-from datapipe.plan.sampling import sample_fractions
 from datapipe.plan.splits import file_hash
-from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
+from datapipe.plan.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.plan.work import (
     HASH_SPACE,
     BoundStage,

@@ -12,6 +12,13 @@ UniMax computes with fractions. Both return integers with a sum below 2^62, as t
 
 Tokens are those of an epoch as the loader counts it: rows times their length, strata as often as they repeat. Before sources
 are packed, bytes of text stand in for tokens, four to a token.
+
+The text that the tokenizer is trained on is shared out in the same proportions, as far as each source has text:
+
+    sample 100, shares 1/2 : 1/4 : 1/4, sizes 1000 : 10 : 1000  ->  60 : 10 : 30
+
+One tokenizer serves all phases, so the shares are those of the whole run: the average over phases, weighted by their length.
+Shares count tokens and the sample counts bytes, as bytes per token are not known before there is a tokenizer.
 """
 
 from __future__ import annotations
@@ -155,3 +162,39 @@ def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> dict[str, 
                 f"of its {epoch_tokens[name]:,} tokens; its max_epochs is {limit:g}"
             )
     return messages
+
+
+# ------------------------------------------------------------------------------------------------ the tokenizer's sample
+
+
+def sample_fractions(
+    kept_bytes: Mapping[str, int], shares: Mapping[str, Fraction], sample_bytes: int, validation: float
+) -> dict[str, float]:
+    """The fraction of each source's training documents to sample, from 0 to 1.
+
+    Args:
+        kept_bytes: of each source, from its committed steps.
+        shares: of each source in the run.
+        sample_bytes: bytes of text to sample in all.
+        validation: the fraction of each source in the validation split, which is not sampled.
+    """
+    sizes = {name: num_bytes * (1 - Fraction(validation)) for name, num_bytes in kept_bytes.items()}
+    quotas = sample_quotas(sizes, shares, sample_bytes)
+    return {name: float(quotas[name] / size) if size else 0.0 for name, size in sizes.items()}
+
+
+def sample_quotas(sizes: Mapping[str, Fraction], shares: Mapping[str, Fraction], sample_bytes: int) -> dict[str, Fraction]:
+    """Bytes to sample of each source: in proportion to its share, capped by its size, the rest from the other sources."""
+    quotas = dict.fromkeys(sizes, Fraction(0))
+    left = Fraction(sample_bytes)
+    shares_left = {name: shares[name] for name in sizes if shares[name] and sizes[name]}
+    while shares_left:
+        total = sum(shares_left.values())
+        full = [name for name, share in shares_left.items() if sizes[name] <= left * share / total]
+        if not full:
+            return quotas | {name: left * share / total for name, share in shares_left.items()}
+        for name in full:
+            quotas[name] = sizes[name]
+            left -= sizes[name]
+            del shares_left[name]
+    return quotas

@@ -61,9 +61,6 @@ def _table_checksums(tables: Tables) -> dict[str, list[str]]:
     return {name: _checksums(files) for name, files in sorted(tables.items())}
 
 
-# ------------------------------------------------------------------------------------------ parts of tasks
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundStage:
     """A stage under the name it has in this run, with the digest of its code and options.

@@ -28,7 +28,7 @@ MACHINERY = frozenset(
     (
         "datapipe.activity",
         "datapipe.machine_cache",
-        "datapipe.tasks.memory",
+        "datapipe.memory",
         *(f"datapipe.kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )

@@ -27,10 +27,10 @@ from types import CodeType
 from typing import Any
 
 from datapipe.errors import DatapipeError, StageError, StageMemoryError, is_retryable
+from datapipe.memory import memory_in_words
 from datapipe.metrics import size
 from datapipe.outages import outage_of
 from datapipe.stage.base import Stage
-from datapipe.tasks.memory import memory_in_words
 
 _CODE_FAULTS = (NotImplementedError, NameError, ImportError, SyntaxError)
 """Faults of code that no document can cause."""

@@ -12,6 +12,7 @@ from typing import Any
 from datapipe.activity import doing
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import ATTEMPTS
+from datapipe.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.outputs import Outputs
@@ -33,7 +34,6 @@ from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root
 from datapipe.tasks.breaches import error_without_document
 from datapipe.tasks.map import run_map
-from datapipe.tasks.memory import peak_bytes
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
 from datapipe.tasks.sample import run_sample

@@ -26,7 +26,7 @@ def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool
 
 
 def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Writes the text of a keyed sample of the training documents; `plan/sampling.py` computes its fraction."""
+    """Writes the text of a keyed sample of the training documents; `plan/weighting.py` computes its fraction."""
     metrics = TaskMetrics()
     writer = TableWriter(root, f"{folder}/sample.arrow")
     seed = seed_for(task.seed, "tokenizer", "sample")

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
+from datapipe.memory import peak_bytes
 from datapipe.plan.compile import compile_plan
 from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 from datapipe.storage import Root
-from datapipe.tasks.memory import peak_bytes
 from datapipe.tasks.run_task import run_task
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from datapipe import credentials
 from tests.support.kernel_table import PARAMETER
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -59,6 +61,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = [name for name in mark.args if find_spec(name) is None]
         if missing:
             pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture(autouse=True)
+def _own_secrets() -> Iterator[None]:
+    """Forgets the values of variables that a test made secrets, which would be masked in the messages of later tests."""
+    before = dict(credentials._secrets)
+    yield
+    credentials._secrets.clear()
+    credentials._secrets.update(before)
 
 
 @pytest.fixture(scope="session")

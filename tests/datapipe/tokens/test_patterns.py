@@ -8,7 +8,7 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from datapipe.config.mixture import PatternName
+from datapipe.config.tokenizer_spec import PatternName
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.training import train_tokenizer
 

@@ -7,8 +7,9 @@ A stage is a frozen record of its options. Those options are its YAML, its help 
     Map      a batch of documents          ->  new columns
     Global   all documents of a run        ->  documents to drop, spans to cut (`stage/global_stage.py`)
 
-The engine counts, times, logs and writes. It isolates the document that makes a stage raise and quarantines it. Batches are in
-read-only memory, so a write through NumPy or Arrow raises. Native code that writes to a raw address is not seen: give it a copy.
+The engine counts, times, logs and writes. It isolates the document that makes a stage raise and quarantines it. Batches are
+in read-only memory, so a write through NumPy or Arrow raises. Native code that writes to a raw address is not seen: give it a
+copy.
 The catalogue finds a stage by the name of its file (`catalogue.py`): a new stage is one new file and its test.
 """
 

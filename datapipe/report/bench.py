@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -36,10 +37,12 @@ def print_bench(bench: Mapping[str, Any], console: Console) -> None:
 def _table(name: str, source: Mapping[str, Any]) -> Table:
     sample = "the whole source" if source["is_whole"] else "a sample"
     title = f"{name}: {size(source['text_bytes'])} of text in {counted(source['documents'], 'document')}, {sample}"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("")
-    for column in ("documents in", "documents out", "MB in", "seconds", "share", "MB/s"):
-        table.add_column(column, justify="right")
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.add_column("", no_wrap=True)
+    for column in ("docs in", "out", "MB in", "seconds", "share", "MB/s"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in source["rows"]:
         slowest = row["name"] == source["bottleneck"]
         table.add_row(

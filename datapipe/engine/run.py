@@ -109,7 +109,10 @@ class Run:
         try:
             plan = driver.compile()
             plan = plan if plan.is_committed else self._run(driver, request)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
+                with suppress(OSError):
+                    driver.ledger.sweep()
             with suppress(OSError):  # a full disk must not hide why the run failed
                 self._write_history(driver, request)
             raise

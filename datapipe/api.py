@@ -20,7 +20,7 @@ from datapipe import activity
 from datapipe.catalogue import is_importing
 from datapipe.config import Mixture, load_mixture
 from datapipe.credentials import masked
-from datapipe.engine.history import why
+from datapipe.engine.history import estimated, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.outages import OutageError, outage_of, refusal_of
@@ -98,6 +98,7 @@ class PlannedRun:
         output: path or URL, with credentials masked.
         steps: in the order in which they run.
         sources: by name: files, bytes, share, and documents and tokens as far as they are known.
+        estimate: `bytes` and `core_seconds` that the run would take, about; see `plan.estimate.Estimate`.
         warnings: what planning warns of, as texts.
     """
 
@@ -105,6 +106,7 @@ class PlannedRun:
     output: str
     steps: tuple[PlannedStep, ...]
     sources: Mapping[str, Mapping[str, Any]]
+    estimate: Mapping[str, Any]
     warnings: tuple[str, ...]
 
     @property
@@ -186,12 +188,14 @@ def plan_run(
     with _of_program(output):
         loaded = _loaded(mixture, set, output, limit)
         request, plan = planned(loaded, limit)
-        told = plan_json(loaded, request, plan, why(Root(loaded.output), request, plan))
+        root = Root(loaded.output)
+        told = plan_json(loaded, request, plan, why(root, request, plan), estimated(root, request, plan))
     return PlannedRun(
         name=told["name"],
         output=told["output"],
         steps=tuple(PlannedStep(**step) for step in told["steps"]),
         sources=told["sources"],
+        estimate=told["estimate"],
         warnings=tuple(warning["text"] for warning in told["warnings"]),
     )
 

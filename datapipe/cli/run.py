@@ -136,29 +136,36 @@ def _command() -> str:
 def plan(
     mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
 ) -> None:
-    """Show the steps of a run, those that are committed and those that would run and why, and the mixture. Nothing runs.
+    """Show the steps of a run, those that would run and why, and about how much they write and how long they take.
 
-    The document of --json has `steps`, `sources` and `warnings`. `tasks` of a step is null until the step before is committed.
+    Nothing runs. The document of --json has `steps`, `sources`, `estimate` and `warnings`. `tasks` of a step is null until the
+    step before is committed.
     """
     from datapipe.config import load_mixture
-    from datapipe.engine.history import why
+    from datapipe.engine.history import estimated, why
+    from datapipe.engine.local import usable_cores
     from datapipe.engine.run import planned
+    from datapipe.outages import free_bytes
     from datapipe.report.funnel import wide_console
-    from datapipe.report.plan_view import plan_json, plan_view
+    from datapipe.report.plan_view import estimate_text, plan_json, plan_view
+    from datapipe.report.screen import print_lines
     from datapipe.storage import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
     request, plan = planned(mixture, limit, lambda line: print(line, file=sys.stderr))
-    reasons = why(Root(mixture.output), request, plan)
+    root = Root(mixture.output)
+    reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if as_json:
-        print_json(plan_json(mixture, request, plan, reasons))
+        print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
-    for warning in request.warnings:
-        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+    free = None if root.local is None else free_bytes(str(root.local))
+    print_lines(
+        [estimate_text(expected, free, usable_cores()), *(f"warning: {warning}" for warning in request.warnings)], console
+    )
 
 
 def bench(

@@ -1,7 +1,8 @@
 """The mixture file as frozen models. Every error names the file, the line, what was found and what was expected."""
 
+from datapipe.config.execution import ExecutionSpec
 from datapipe.config.load import load_mixture
-from datapipe.config.mixture import DocumentsSpec, ExecutionSpec, Mixture, PackSpec, ShardsSpec, Source
+from datapipe.config.mixture import DocumentsSpec, Mixture, PackSpec, ShardsSpec, Source
 from datapipe.config.mixture_schedule import MixtureSpec, PhaseSpec, StrataSpec, WeightPhase
 from datapipe.config.stage_use import StageUse
 from datapipe.config.starter import starter_mixture

@@ -17,9 +17,8 @@ from datapipe.config.interpolation import interpolated, references
 from datapipe.config.mixture import Mixture
 from datapipe.config.origins import Origins
 from datapipe.config.overrides import apply_override, apply_values
-from datapipe.config.plain_data import plain_data
 from datapipe.config.problems import problems_error
-from datapipe.config.yaml import read_yaml_mapping
+from datapipe.config.yaml import plain_data, read_yaml_mapping
 
 
 def load_mixture(

@@ -5,7 +5,7 @@
             ── tokenizer, pack, shards      how documents become rows of tokens on disk
             ── documents                    or, without a tokenizer, files of text
             ── mixture                      how many tokens training draws, and from which source when (`mixture_schedule.py`)
-            ── execution                    how the work is cut into tasks; it does not change the output
+            ── execution                    how the work is cut into tasks; it does not change the output (`execution.py`)
 
 `load.py` reads one from a file. Numbers are exact, and text is never converted to a number. Equality ignores locations, so a
 mixture equals its resolved form.
@@ -14,12 +14,13 @@ mixture equals its resolved form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
+from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
 from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_schedule_problems, weight_phases
 from datapipe.config.origins import Origins
@@ -176,62 +177,6 @@ class DocumentsSpec(Record):
         default="parquet", description="parquet: columns, zstd. jsonl.zst: one JSON object a line."
     )
     target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Bytes of text at which a file is complete.")
-
-
-class Resources(Record):
-    """Resources that a task of a stage reserves on a Ray node. The local engine gives every task one core."""
-
-    num_cpus: float = Field(default=1.0, ge=0, description="Number of CPU cores.")
-    num_gpus: float = Field(default=0.0, ge=0, description="Number of GPUs; fractions share a GPU.")
-    memory: ByteSize | None = Field(default=None, description="Memory to reserve.")
-
-
-class ExecutionSpec(Record):
-    """How the work is cut into tasks. It changes speed and memory, not the documents that are kept."""
-
-    split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Bytes of input text per task.")
-    bucket_bytes: ByteSize = Field(
-        default=256 << 20,
-        ge=1024,
-        description="Bytes of exchanged rows per task; a hot key that exceeds it comes in chunks. A task takes at most twice "
-        "as much memory and 256 MiB, beside its imports.",
-    )
-    max_retries: int = Field(
-        default=3,
-        ge=0,
-        description="Retries of a task that raises, or for which memory does not suffice, before the run fails.",
-    )
-    max_infrastructure_retries: int = Field(
-        default=20, ge=0, description="Retries of a task after lost workers, or failures of disks and networks."
-    )
-    on_crash: Literal["fail", "quarantine"] = Field(
-        default="fail",
-        description="What follows when a document ends the process of a worker, as a crash of a native library does. fail: the "
-        "run stops and names the document and the stage. quarantine: the document goes to quarantine and the run continues.",
-    )
-    stall_s: float = Field(
-        default=600.0,
-        gt=0,
-        description="Seconds without any sign of work after which a worker is ended and its task is tried again. A call over "
-        "more than a batch of documents may take proportionally longer as long as it computes.",
-    )
-    resources: dict[str, Resources] = Field(
-        default_factory=dict,
-        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack, tokenizer/train and "
-        "write.",
-    )
-
-    def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
-        """The largest request of the stages in a task, as (resource, amount); empty if no stage makes one."""
-        requests = [self.resources[name] for name in uses if name in self.resources]
-        if not requests:
-            return ()
-        largest = {
-            "num_cpus": max(request.num_cpus for request in requests),
-            "num_gpus": max(request.num_gpus for request in requests),
-        }
-        memory = max(request.memory or 0 for request in requests)
-        return tuple({**largest, **({"memory": float(memory)} if memory else {})}.items())
 
 
 class Mixture(Record):

@@ -17,10 +17,9 @@ from copy import deepcopy
 from typing import Any
 
 from datapipe.config.origins import Origins
-from datapipe.config.plain_data import plain_data
 from datapipe.config.problems import described
 from datapipe.config.stage_use import parse_stage
-from datapipe.config.yaml import KeyPath, dotted, parse_yaml
+from datapipe.config.yaml import KeyPath, dotted, parse_yaml, plain_data
 from datapipe.errors import UserError, suggest
 
 OPTION, ARGUMENT = "--set", "set"

@@ -106,6 +106,7 @@ execution:                          # how the work is cut into tasks; it does no
   # max_infrastructure_retries: 20  # retries after lost workers, full memory, or failures of disks and networks
   # on_crash: fail                  # stop at a document that crashes a stage; quarantine: go on without it
   # stall_s: 600                    # seconds without any sign of work after which a worker is ended and its task tried again
+  # check_disk: true                # refuse a run that the disk cannot hold by the estimate of `datapipe plan`
   # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack, tokenizer/train and write
   #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # CPU cores, GPUs (fractions share a GPU), memory
 """

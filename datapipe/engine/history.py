@@ -1,7 +1,8 @@
 """The history of an output: the last run and its inputs, so that people can look into it even after the inputs changed.
 
-work/run.json         version, limit, earlier runs it was compared with, the fingerprints of every step's tasks, in order, and
-                      `facts`: digests of the code of stages and tasks, from which `plan` tells why a step would run
+work/run.json         version, limit, earlier runs it was compared with, the fingerprints of every step's tasks, in order;
+                      `facts`: digests of the code of stages and tasks, from which `plan` tells why a step would run;
+                      `kept`: by step, the share of text that it kept, from which `plan` estimates
 work/inputs.parquet   each input file: source, path, url, size, stamp, compression, pieces, format
 
 URLs are written without credentials. They get them back from the mixture, whose variables have to be set again.
@@ -29,6 +30,7 @@ from datapipe.errors import UserError
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
 from datapipe.ledger.names import INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.estimate import Estimate, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
@@ -77,6 +79,7 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "against": [masked_urls(url) for url in earlier],
         "steps": steps,
         "facts": asdict(facts_of(request)),
+        "kept": kept_shares(plan),
     }
     root.write_atomic(RUN, json.dumps(run).encode())
 
@@ -110,6 +113,15 @@ def last_limit(root: Root) -> int | None:
 def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
     """Why each step that is not committed would run, by step."""
     return reasons(_last_run(root), request, plan, parsed_yaml(request.mixture.resolved_yaml()))
+
+
+def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
+    """What the steps that are not committed would take, with what the last run of the output kept."""
+    try:
+        kept = json.loads(root.read_bytes(RUN)).get("kept", {})
+    except (FileNotFoundError, ValueError):
+        kept = {}
+    return estimate(request, plan, kept)
 
 
 def _last_run(root: Root) -> LastRun | None:

@@ -26,8 +26,7 @@ from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
-from datapipe.plan.stage_order import order_warnings
-from datapipe.plan.warnings import RunWarning, unreadable_warning
+from datapipe.plan.warnings import RunWarning, order_warnings, unreadable_warning
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import InputFile, Reader, Stage
 from datapipe.stage.global_stage import Global

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.history import last_limit, write_inputs, write_run
+from datapipe.engine.history import estimated, last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
@@ -26,7 +26,8 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import MIXTURE
-from datapipe.metrics import counted
+from datapipe.metrics import counted, size
+from datapipe.outages import free_bytes
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
@@ -108,6 +109,7 @@ class Run:
         """Runs what is not committed; writes the history of the run whether it fails or not."""
         try:
             plan = driver.compile()
+            self._check_disk(request, plan)
             plan = plan if plan.is_committed else self._run(driver, request)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
@@ -118,6 +120,23 @@ class Run:
             raise
         self._write_history(driver, request)
         return plan
+
+    def _check_disk(self, request: Request, plan: Plan) -> None:
+        """Raises UserError where the disk of the output has less room than the estimate."""
+        folder = self.root.local
+        if not self.mixture.execution.check_disk or folder is None:
+            return
+        free, expected = free_bytes(str(folder)), estimated(self.root, request, plan)
+        if free is None or expected.bytes <= free:
+            return
+        unless = (
+            ", if it keeps all documents; a run with --limit 10000 first measures what it keeps" if expected.is_all_kept else ""
+        )
+        raise UserError(
+            f"{self.root.url}: the disk has {size(free)} free, and the run would write about {size(expected.bytes)}{unless}. "
+            f"Free space, or give another output (--output). With execution.check_disk: false the run begins anyway, and "
+            f"waits where the disk is full."
+        )
 
     def _write_history(self, driver: Driver, request: Request) -> None:
         self.plan = driver.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
@@ -18,6 +19,7 @@ from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceCounts, source_counts
+from datapipe.plan.estimate import Estimate
 from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request
 from datapipe.plan.steps import GlobalStep
@@ -36,13 +38,36 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons |
     return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(mixture, request, plan))
 
 
-def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> dict[str, Any]:
+def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
+    """What the run would write and how long it would take; empty where nothing would run.
+
+    Args:
+        free: bytes that the disk of the output has left; None where no disk tells.
+    """
+    if not expected.bytes and not expected.core_seconds:
+        return ""
+    room = "" if free is None else f" ({size(free)} free)"
+    basis = ", if it keeps all documents" if expected.is_all_kept else ""
+    took = f"about {_rough_time(expected.core_seconds / num_cores)} on {counted(num_cores, 'core')}"
+    without = f", without the time of {', '.join(expected.unknown)}" if expected.unknown else ""
+    return f"would write about {size(expected.bytes)}{room} and take {took}{basis}{without}"
+
+
+def _rough_time(seconds: float) -> str:
+    """A time with one unit: "20 seconds", "3 hours"."""
+    units = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+    unit, length = next(((unit, length) for unit, length in units if seconds >= 1.5 * length), units[-1])
+    return counted(max(1, round(seconds / length)), unit)
+
+
+def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons, expected: Estimate) -> dict[str, Any]:
     """The plan as plain data. What is not known before steps are committed is None, as are shares in a run without tokens."""
     return {
         "name": mixture.name,
         "output": masked(mixture.output),
         "steps": [_step_json(step, reasons) for step in plan.steps],
         "sources": _sources_json(mixture, request, plan),
+        "estimate": asdict(expected),
         "warnings": [warning.to_json() for warning in request.warnings],
     }
 

@@ -73,6 +73,12 @@ def print_problem(report: Mapping[str, Any], console: Console) -> None:
         _print(console, wrapped(masked(f"{report['status']}: {report['problem']}"), min(console.width, MOST_COLUMNS)))
 
 
+def print_lines(texts: Iterable[str], console: Console) -> None:
+    """Prints texts that are not empty, each after an empty line and wrapped at words."""
+    width = min(console.width, MOST_COLUMNS)
+    _print(console, [line for text in texts if text for line in ("", *wrapped(text, width))])
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Text as lines, the later ones indented; what cannot be printed is replaced. A line that is indented stays so."""
     indent = " " * (len(text) - len(text.lstrip(" ")))

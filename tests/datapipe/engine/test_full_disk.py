@@ -29,7 +29,7 @@ _TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}"
 def mixture(tmp_path: Path) -> Path:
     for number in range(4):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 400, exact=0, near=0))
-    tail = f"{_TAIL}\nexecution: {{split_bytes: 64KiB}}"
+    tail = f"{_TAIL}\nexecution: {{split_bytes: 64KiB, check_disk: false}}"
     return runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [normalize.unicode]", tail)
 
 

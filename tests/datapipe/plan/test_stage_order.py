@@ -8,7 +8,7 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.config.stage_use import StageUse, parse_stage
-from datapipe.plan.stage_order import order_warnings
+from datapipe.plan.warnings import order_warnings
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,0 +1,71 @@
+"""The `execution` section of a mixture: how the work is cut into tasks, and what follows when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from datapipe.config.fields import ByteSize, Record
+
+
+class Resources(Record):
+    """Resources that a task of a stage reserves on a Ray node. The local engine gives every task one core."""
+
+    num_cpus: float = Field(default=1.0, ge=0, description="Number of CPU cores.")
+    num_gpus: float = Field(default=0.0, ge=0, description="Number of GPUs; fractions share a GPU.")
+    memory: ByteSize | None = Field(default=None, description="Memory to reserve.")
+
+
+class ExecutionSpec(Record):
+    """How the work is cut into tasks. It changes speed and memory, not the documents that are kept."""
+
+    split_bytes: ByteSize = Field(default=32 << 20, ge=1024, description="Bytes of input text per task.")
+    bucket_bytes: ByteSize = Field(
+        default=256 << 20,
+        ge=1024,
+        description="Bytes of exchanged rows per task; a hot key that exceeds it comes in chunks. A task takes at most twice "
+        "as much memory and 256 MiB, beside its imports.",
+    )
+    max_retries: int = Field(
+        default=3,
+        ge=0,
+        description="Retries of a task that raises, or for which memory does not suffice, before the run fails.",
+    )
+    max_infrastructure_retries: int = Field(
+        default=20, ge=0, description="Retries of a task after lost workers, or failures of disks and networks."
+    )
+    on_crash: Literal["fail", "quarantine"] = Field(
+        default="fail",
+        description="What follows when a document ends the process of a worker, as a crash of a native library does. fail: the "
+        "run stops and names the document and the stage. quarantine: the document goes to quarantine and the run continues.",
+    )
+    stall_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds without any sign of work after which a worker is ended and its task is tried again. A call over "
+        "more than a batch of documents may take proportionally longer as long as it computes.",
+    )
+    check_disk: bool = Field(
+        default=True,
+        description="Whether a run is refused where the disk of its output is smaller than what `datapipe plan` estimates. "
+        "false: the run begins, and waits where the disk is full.",
+    )
+    resources: dict[str, Resources] = Field(
+        default_factory=dict,
+        description="Resources of tasks on Ray, by the stage's name in the run, or for tokenize, pack, tokenizer/train and "
+        "write.",
+    )
+
+    def resources_for(self, uses: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        """The largest request of the stages in a task, as (resource, amount); empty if no stage makes one."""
+        requests = [self.resources[name] for name in uses if name in self.resources]
+        if not requests:
+            return ()
+        largest = {
+            "num_cpus": max(request.num_cpus for request in requests),
+            "num_gpus": max(request.num_gpus for request in requests),
+        }
+        memory = max(request.memory or 0 for request in requests)
+        return tuple({**largest, **({"memory": float(memory)} if memory else {})}.items())

@@ -1,0 +1,186 @@
+"""What the steps that are not committed would write, and how long they would compute. Pure.
+
+    bytes of text in the input ─▶ text that enters each step ─▶ bytes that it writes, seconds of one core
+                                          │
+                    what its tasks kept, else what it kept in the last run of the output, else everything
+
+Both are rough. Bytes follow from the formats: where the kept shares are known, they were within a third. Seconds are those of
+one core of the machine that `tests/benchmarks/README.md` names, on web pages of 2 kB; allow a factor of three elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.outputs import TokenizerFile
+from datapipe.plan.request import Request
+from datapipe.plan.splits import text_bytes
+from datapipe.plan.weighting import BYTES_PER_TOKEN
+from datapipe.shards.schemas import token_type
+from datapipe.stage.base import Stage
+
+KeptShares = Mapping[str, float]
+"""The share of the text that each step of documents kept, by the step's id."""
+
+_DOCUMENTS = 0.5
+"""Bytes of a file of documents per byte of text: compressed, with ids."""
+
+_ROWS: Mapping[str, float] = {"dedup.exact": 0.02, "dedup.minhash": 0.45, "dedup.lines": 0.4, "dedup.substring": 0.8}
+"""Bytes of the rows that a global stage exchanges, in all its steps, per byte of text."""
+
+_OTHER_ROWS = 0.5
+
+_MB_PER_S: Mapping[str, float] = {
+    "normalize.*": 60.0,
+    "filter.url": 500.0,
+    "filter.gopher_*": 50.0,
+    "filter.language": 50.0,
+    "filter.*": 100.0,
+    "redact.*": 150.0,
+    "dedup.exact": 500.0,
+    "dedup.lines": 30.0,
+    "dedup.*": 60.0,
+}
+"""Megabytes of text a second on one core, by the first pattern that fits the name of a stage. Exchanges are included."""
+
+_READ, _PASS_ON, _TOKENIZE, _PACK, _WRITE, _SAMPLE, _TRAIN = 80.0, 90.0, 18.0, 150.0, 100.0, 300.0, 3.0
+"""The same for reading input, for writing documents and reading them again, and for the steps behind the stages."""
+
+_BYTES_PER_LIMITED = 4_000
+"""Bytes of text in a document of a limited run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """What the steps that are not committed would take.
+
+    Attributes:
+        bytes: that they write.
+        core_seconds: of computing, on one core.
+        unknown: stages whose time is not known, so that `core_seconds` leaves them out.
+        is_all_kept: whether some step is taken to keep everything, because it never ran.
+    """
+
+    bytes: int
+    core_seconds: float
+    unknown: tuple[str, ...]
+    is_all_kept: bool
+
+
+def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
+    """The estimate of a plan. `kept` are the shares of the last run of the output."""
+    shares = {step.id: share for step in plan.of_kind("map") if (share := _kept_share(step, kept)) is not None}
+    texts = _texts(request, plan, shares)
+    parts = [(_pending_share(step), part) for step in plan.steps for part in _parts(request, plan, texts, step)]
+    return Estimate(
+        bytes=round(sum(share * part.bytes for share, part in parts)),
+        core_seconds=sum(share * part.seconds for share, part in parts),
+        unknown=tuple(dict.fromkeys(part.name for share, part in parts if share and part.is_unknown)),
+        is_all_kept=len(shares) < len(plan.of_kind("map")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What part of a step takes if all its tasks run."""
+
+    bytes: float = 0.0
+    seconds: float = 0.0
+    name: str = ""
+    is_unknown: bool = False
+
+
+def kept_shares(plan: Plan) -> dict[str, float]:
+    """The shares of the steps of which tasks are committed."""
+    return {step.id: share for step in plan.of_kind("map") if (share := _kept_share(step, {})) is not None}
+
+
+def _kept_share(step: Step, before: KeptShares) -> float | None:
+    counts = [record.metrics.document_counts for record in step.records]
+    read_bytes = sum(count.read_bytes for count in counts)
+    return sum(count.kept_bytes for count in counts) / read_bytes if read_bytes else before.get(step.id)
+
+
+def _pending_share(step: Step) -> float:
+    if step.tasks is None:
+        return 1.0
+    return len(step.pending()) / len(step.tasks) if step.tasks else 0.0
+
+
+def _texts(request: Request, plan: Plan, kept: KeptShares) -> dict[str, tuple[float, float]]:
+    """Bytes of text that enter each step of documents and leave it, by its id; and that enter and leave a source, by name."""
+    texts: dict[str, tuple[float, float]] = {}
+    for name, source in request.sources.items():
+        entering = float(sum(text_bytes(file) for file in source.files.values()))
+        if request.limit is not None:
+            entering = min(entering, request.limit * _BYTES_PER_LIMITED)
+        leaving = entering
+        for step in plan.of_kind("map", name):
+            texts[step.id] = leaving, leaving * kept.get(step.id, 1.0)
+            _, leaving = texts[step.id]
+        texts[name] = entering, leaving
+    return texts
+
+
+def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) -> Iterator[_Part]:
+    """The parts of a step. Those of an exchange belong to the step of documents before it."""
+    _, cleaned = texts.get(step.source, (0.0, 0.0))
+    if step.kind == "map":
+        yield from _map(plan, step, *texts[step.id])
+    elif step.kind == "sample":
+        yield _Part(_sampled(request, texts, step.source) * _DOCUMENTS, _seconds(cleaned, _SAMPLE))
+    elif step.kind == "train":
+        yield _Part(0.0, _seconds(sum(_sampled(request, texts, name) for name in request.sources), _TRAIN))
+    elif step.kind == "tokenize":
+        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, _TOKENIZE))
+    elif step.kind == "pack":
+        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, _PACK))
+    elif step.kind == "write":
+        yield _Part(cleaned * _DOCUMENTS, _seconds(cleaned, _WRITE))
+
+
+def _map(plan: Plan, step: Step, entering: float, leaving: float) -> Iterator[_Part]:
+    pipeline, source = plan.pipeline, step.source
+    number = next(n for n in range(len(pipeline.segments[source])) if pipeline.map_step(source, n) == step.id)
+    following = pipeline.after[source][number]
+    yield _Part(leaving * _DOCUMENTS, _seconds(leaving, _PASS_ON) + (_seconds(entering, _READ) if number == 0 else 0.0))
+    for bound in pipeline.segments[source][number]:
+        yield _stage(bound.stage, entering)
+    if following is not None:
+        name = _name(following.stage.stage)
+        yield _Part(leaving * _ROWS.get(name, _OTHER_ROWS))
+        yield _stage(following.stage.stage, leaving)
+
+
+def _stage(stage: Stage, text: float) -> _Part:
+    name = _name(stage)
+    speed = next((speed for pattern, speed in _MB_PER_S.items() if fnmatchcase(name, pattern)), None)
+    return _Part(name=name, is_unknown=True) if speed is None else _Part(0.0, _seconds(text, speed), name)
+
+
+def _name(stage: Stage) -> str:
+    """The name of a stage in `stages/`; the module of another one, and with it no name of a stage in `stages/`."""
+    module = type(stage).__module__
+    return module.removeprefix("stages.") if module.startswith("stages.") else f"{module}:{type(stage).__qualname__}"
+
+
+def _sampled(request: Request, texts: Mapping[str, tuple[float, float]], source: str) -> float:
+    """Bytes of a source's text that the tokenizer is trained on, in proportion to its text."""
+    training = request.mixture.tokenizer.train
+    total = sum(texts[name][1] for name in request.sources)
+    return texts[source][1] * min(1.0, training.sample_bytes / total) if training is not None and total else 0.0
+
+
+def _token_bytes(request: Request, plan: Plan, text: float) -> float:
+    """Bytes of the ids of a text's tokens, where the vocabulary is not known of the wider kind."""
+    trained = next((file for step in plan.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+    training = request.mixture.tokenizer.train
+    known = trained if trained is not None else training
+    return text / BYTES_PER_TOKEN * (4 if known is None else token_type(known.vocab_size).bit_width // 8)
+
+
+def _seconds(num_bytes: float, mb_per_s: float) -> float:
+    return num_bytes / 1e6 / mb_per_s

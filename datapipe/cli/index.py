@@ -67,12 +67,11 @@ def takedown(
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
         print(f"{stage}: {counted(num_rows, 'row')} deleted")
-    num_named, num_unknown = len(set(named)), len(taken_down.unknown)
-    deleted = f"{num_named - num_unknown:,} of {counted(num_named, 'document')} deleted"
-    print(f"{deleted}; not in the index:" if num_unknown else deleted)
+    deleted = f"{taken_down.num_deleted:,} of {counted(taken_down.num_documents, 'document')} deleted"
+    print(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
     for name, reason in taken_down.unknown.items():
         print(f"  {name}: {reason}")
-    if num_unknown:
+    if taken_down.unknown:
         raise typer.Exit(1)
 
 

@@ -26,7 +26,7 @@ from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
-from datapipe.plan.warnings import RunWarning, order_warnings, unreadable_warning
+from datapipe.plan.warnings import RunWarning, order_warnings, passed_over_warning, unreadable_warning
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import InputFile, Reader, Stage
 from datapipe.stage.global_stage import Global
@@ -46,11 +46,13 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     """
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
-    files = {name: _discovered(mixture, name, listing) for name in mixture.sources}
+    passed_over: dict[str, list[str]] = {name: [] for name in mixture.sources}
+    files = {name: _discovered(mixture, name, listing, passed_over[name]) for name in mixture.sources}
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
+    warnings += [passed_over_warning(name, sorted(set(paths))) for name, paths in passed_over.items() if paths]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += _unused(mixture)
@@ -192,7 +194,7 @@ class Listing:
             self._say(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
 
-def _discovered(mixture: Mixture, name: str, listing: Listing) -> list[tuple[InputFile, Reader]]:
+def _discovered(mixture: Mixture, name: str, listing: Listing, passed_over: list[str]) -> list[tuple[InputFile, Reader]]:
     source = mixture.sources[name]
     where = mixture.where("sources", name, "path")
 
@@ -202,7 +204,7 @@ def _discovered(mixture: Mixture, name: str, listing: Listing) -> list[tuple[Inp
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 
-    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude)
+    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, passed_over.append)
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

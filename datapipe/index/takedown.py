@@ -163,10 +163,14 @@ class TakenDown:
     """The result of a takedown.
 
     Attributes:
+        num_documents: how many the user named, each counted once.
+        num_deleted: of these, documents that had rows.
         rows: deleted rows by stage.
         unknown: documents without rows, as the user named them, each with the reason.
     """
 
+    num_documents: int
+    num_deleted: int
     rows: Mapping[str, int]
     unknown: Mapping[str, str]
 
@@ -191,7 +195,7 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     root = index.root
     sources_and_paths = {file.hash: (file.source, file.path) for file in index.files}
-    named = {document: named_key(document, sources_and_paths) for document in documents}
+    named = {document: _named_key(document, sources_and_paths) for document in documents}
     wanted = {key for key in named.values() if key is not None}
     hashes = set(map(_file_of, wanted))
     groups = {file.group for file in index.files if file.hash in hashes}
@@ -212,7 +216,18 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
         for document, key in named.items()
         if key not in known
     }
-    return TakenDown(rows=dict(num_deleted), unknown=unknown)
+    num_documents = len({key or document for document, key in named.items()})
+    return TakenDown(num_documents=num_documents, num_deleted=len(known), rows=dict(num_deleted), unknown=unknown)
+
+
+def _named_key(document: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
+    """The key of a document that the user names; None where no file has the name. Raises UserError for text of another form."""
+    try:
+        return named_key(document, files)
+    except UserError as error:
+        raise UserError(
+            f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."
+        ) from None
 
 
 def _file_of(key: bytes) -> int:

@@ -6,7 +6,7 @@ A file's path is relative to the fixed part of its pattern, so a corpus may move
 `*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
 followed, links to folders only in the fixed part. Errors are what would be missing in silence: a folder that cannot be listed,
 a file that may not be read, and, where a pattern asks for an ending such as `*.parquet`, a broken link with this ending and a
-folder with it, as Spark writes them. Patterns without an ending pass over broken links and over folders.
+folder with it, as Spark writes them. Patterns without an ending pass over folders, and over broken links, which they tell.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def discover(
     fingerprint: str,
     where: str,
     exclude: Sequence[str] = (),
+    passed_over: Callable[[str], None] = lambda path: None,
 ) -> list[tuple[InputFile, Reader]]:
     """The files of a source in path order, each with its reader.
 
@@ -51,6 +52,7 @@ def discover(
         fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
         where: file, line and key of the patterns, for errors.
         exclude: patterns of files to leave out.
+        passed_over: gets the path of each thing that matches and is neither file nor folder, such as a broken link.
 
     Raises:
         UserError: a pattern matches nothing, two files have one relative path, or a file has no reader, cannot be read, or has
@@ -64,7 +66,7 @@ def discover(
         return any(glob.fullmatch(_bare(url)) for glob in left_out)
 
     for pattern in patterns:
-        every = _matches(pattern, where, is_left_out)
+        every = _matches(pattern, where, is_left_out, passed_over)
         matched = [file for file in every if not is_left_out(file.url)]
         if every and not matched:
             raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
@@ -156,7 +158,9 @@ class _Entry:
         )
 
 
-def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool]) -> list[InputFile]:
+def _matches(
+    pattern: str, where: str, is_left_out: Callable[[str], bool], passed_over: Callable[[str], None]
+) -> list[InputFile]:
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     prefix = _fixed_prefix(base)
@@ -186,12 +190,16 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool]) -> li
             f"{where}: cannot open {base}: {str(error).rstrip('.')}. Expected a URL such as {right_url(base)}"
         ) from None
     for entry in listed:
-        if glob.expects_file(entry) and not is_left_out(entry.path):
+        if is_left_out(entry.path):
+            continue
+        if glob.expects_file(entry):
             inside = f": '{entry.path}/**' takes all files below it" if entry.instead == _FOLDER else ""
             raise UserError(
                 f"{where}: '{pattern}' takes files, and {entry.path} is {entry.instead}. Expected a file{inside}. `exclude` "
                 f"leaves it out."
             )
+        if entry.instead not in ("", _FOLDER):
+            passed_over(entry.path)
     return [entry.file(prefix, query) for entry in listed if not entry.instead]
 
 

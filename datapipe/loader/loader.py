@@ -34,6 +34,7 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
+from datapipe.shards.document_files import document_keys
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -80,7 +81,7 @@ class Loader:
         mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
-        skip_documents: keys of documents whose tokens become padding.
+        skip_documents: documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
         skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source. A path without
             the digest of the content names the shard, too.
         migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
@@ -139,7 +140,8 @@ class Loader:
         self.mesh.check(self.snapshot.sequence_length)
         seed = self.snapshot.seed if seed is None else seed
         inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
-        skips = Skips(steps=merged(skip), documents=dict.fromkeys(skip_documents, 0), shards=dict.fromkeys(skip_shards, 0))
+        documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
+        skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips)
         self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None

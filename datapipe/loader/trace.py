@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from datapipe import columns
-from datapipe.document_name import FORMS, document_name, named_key
-from datapipe.errors import CorruptionError, SnapshotError, UserError
+from datapipe.document_name import document_name
+from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows
 from datapipe.loader.order.layout import Split
@@ -30,10 +30,10 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state
 from datapipe.rng import shuffle_hash
-from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import ShardEntry, Snapshot, has_snapshot, read_snapshot, snapshot_file
+from datapipe.shards.document_files import committed_file, document_files, document_keys
+from datapipe.shards.manifest import ShardEntry, Snapshot, has_snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
-from datapipe.storage import Root, parquet_table
+from datapipe.storage import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +145,7 @@ def trace_document(
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
     traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
-    document = traced.key_of(key)
+    [document] = document_keys(traced.root, traced.snapshot, [key])
     appearances = [
         appearance
         for address, piece, start, length in traced.find_pieces(document)
@@ -200,13 +200,8 @@ class _TracedRun:
 
     @cached_property
     def files(self) -> dict[int, tuple[str, str]]:
-        """(source, path) by file hash, from files.parquet; empty if the snapshot has none."""
-        if self.snapshot.files is None:
-            return {}
-        names, files = ["hash", "source", "path"], self.snapshot.files
-        table = parquet_table(_committed(self.root, snapshot_file(self.root, self.snapshot, files.path), files.checksum), names)
-        listed = [table.column(name).to_pylist() for name in names]
-        return {file_hash: (source, path) for file_hash, source, path in zip(*listed)}
+        """(source, path) by file hash."""
+        return document_files(self.root, self.snapshot)
 
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
         """The pieces of one rank's rows."""
@@ -244,15 +239,6 @@ class _TracedRun:
 
     def _builder(self, mesh: Mesh) -> BatchBuilder:
         return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
-
-    def key_of(self, text: str) -> bytes:
-        """The key of a document that the user names."""
-        key = named_key(text, self.files)
-        if key is None:
-            raise UserError(
-                f"{text!r}: this snapshot has no such file. Expected {FORMS}, such as `datapipe trace --step` prints."
-            )
-        return key
 
     def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(address, number in the row, start in the document, tokens) of every piece of a document."""
@@ -339,17 +325,8 @@ class _TracedRun:
         from tokenizers import Tokenizer
 
         tokenizer = self.snapshot.tokenizer
-        return Tokenizer.from_str(
-            _committed(self.root, snapshot_file(self.root, self.snapshot, tokenizer.path), tokenizer.fingerprint).decode()
-        )
-
-
-def _committed(root: Root, path: str, checksum: str) -> bytes:
-    """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
-    content = root.read_bytes(path)
-    if bytes_checksum(content) != checksum:
-        raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
-    return content
+        content = committed_file(self.root, self.snapshot, tokenizer.path, tokenizer.fingerprint)
+        return Tokenizer.from_str(content.decode())
 
 
 def _mesh(rank: int, world_size: int) -> Mesh:

@@ -4,6 +4,7 @@ kind               what it is about                                             
 ------------------ -------------------------------------------------------------------- --------------------------
 unused_keys        keys about tokens in a run without a tokenizer, and the other way    before the run
 stage_order        stages in an order that the documentation advises against            before the run
+broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
 missing_field      a kept field that none of the first records has                      before the run
 not_numbers        a field of `strata` that is no number in the first records           before the run
 null_field         a kept field that is null in every document                          when the source is read
@@ -112,6 +113,15 @@ def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarni
     """The warning about damaged files of a source that the mixture allows."""
     details = {"files": [file.path for file in files[:_LISTED_FILES]], "count": len(files)}
     return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
+
+
+def passed_over_warning(source: str, paths: Sequence[str]) -> RunWarning:
+    """The warning about things that a pattern of a source matches and that are no files: broken links, pipes, sockets."""
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    text = f"source '{source}': {paths[0]}{more} cannot be read: a broken link, or no file. Mend it, or `exclude` it."
+    return RunWarning(
+        kind="broken_links", source=source, text=text, details={"files": list(paths[:_LISTED_FILES]), "count": len(paths)}
+    )
 
 
 def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:

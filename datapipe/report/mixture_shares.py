@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -82,17 +82,26 @@ def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
 
 
 def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
-    """A warning about each source of `mixture_shares` that is drawn more than `MOST_EPOCHS` times; none for an endless run."""
+    """A warning about each source of `mixture_shares` of which some text is drawn more than `MOST_EPOCHS` times; none for an
+    endless run."""
     warnings: list[RunWarning] = []
     for name, source in mixture["sources"].items():
-        if source["epochs"] is not None and source["epochs"] > MOST_EPOCHS:
+        epochs, repeats = source["epochs"], _most_repeats(source["strata"])
+        if epochs is not None and epochs * repeats > MOST_EPOCHS:
+            what = f"source '{name}'" if repeats == 1 else f"source '{name}': a stratum that an epoch repeats {repeats} times"
             text = (
-                f"source '{name}' is drawn {source['epochs']:,.1f} times over the run. Text that is repeated more than "
-                f"{MOST_EPOCHS} times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its "
-                f"max_epochs to {MOST_EPOCHS}."
+                f"{what} is drawn {epochs * repeats:,.1f} times over the run. Text that is repeated more than {MOST_EPOCHS} "
+                f"times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its max_epochs to "
+                f"{MOST_EPOCHS / repeats:g}."
             )
-            warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details={"epochs": source["epochs"]}))
+            details = {"epochs": epochs, "repeats": repeats}
+            warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details=details))
     return warnings
+
+
+def _most_repeats(strata: Sequence[Mapping[str, int]] | None) -> int:
+    """How often an epoch repeats the text that it repeats most."""
+    return max((stratum["repeat"] for stratum in strata or () if stratum["documents"]), default=1)
 
 
 def mixture_shares_table(mixture: Mapping[str, Any]) -> Table:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +16,6 @@ from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
 from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at
 from datapipe.loader.order.steps import BatchEra, Steps
-
-_KEY = re.compile(r"[0-9a-f]{32}")
 
 
 class BatchOrder:
@@ -185,7 +182,7 @@ def _migrated(
 
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
-    """Raises UserError for a shard that does not exist, or for a text that is not a document key."""
+    """Raises UserError for a shard that does not exist."""
     shards = inventory.snapshot.shards if skips.shards else ()
     paths = {path for shard in shards for path in (shard.path, shard.numbered_path)}
     if skips.shards and inventory.split == "validation":
@@ -193,8 +190,3 @@ def _check_skips(inventory: Inventory, skips: Skips) -> None:
     for path in skips.shards:
         if path not in paths:
             raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths from snapshot.json.")
-    for key in skips.documents:
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
-            raise UserError(
-                f"skip_documents: {key!r} is not a document key. Expected 32 hex digits, as `datapipe trace` prints them."
-            )

@@ -20,6 +20,8 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.plan.request import Request
 from tests.support import corpora, runs
 
+pytestmark = pytest.mark.medium
+
 _TAIL = "tokenizer: {train: {vocab_size: 300, sample_bytes: 1MiB}}\npack: {sequence_length: 64}\n"
 _DEDUP = "dedup.exact: {by: field, field: FIELD}"
 

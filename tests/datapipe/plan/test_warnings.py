@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
+from datapipe.config import load_mixture
+from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.plan import warnings
-from datapipe.plan.warnings import RunWarning, named
+from datapipe.plan.warnings import RunWarning, named, order_warnings
+from datapipe.report.mixture_shares import epoch_warnings
 from tests.support import corpora, runs
 
+pytestmark = pytest.mark.medium
+
+ROOT = Path(__file__).resolve().parents[3]
 _TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 16}\n"
 
 
@@ -125,6 +131,16 @@ def test_named_sources_are_three_at_most(count: int, text: str) -> None:
     assert named([f"s{number}" for number in range(count)]) == text
 
 
+def test_broken_link_that_a_pattern_passes_over_is_told(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "in" / "web.jsonl", _rows(3))
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/in/*}}", "stages: []", _TAIL)
+    assert _of_kind(runs.run_mixture(path, make_engine=runs.InProcess), "broken_links") == []
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).symlink_to(tmp_path / "nowhere")
+    [told] = _of_kind(runs.run_mixture(path, make_engine=runs.InProcess), "broken_links")
+    assert told["text"].startswith(f"source 'web': {tmp_path}/in/a and 1 more cannot be read: a broken link")
+
+
 def test_stages_in_an_odd_order_are_told_by_the_run(tmp_path: Path) -> None:
     told = _of_kind(_run(tmp_path, _rows(3), "[filter.length: {min_words: 5}, normalize.unicode]"), "stage_order")
     assert [(warning["kind"], warning["source"]) for warning in told] == [("stage_order", "web")]
@@ -136,3 +152,72 @@ def test_table_of_kinds_is_that_of_the_code() -> None:
     used = set(re.findall(r'(?:RunWarning\(\s*kind=|RunWarning\.of_sources\()"(\w+)"', code))
     assert warnings.__doc__ is not None
     assert used == set(re.findall(r"^(\w+) {2,}\S", warnings.__doc__.partition("---\n")[2], re.M))
+
+
+@pytest.mark.parametrize(
+    ("documents", "epochs", "told"), [(2, 0.9, "4.5 times"), (2, 0.8, ""), (0, 0.9, ""), (0, 4.1, "4.1 times")]
+)
+def test_stratum_that_epochs_repeat_counts_as_often_as_it_is_drawn(documents: int, epochs: float, told: str) -> None:
+    strata = [{"documents": 7, "repeat": 1}, {"documents": documents, "repeat": 5}]
+    texts = [warning.text for warning in epoch_warnings({"sources": {"web": {"epochs": epochs, "strata": strata}}})]
+    assert len(texts) == bool(told) and all(told in text for text in texts)
+
+
+# ---- the order of stages
+
+
+def _uses(*names: str | dict[str, dict[str, object]]) -> list[StageUse]:
+    return [parse_stage(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("filter.gopher_quality", "normalize.unicode"),
+        ("dedup.minhash", "normalize.unicode"),
+        ("redact.secrets", "normalize.unicode"),
+        ("filter.gopher_repetition", "filter.language"),
+        ("dedup.minhash", "filter.length"),
+        ("dedup.minhash", "dedup.exact"),
+        ("dedup.lines", "dedup.exact"),
+        ("dedup.substring", "dedup.minhash"),
+        ("dedup.lines", "filter.c4_quality"),
+        ("redact.pii", "dedup.exact"),
+    ],
+)
+def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_is_not(first: str, second: str) -> None:
+    [warning] = order_warnings({"web": _uses(first, "my.own:Stage", second)})
+    assert (warning.kind, warning.source) == ("stage_order", "web")
+    assert f"source 'web': {second} stands after {first}. Put it before, because " in warning.text
+    assert order_warnings({"web": _uses(second, "my.own:Stage", first)}) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["dedup.lines", "dedup.minhash"],  # templates of sites are cut before pages are compared
+        ["filter.length", "dedup.minhash", {"filter.length": {"as": "again"}}],
+        ["dedup.minhash", {"filter.length": {"mode": "tag"}}],
+        [{"dedup.exact": {"by": "field", "field": "url"}}, "normalize.unicode", "dedup.minhash"],
+        ["dedup.minhash", "dedup.lines", "filter.length"],  # what is left of cut pages
+        ["filter.url", "filter.language", "normalize.unicode", "filter.length"],
+    ],
+)
+def test_order_with_a_purpose_is_not_told(names: list[str | dict[str, dict[str, object]]]) -> None:
+    assert order_warnings({"web": _uses(*names)}) == []
+
+
+def test_order_names_aliases_and_sources_share_a_warning() -> None:
+    wrong = _uses({"dedup.minhash": {"as": "near"}}, {"dedup.exact": {"as": "equal"}})
+    [warning] = order_warnings({f"s{number}": wrong for number in range(5)} | {"right": wrong[::-1]})
+    assert warning.text.startswith("5 sources ('s0', 's1', 's2' and 2 more): equal stands after near. ")
+    assert warning.to_json()["sources"] == ["s0", "s1", "s2", "s3", "s4"]
+    assert warning.to_json()["source"] is None
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "mixtures").glob("*.yaml")), ids=lambda path: path.stem)
+def test_order_of_the_mixtures_to_copy_is_the_one_advised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CRAWL", "CODE"):
+        monkeypatch.setenv(name, "folder")
+    mixture = load_mixture(path)
+    assert order_warnings({name: mixture.stages_of(name) for name in mixture.sources}) == []

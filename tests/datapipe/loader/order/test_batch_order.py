@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
@@ -189,9 +190,12 @@ def test_skipped_documents_are_padding_from_the_step_they_are_skipped_at(output:
     plain = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)
     state = resumed(plain, output)
     state.seek(3)
-    key = trace_step(output, 5, global_batch_size=6)[4].key
+    traced = trace_step(output, 5, global_batch_size=6)[4]
+    key = traced.key
     seen = trace_document(output, key, global_batch_size=6, num_epochs=4)
     without = resumed(state, output, skip_documents=[key])
+    by_name = resumed(state, output, skip_documents=[document_name(traced.source, traced.path, traced.position)])
+    assert by_name.state_dict() == without.state_dict()
     left = trace_document(output, key, state=without.state_dict(), num_epochs=4)
     assert left == [one for one in seen if one.step < 3]
     assert {one.step for one in seen} - {one.step for one in left}
@@ -212,7 +216,8 @@ def test_skipped_documents_are_padding_from_the_step_they_are_skipped_at(output:
     [
         ({"skip": [(4, 4)]}, "not a range of steps"),
         ({"skip_shards": ["shards/web/train-0000-0000.arow"]}, "no shard"),
-        ({"skip_documents": ["12"]}, "not a document key"),
+        ({"skip_documents": ["12"]}, "expected SOURCE/PATH:POSITION"),
+        ({"skip_documents": ["web/none.jsonl:12"]}, "this snapshot has no such file"),
         ({"mixture": {"wbe": 1}}, "Did you mean 'web'"),
         ({"mixture": {"web": -1}}, "at least 0"),
         ({"mixture": {"web": 0}}, "at least one above 0"),

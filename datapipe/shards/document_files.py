@@ -1,0 +1,42 @@
+"""The input files behind the documents of a snapshot, by its files.parquet, and the keys of documents that people name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from datapipe.document_name import FORMS, named_key
+from datapipe.errors import CorruptionError, UserError
+from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.manifest import Snapshot, snapshot_file
+from datapipe.storage import Root, parquet_table
+
+
+def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> bytes:
+    """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
+    path = snapshot_file(root, snapshot, path)
+    content = root.read_bytes(path)
+    if bytes_checksum(content) != checksum:
+        raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
+    return content
+
+
+def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]:
+    """(source, path) by file hash, the first half of the keys of a file's documents; empty where the snapshot has none."""
+    if snapshot.files is None:
+        return {}
+    names = ["hash", "source", "path"]
+    table = parquet_table(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum), names)
+    return {file_hash: (source, path) for file_hash, source, path in zip(*(table.column(name).to_pylist() for name in names))}
+
+
+def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> list[bytes]:
+    """The keys of documents in the forms that `document_name.named_key` takes. Raises UserError for an unknown file."""
+    documents = list(map(str, documents))
+    files = document_files(root, snapshot) if documents else {}
+    keys = [named_key(text, files) for text in documents]
+    for text, key in zip(documents, keys):
+        if key is None:
+            raise UserError(
+                f"{text!r}: this snapshot has no such file. Expected {FORMS}, such as `datapipe trace --step` prints."
+            )
+    return [key for key in keys if key is not None]

@@ -20,9 +20,11 @@ import numpy.typing as npt
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.compiling import compile_at_once
-from datapipe.loader.batches import PER_TOKEN, Batch, BatchBuilder, Labels, OnCorrupt
+from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.read_ahead import ReadAhead, plan_budget
+from datapipe.loader.fields.chunk import Labels
+from datapipe.loader.fields.table import PER_TOKEN
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
@@ -54,7 +56,7 @@ KERNELS = (
 
 
 class Loader:
-    """Streams the batches of one rank; see `batches.py` for the fields.
+    """Streams the batches of one rank; see `fields/table.py` for the fields.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too. A
     training loader stays at its end. A validation loader starts over, since every pass over it is the same.

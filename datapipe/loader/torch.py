@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import SnapshotError, UserError
-from datapipe.loader.batches import Batch, Labels
+from datapipe.loader.batches import Batch
+from datapipe.loader.fields.chunk import Labels
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
 from datapipe.loader.share import ContextLayout, Mesh

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.loader import Loader
-from datapipe.loader.batches import FIELDS
+from datapipe.loader.fields.table import FIELDS
 from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root

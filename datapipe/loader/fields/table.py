@@ -1,0 +1,108 @@
+"""The fields by name.
+
+A *piece* is the part of one document that lies in one row; a document that was cut has pieces in several rows.
+
+    field            shape            what it holds
+    input_ids        (B, S)           token ids; a row past its documents is padded with the end-of-text id
+    labels           (B, S)           the next token of the same document, else -100; "unshifted": input_ids, padding -100
+    position_ids     (B, S)           from 0 in each piece
+    segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
+    cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
+                                      a run of its own, so that every token lies in a run; its labels are ignored
+    max_seqlen       int              the longest run between two borders, as variable-length attention expects it
+    piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
+    piece_lengths    (P,) int32       tokens of each piece
+    piece_starts     (P,) int64       token at which the piece starts in its document
+    document_keys    (P, 16) uint8    the document of each piece
+    sources          (B,) int32       the source of each row, an index into `Loader.sources`
+    step             int              the step itself
+
+Tokens of left-out documents are padding: the end-of-text id, label -100, segment 0; their keys are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.loader import batch as kernels
+from datapipe.loader.fields.chunk import Chunk
+from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
+
+PIECES = frozenset({OFFSETS, LENGTHS})
+"""The columns that tell where the pieces of a row begin and end."""
+
+
+def _labels(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS[chunk.labels, out.itemsize](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out, hidden=kernels.IGNORED)
+
+
+def _position_ids(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS["positions", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out)
+
+
+def _segment_ids(chunk: Chunk) -> list[Any]:
+    out = chunk.per_token()
+    _KERNELS["segments", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    return chunk.per_row_of_tokens(out, hidden=0)
+
+
+def _cu_seqlens(chunk: Chunk) -> list[Any]:
+    out, offsets, _ = chunk.runs
+    return [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
+
+
+def _piece_offsets(chunk: Chunk) -> list[Any]:
+    offsets = chunk.read.piece_offsets
+    return [offsets[start : stop + 1] - offsets[start] for start, stop in zip(chunk.borders, chunk.borders[1:])]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """How a field is made.
+
+    Attributes:
+        make: a chunk -> the value of the field for each of its batches.
+        columns: the columns of the rows that `make` needs.
+    """
+
+    make: Callable[[Chunk], Sequence[Any]]
+    columns: frozenset[str] = frozenset()
+
+
+FIELDS: Mapping[str, Field] = {
+    "input_ids": Field(make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens), columns=frozenset({TOKENS})),
+    "labels": Field(make=_labels, columns=PIECES | {TOKENS}),
+    "position_ids": Field(make=_position_ids, columns=PIECES),
+    "segment_ids": Field(make=_segment_ids, columns=PIECES),
+    "cu_seqlens": Field(make=_cu_seqlens, columns=PIECES),
+    "max_seqlen": Field(make=lambda chunk: chunk.runs[2].tolist(), columns=PIECES),
+    "piece_offsets": Field(make=_piece_offsets, columns=frozenset({OFFSETS})),
+    "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=PIECES),
+    "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),
+    "document_keys": Field(make=lambda chunk: chunk.per_piece(chunk.read.keys), columns=frozenset({OFFSETS, KEYS})),
+    "sources": Field(make=lambda chunk: chunk.per_row(chunk.batch_order.layout.source_of(chunk.addresses).astype(np.int32))),
+    "step": Field(make=lambda chunk: chunk.steps),
+}
+
+PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
+"""The fields of shape (B, S), in the requested dtype."""
+
+_KERNELS = {
+    ("shifted", 8): kernels.shifted_labels_64,
+    ("shifted", 4): kernels.shifted_labels_32,
+    ("unshifted", 8): kernels.unshifted_labels_64,
+    ("unshifted", 4): kernels.unshifted_labels_32,
+    ("positions", 8): kernels.positions_64,
+    ("positions", 4): kernels.positions_32,
+    ("segments", 8): kernels.segments_64,
+    ("segments", 4): kernels.segments_32,
+}
+"""By the array that is made and the bytes of an item."""

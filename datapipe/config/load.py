@@ -33,7 +33,7 @@ def load_mixture(
     Args:
         mixture: the file, or the mixture as nested dicts and lists, whose errors name keys and no lines.
         overrides: the values of `--set`, each "key.path=value", or values of Python by key path; applied in order.
-        output: the value of `--output`; it replaces the mixture's own.
+        output: the value of `--output`, or the argument of a program; it replaces the mixture's own.
         keep_unset: leave references to environment variables that are not set, to look at a mixture that does not run.
     """
     data, origins = _data_of(mixture)
@@ -43,7 +43,8 @@ def load_mixture(
         for override in overrides:
             data, origins = apply_override(data, origins, override)
     if output is not None:
-        data, origins = data | {"output": str(output)}, origins.replaced(("output",), str(output), "--output")
+        option = "" if isinstance(overrides, Mapping) else "--output"
+        data, origins = data | {"output": str(output)}, origins.replaced(("output",), str(output), option)
     origins = replace(origins, references=references(data))
     data = interpolated(data, origins, keep_unset=keep_unset)
     try:

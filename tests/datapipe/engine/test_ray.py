@@ -48,6 +48,22 @@ def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster
     assert len(ray.watcher.records) == len(local.watcher.records)
 
 
+@pytest.mark.parametrize("written", ["parquet", "jsonl.zst"])
+def test_ray_two_nodes_write_the_documents_that_local_workers_write(tmp_path, cluster, written):
+    corpus = dedup_runs.write_corpus(tmp_path / "corpus")
+    mixture = dedup_runs.write_mixture(tmp_path, corpus)
+    overrides = ["tokenizer=none", f"documents.format={written}", "documents.target_bytes=8KiB"]
+    outputs = {
+        name: runs.run_mixture(mixture, output=tmp_path / name, overrides=overrides, make_engine=engine).snapshot
+        for name, engine in (("local", runs.InProcess), ("ray", _on(cluster)))
+    }
+    assert outputs["ray"] == outputs["local"]
+    files = {
+        name: {entry.path: (tmp_path / name / entry.path).read_bytes() for entry in outputs[name].documents} for name in outputs
+    }
+    assert files["ray"] == files["local"] and len(files["local"]) > 2
+
+
 def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
     package = tmp_path / "code" / "my_company"
     package.mkdir(parents=True)

@@ -99,6 +99,7 @@ def test_bench_shares_add_up_without_training(measured):
     assert shares[source["bottleneck"]] == max(shares.values())
 
 
+@pytest.mark.slow
 def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind(tmp_path, mixture, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()

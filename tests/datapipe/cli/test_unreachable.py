@@ -45,7 +45,14 @@ def test_hub_that_does_not_answer_is_told_with_its_address(tmp_path, command):
 @pytest.mark.medium
 @pytest.mark.needs("huggingface_hub")
 @pytest.mark.parametrize(
-    "url", ["hf://user:SECRET@datasets/x", "hf://foo", "hf://datasets/me", "hf://", "gs://", "hf://data sets/x/*"]
+    "url",
+    [
+        "hf://user:SECRET@datasets/x",
+        *(
+            pytest.param(url, marks=pytest.mark.slow)
+            for url in ("hf://foo", "hf://datasets/me", "hf://", "gs://", "hf://data sets/x/*")
+        ),
+    ],
 )
 def test_url_that_no_store_can_have_is_the_users_error_with_a_right_one(tmp_path, url):
     mixture = write_mixture(tmp_path, f"  web: {{path: '{url}'}}", "stages: [filter.length]")

@@ -350,9 +350,14 @@ _DAMAGES: dict[str, tuple[str, bytes, str]] = {
     "empty": ("b.jsonl.gz", b"", "the file is empty, expected a gzip archive"),
     "footer": ("b.parquet", _parquet({"text": ["lost"]})[:-1], "the Parquet file is damaged: "),
 }
+_DAMAGES_BY_DEFAULT = ("cut_gzip", "garbage", "empty", "footer")
+"""Whole runs over the others are slow tests."""
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    [damage if damage in _DAMAGES_BY_DEFAULT else pytest.param(damage, marks=pytest.mark.slow) for damage in _DAMAGES],
+)
 def test_run_over_an_unreadable_file_fails_and_names_it_however_few_records_that_is(tmp_path: Any, damage: str) -> None:
     name, content, error = _DAMAGES[damage]
     (tmp_path / "a.jsonl").write_bytes(b"".join(line + b"\n" for line, _ in _good(1500)))

@@ -73,6 +73,7 @@ def _is_in_the_stage(message: Message, stall_s: float) -> bool:
     return activity is not None and activity.work.endswith(":Hostile") and message.silent_s >= stall_s
 
 
+@pytest.mark.slow
 def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "SILENCE_S", 0.5)
     monkeypatch.setattr(process_module, "is_stalled", _is_in_the_stage)

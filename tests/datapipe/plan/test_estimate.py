@@ -104,8 +104,8 @@ def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path
 
 
 def test_a_disk_is_not_checked_where_the_mixture_says_so(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 8 << 20):
-        written(tmp_path, "stages: [filter.length: {min_chars: 1000000}]\n", DOCUMENTS, 40_000)
+    with small_disk(tmp_path / "disk", 2 << 20):
+        written(tmp_path, "stages: [filter.length: {min_chars: 1000000}]\n", DOCUMENTS, 10_000)
         refused = {"output": tmp_path / "disk/run", "make_engine": runs.InProcess}
         with pytest.raises(UserError, match="the disk has"):
             runs.run_mixture(tmp_path / "mixture.yaml", **refused)

@@ -60,6 +60,7 @@ def all_rows(root: Root) -> list[np.ndarray]:
     return [np.concatenate(parts) for parts in zip(*found)]
 
 
+@pytest.mark.slow
 @pytest.mark.medium
 @given(
     num_docs=st.integers(1, 60),

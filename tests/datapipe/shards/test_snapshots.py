@@ -475,6 +475,7 @@ def test_damaged_note_of_a_publication_is_named(mixture):
     assert publications(root)[-1].published_at is not None
 
 
+@pytest.mark.slow
 def test_output_with_two_snapshots_is_indexed_after_cleaning_as_before(mixture, tmp_path):
     root = output_of(mixture)
     mixture.write_text(mixture.read_text().replace("\nvalidation:", "\nstages: [dedup.exact]\nvalidation:"))

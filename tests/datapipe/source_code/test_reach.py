@@ -310,6 +310,7 @@ def with_edit(text: str, function: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_prose_anywhere_changes_no_digest(tmp_path: Path):
     described = re.compile(r'description=(["\'])')
     edited = all_digests(copy_of(tmp_path, lambda _, text: described.sub(r"description=\1Other words. ", without_prose(text))))

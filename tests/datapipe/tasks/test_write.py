@@ -84,6 +84,7 @@ def test_documents_have_ids_source_and_text_and_then_the_kept_columns(tmp_path):
     assert table["id"].to_pylist() == ["mine", f"web/a.jsonl:{second}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["execution.split_bytes=8KiB"], ["execution.split_bytes=1MiB"]], ids=["small", "large"])
 @pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, options):
@@ -110,6 +111,7 @@ def test_json_lines_hold_the_documents_of_parquet(tmp_path, corpus, written):
         assert [json.loads(line) for line in lines.splitlines()] == _written(written, source).to_pylist()
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_added_cleans_nothing_again(tmp_path, corpus, tokenized):
     text = runs.run_mixture(runs.write_mixture(tmp_path, corpus, tail=TEXT), make_engine=runs.InProcess)
     tokens = runs.run_mixture(runs.write_mixture(tmp_path, corpus), make_engine=runs.InProcess)
@@ -127,6 +129,7 @@ def test_the_loader_refuses_documents_and_says_what_to_do(written):
         Loader(written.mixture.output, batch_size=1)
 
 
+@pytest.mark.slow
 def test_verify_tells_damage_and_strangers(tmp_path, corpus):
     run = runs.run_mixture(runs.write_mixture(tmp_path, corpus, tail=TEXT), make_engine=runs.InProcess)
     root = Root(run.mixture.output)
@@ -144,6 +147,7 @@ def test_verify_tells_damage_and_strangers(tmp_path, corpus):
     ]
 
 
+@pytest.mark.slow
 def test_documents_of_an_earlier_snapshot_are_told_and_cleaned(tmp_path, corpus):
     path = runs.write_mixture(tmp_path, corpus, tail=TEXT)
     first = runs.run_mixture(path, make_engine=runs.InProcess)
@@ -190,6 +194,7 @@ def test_a_kept_column_called_source_is_refused_before_anything_runs(tmp_path, c
         runs.run_mixture(path, overrides=["sources.books.keep=[source]"], make_engine=runs.InProcess)
 
 
+@pytest.mark.slow
 def test_written_documents_are_a_source_of_another_mixture(tmp_path, written):
     sources = f"  clean:\n    path: {written.mixture.output}/documents/web/*.parquet\n"
     run = runs.run_mixture(runs.write_mixture(tmp_path, sources, "", TEXT), make_engine=runs.InProcess)

@@ -29,7 +29,14 @@ def trace(
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the rows of this rank.")] = None,
     world_size: Annotated[int, typer.Option(min=1, help="Ranks that share a step.")] = 1,
-    epochs: Annotated[int | None, typer.Option(min=1, help="With --document: epochs to search in a run without end.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --document: epochs of its source to search. By default the steps that --state counts, a finite run, "
+            "or one epoch.",
+        ),
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
     snapshot: SnapshotName = None,
     as_json: Json = False,
@@ -39,7 +46,7 @@ def trace(
     Give --global-batch-size for a run that never changed. Give --state, the loader's own state, for a run whose batch size or
     mixture changed, or that left out steps or documents: the state holds the history of the run.
 
-    The document of --json has `step` and `rows`, or `document` and `appearances`.
+    The document of --json has `step` and `rows`, or `document`, `searched` and `appearances`.
     """
     saved = None if state is None else _read_json(state)
     options: dict[str, Any] = {
@@ -75,10 +82,10 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
 
 
 def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any], as_json: bool) -> None:
-    from datapipe.loader.trace import trace_document
+    from datapipe.loader.trace import find_document
 
     try:
-        appearances = trace_document(output, document, strict=False, **options)
+        found = find_document(output, document, **options)
     except SnapshotError:
         raise
     except UserError:
@@ -86,19 +93,20 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
         if key is None:
             raise
         document = key.hex()
-        appearances = trace_document(output, document, strict=False, **options)
-    shown = [seen for seen in appearances if rank is None or seen.rank == rank]
+        found = find_document(output, document, **options)
+    shown = [seen for seen in found.appearances if rank is None or seen.rank == rank]
     if as_json:
-        trace_document(output, document, **options)  # raises if the run drew from other outputs too
-        print_json({"document": document, "appearances": [asdict(seen) for seen in shown]})
+        found.check_complete()
+        print_json({"document": document, "searched": found.searched, "appearances": [asdict(seen) for seen in shown]})
         return
     print("step  rank  row  epoch  source  shard  tokens")
     for seen in shown:
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
         print(f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}")
-    if not appearances:
-        print("no step of this run: the document is in no row of the output, comes after the end, or is left out")
-    trace_document(output, document, **options)  # raises if the run drew from other outputs too
+    if not found.appearances:
+        print("no step: the document is in no row of the output, comes later, or is left out")
+    print(f"searched: {found.searched}{'' if options['num_epochs'] else '. --epochs N searches N epochs of its source'}")
+    found.check_complete()
 
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:

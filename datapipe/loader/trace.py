@@ -87,6 +87,29 @@ class Appearance:
     num_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentTrace:
+    """The appearances of a document in a run.
+
+    Attributes:
+        appearances: by step, rank and row.
+        searched: the part of the run that was searched, in words.
+        elsewhere: steps of the run that drew from rows which this output does not hold, in words; empty if there are none.
+    """
+
+    appearances: list[Appearance]
+    searched: str
+    elsewhere: str
+
+    def check_complete(self) -> None:
+        """Raises SnapshotError if the run drew from rows that this output does not hold, so that appearances may be missing."""
+        if self.elsewhere:
+            raise SnapshotError(
+                f"this output does not hold all rows that the run was trained on: {self.elsewhere}. "
+                f"Trace the document in the outputs of those snapshots too."
+            )
+
+
 def trace_step(
     output: str | Path,
     step: int,
@@ -136,26 +159,36 @@ def trace_document(
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
 
-    Searches the shards that may hold the document: one or two, where the snapshot has their hash ranges.
+    With a state, these are the appearances in the steps that the state counts, over all epochs and all changes of the run.
+    Without one, those in the whole of a finite run, and in one epoch of an endless run. Searches the shards that may hold the
+    document: one or two, where the snapshot has their hash ranges.
 
     Args:
         output, global_batch_size, state, snapshot, seed, balance: as for `trace_step`.
         key: of the document, or its name, in a form that `document_name.named_key` takes.
-        num_epochs: epochs of the source to search; by default all epochs of a finite run, and one of an endless run.
+        num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
     traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
-    [document] = document_keys(traced.root, traced.snapshot, [key])
-    appearances = [
-        appearance
-        for address, piece, start, length in traced.find_pieces(document)
-        for appearance in traced.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
-    ]
+    found = traced.find_document(key, num_epochs, world_size)
     if strict:
-        traced.check_complete(document)
-    since = traced.batch_order.lineage.skips.documents.get(document.hex())
-    kept = [appearance for appearance in appearances if since is None or appearance.step < since]
-    return sorted(kept, key=lambda appearance: (appearance.step, appearance.rank, appearance.row, appearance.piece))
+        found.check_complete()
+    return found.appearances
+
+
+def find_document(
+    output: str | Path,
+    key: str,
+    *,
+    global_batch_size: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    snapshot: str | None = None,
+    world_size: int = 1,
+    num_epochs: int | None = None,
+) -> DocumentTrace:
+    """As `trace_document` of the training split, with what was searched and what this output cannot tell."""
+    traced = _open_run(output, global_batch_size, state, snapshot, "train", None, "rows")
+    return traced.find_document(key, num_epochs, world_size)
 
 
 def _open_run(
@@ -168,9 +201,10 @@ def _open_run(
     balance: Balance,
 ) -> _TracedRun:
     """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
-    root = Root(str(output))
+    root, steps_done = Root(str(output)), None
     if state is not None:
         saved, lineage = read_state(state)
+        steps_done = saved.step
         if name is None and has_snapshot(root, saved.snapshot):
             name = saved.snapshot
         snapshot = read_snapshot(root, name)
@@ -187,14 +221,20 @@ def _open_run(
             f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
             f"loader's state (--state FILE)."
         )
-    return _TracedRun(root, snapshot, order, balance)
+    return _TracedRun(root, snapshot, order, balance, steps_done)
 
 
 class _TracedRun:
-    """The order of a run, and the shards that it reads."""
+    """The order of a run, and the shards that it reads.
 
-    def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, balance: Balance) -> None:
-        self.root, self.snapshot, self.batch_order = root, snapshot, batch_order
+    Args:
+        steps_done: steps that the run has done, skipped ones included; None where no state tells.
+    """
+
+    def __init__(
+        self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, balance: Balance, steps_done: int | None
+    ) -> None:
+        self.root, self.snapshot, self.batch_order, self.steps_done = root, snapshot, batch_order, steps_done
         self.balance: Balance = balance
         self.reader = RowReader(root, snapshot, batch_order.layout)
 
@@ -240,6 +280,35 @@ class _TracedRun:
     def _builder(self, mesh: Mesh) -> BatchBuilder:
         return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
 
+    def find_document(self, name: str, num_epochs: int | None, world_size: int) -> DocumentTrace:
+        """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
+        [key] = document_keys(self.root, self.snapshot, [name])
+        since = self.batch_order.lineage.skips.documents.get(key.hex())
+        is_past = num_epochs is None and self.steps_done is not None and self.batch_order.inventory.split == "train"
+        stops = [stop for stop in (since, self.steps_done if is_past else None) if stop is not None]
+        seen = [
+            appearance
+            for address, piece, start, length in self.find_pieces(key)
+            for appearance in self.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
+            if all(appearance.step < stop for stop in stops)
+        ]
+        return DocumentTrace(
+            appearances=sorted(seen, key=lambda one: (one.step, one.rank, one.row, one.piece)),
+            searched=self._searched(num_epochs, is_past),
+            elsewhere=self.drawn_elsewhere(key),
+        )
+
+    def _searched(self, num_epochs: int | None, is_past: bool) -> str:
+        if num_epochs is not None:
+            return f"the first {num_epochs} epochs of its source" if num_epochs != 1 else "the first epoch of its source"
+        if is_past:
+            return (
+                f"the {self.steps_done} steps that the state counts" if self.steps_done else "nothing: the state is at step 0"
+            )
+        if self.batch_order.num_steps is not None:
+            return f"all {self.batch_order.num_steps} steps of the run"
+        return "the first epoch of its source, since the run has no end"
+
     def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(address, number in the row, start in the document, tokens) of every piece of a document."""
         layout = self.batch_order.layout
@@ -262,7 +331,8 @@ class _TracedRun:
         """Every appearance of the row at `address` in the run."""
         layout, steps = self.batch_order.layout, self.batch_order.steps
         shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
-        for epoch, sample in self.batch_order.samples_of(address, num_epochs):
+        stop = None if self.steps_done is None else steps.samples(self.steps_done)[0]
+        for epoch, sample in self.batch_order.samples_of(address, num_epochs, stop):
             step = steps.step_of(sample)
             if step is None or steps.is_skipped(step):
                 continue
@@ -280,19 +350,14 @@ class _TracedRun:
                 num_tokens=length,
             )
 
-    def check_complete(self, key: bytes) -> None:
-        """Raises SnapshotError if the run drew from rows that this output does not hold, so that appearances may be missing."""
+    def drawn_elsewhere(self, key: bytes) -> str:
+        """The steps that drew from rows which this output does not hold, and which may have held the document, in words."""
         known = self.files.get(int.from_bytes(key[:8], "big"))
-        elsewhere = [
+        return "; ".join(
             f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"
             for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
             if known is None or known[0] == source
-        ]
-        if elsewhere:
-            raise SnapshotError(
-                f"this output does not hold all rows that the run was trained on: {'; '.join(elsewhere)}. "
-                f"Trace the document in the outputs of those snapshots too."
-            )
+        )
 
     def _rank_and_row(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
         """The rank that reads a sample, and its row in that rank's batch."""

@@ -55,15 +55,16 @@ class BatchOrder:
         """
         return self.sample_order.locate_without(samples, self._left_out, attempt)
 
-    def samples_of(self, address: int, num_epochs: int | None) -> list[tuple[int, int]]:
+    def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
         """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`.
 
         Args:
-            num_epochs: epochs of its source to search. None: all epochs of a finite run, one epoch of an endless run.
+            num_epochs: epochs of its source to search. None: the epochs that begin before sample `stop`.
+            stop: by default the end of a finite run. An endless run is searched for one epoch then.
         """
-        end = self.sample_order.num_samples
-        if num_epochs is None and end is not None and self.inventory.split == "train":
-            num_epochs = self.sample_order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), end)
+        stop = self.sample_order.num_samples if stop is None else stop
+        if num_epochs is None and stop is not None and self.inventory.split == "train":
+            num_epochs = self.sample_order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), stop)
         return self.sample_order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
     def left_out_documents(self, step: int) -> frozenset[bytes]:

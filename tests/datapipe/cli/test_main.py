@@ -322,6 +322,9 @@ def test_cli_document_is_found_by_every_name_that_is_printed(finished):
     traced = {datapipe(["trace", str(output), "--document", text, *options]).stdout for text in (name, key, own_id, name[4:])}
     assert len(traced) == 1
     assert "\n3  0  " in traced.pop()
+    assert datapipe(["trace", str(output), "--document", name, *options[:2]]).stdout.endswith(
+        "searched: the first epoch of its source, since the run has no end. --epochs N searches N epochs of its source\n"
+    )
     shown = {datapipe(["inspect", str(output), "--document", text]).stdout for text in (name, key, own_id, name[4:])}
     assert len(shown) == 1
     assert shown.pop().startswith(f"{name}  id {own_id} ")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
-from datapipe.loader.trace import trace_document, trace_step
+from datapipe.loader.trace import find_document, trace_document, trace_step
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
 from tests.support.snapshots import make_snapshot, source_path
 
 S = 16
@@ -104,3 +108,72 @@ def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: P
     assert trace_document(one, key, state=state, strict=False) == []
     kept = next(row.key for row in trace_step(both, 1, global_batch_size=5) if row.source == "code")
     assert 1 in [found.step for found in trace_document(one, kept, state=state)]
+
+
+def batches_of_a_run_that_changed(folder: Path, wider: Path) -> tuple[dict[int, dict], dict]:
+    """The batches of 60 steps by step, and the state after them: an endless run of many epochs with every kind of change."""
+    skipped = trace_step(folder, 0, global_batch_size=1)[0].key
+    phases = [(S * 45, {"code": 1, "web": 2}), (None, {"code": 2, "web": 1})]
+    changes: list[tuple[Path, int, dict[str, Any]]] = [
+        (folder, 9, {"skip": [(2, 4), (7, 8)]}),
+        (folder, 21, {"global_batch_size": 7, "mixture": phases, "skip": [(11, 13)]}),
+        (wider, 34, {"global_batch_size": 4}),
+        (wider, 47, {"global_batch_size": 4, "skip_documents": [skipped], "skip": [(40, 41)]}),
+        (wider, 60, {"global_batch_size": 6, "skip_shards": [shard_paths(wider, "web")[1]]}),
+    ]
+    batches, state = {}, None
+    for output, stop, options in changes:
+        loader = Loader(output, **{"global_batch_size": 5, "fields": (*FIELDS, "step"), "migrate": True, **options})
+        if state is not None:
+            loader.load_state_dict(state)
+        while loader.step < stop:
+            batch = next(iter(loader))
+            batches[batch["step"]] = batch
+        state = loader.state_dict()
+    assert state is not None
+    return batches, state
+
+
+def shard_paths(folder: Path, source: str) -> list[str]:
+    return [shard.path for shard in read_snapshot(Root(str(folder))).shards if shard.source == source]
+
+
+@pytest.mark.medium
+def test_trace_document_of_a_state_is_every_step_that_it_counts(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path / "first", {"code": 6, "web": 11}, rows_per_shard=3)
+    wider = make_snapshot(tmp_path / "wider", {"code": 6, "web": 11, "zeta": 4}, rows_per_shard=3)
+    batches, state = batches_of_a_run_that_changed(folder, wider)
+    assert not {2, 3, 7, 11, 12, 40} & set(batches)
+    assert max(batches) == 59
+    read_at: dict[str, list[tuple[int, int, int]]] = {}
+    for step, batch in sorted(batches.items()):
+        for row, (first, stop) in enumerate(pairwise(batch["piece_offsets"].tolist())):
+            for piece in range(first, stop):
+                key = batch["document_keys"][piece].tobytes().hex()
+                read_at.setdefault(key, []).append((step, row, piece - first))
+    read_at.pop("0" * 32)  # the skipped document, where it is padding
+    for key, expected in read_at.items():
+        found = trace_document(wider, key, state=state)
+        assert [(one.step, one.row, one.piece) for one in found] == expected
+    assert max(len({step for step, _, _ in steps}) for steps in read_at.values()) > 5
+
+
+def test_trace_document_of_a_state_sees_nothing_that_comes_later(output: Path) -> None:
+    loader = Loader(output, global_batch_size=7, prefetch=0)
+    key = trace_step(output, 6, global_batch_size=7)[0].key
+    loader.seek(6)
+    assert 6 not in [one.step for one in trace_document(output, key, state=loader.state_dict())]
+    assert 6 in [one.step for one in trace_document(output, key, state=loader.state_dict(), num_epochs=20)]
+    assert 6 in [one.step for one in trace_document(output, key, global_batch_size=7)]
+
+
+def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> None:
+    key = trace_step(output, 0, global_batch_size=7)[0].key
+    endless = make_snapshot(tmp_path, {"code": 12, "web": 31})
+    loader = Loader(output, global_batch_size=7, prefetch=0)
+    assert find_document(output, key, state=loader.state_dict()).searched == "nothing: the state is at step 0"
+    loader.seek(9)
+    assert find_document(output, key, state=loader.state_dict()).searched == "the 9 steps that the state counts"
+    assert find_document(output, key, global_batch_size=7).searched == "all 28 steps of the run"
+    assert find_document(output, key, global_batch_size=7, num_epochs=2).searched == "the first 2 epochs of its source"
+    assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched

@@ -7,8 +7,8 @@ A mapped shard has a table of its blocks, which the kernels read. Python runs on
 the first time, so a batch costs the same whether its rows come from one shard or from many. Blocks of Parquet files and of
 object stores are read one after another, and only the wanted rows of each are kept.
 
-A call holds the shards that were open when it began, so none is unmapped during the call. The dict of open shards is replaced,
-never changed. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used shards are closed.
+A call holds the shards that were open when it began, so none is unmapped during the call: opening a shard adds to the dict of
+open shards, closing one replaces the dict. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class RowReader:
         self._stored = np.dtype(token_type(snapshot.tokenizer.vocab_size).to_pandas_dtype())
         self._lock, self._owner = Lock(), os.getpid()
         self._open: dict[int, _OpenShard] = {}
+        self._num_mapped = 0
         self._damaged_copies: frozenset[int] = frozenset()
         self._tables = np.zeros(len(layout.shards), np.int64)
         self._last_used = np.zeros(len(layout.shards), np.int64)
@@ -192,7 +193,7 @@ class RowReader:
             current = self._open.get(shard)
             if current is not None and (copied is None or not current.is_remote):
                 return current  # another thread was first
-            self._replace({**self._open, shard: opened}, newest=shard)
+            self._add(shard, opened)
         return opened
 
     def _open_copy(self, shard: int) -> _OpenShard | None:
@@ -226,27 +227,38 @@ class RowReader:
         table[0, 0] = reader.rows_per_block
         return _OpenShard(reader=reader, table=table, is_remote=False)
 
-    def _replace(self, shards: dict[int, _OpenShard], newest: int = -1) -> None:
-        """Makes `shards` the open shards, without the least recently used past the limits. The caller holds the lock.
-
-        Args:
-            newest: number of a shard that stays open.
-        """
+    def _add(self, shard: int, opened: _OpenShard) -> None:
+        """Makes a shard one of the open shards, in constant time while none needs to be closed. The caller holds the lock."""
+        if shard in self._open:  # a local copy takes the place of a remote shard, which a call may still hold
+            self._replace({number: other for number, other in self._open.items() if number != shard})
+        self._open[shard] = opened
+        self._tables[shard] = _address(opened)
+        self._num_mapped += opened.table is not None
         for is_mapped, limit in ((True, MAX_MAPPED_SHARDS), (False, MAX_OPEN_SHARDS)):
-            numbers = [number for number, opened in shards.items() if (opened.table is not None) == is_mapped]
-            if len(numbers) > limit:
-                numbers.sort(key=lambda number: (number == newest, self._last_used[number]))
-                for number in numbers[: len(numbers) - limit + limit // 16]:  # a sixteenth more, so that this is rare
-                    del shards[number]
+            if (self._num_mapped if is_mapped else len(self._open) - self._num_mapped) > limit:
+                self._close_oldest(is_mapped, limit, newest=shard)
+
+    def _close_oldest(self, is_mapped: bool, limit: int, newest: int) -> None:
+        """Closes the least recently used shards of one kind past `limit`, and a sixteenth more, so that this is rare."""
+        numbers = [number for number, opened in self._open.items() if (opened.table is not None) == is_mapped]
+        numbers.sort(key=lambda number: (number == newest, self._last_used[number]))
+        closed = set(numbers[: len(numbers) - limit + limit // 16])
+        self._replace({number: opened for number, opened in self._open.items() if number not in closed})
+
+    def _replace(self, shards: dict[int, _OpenShard]) -> None:
+        """Makes `shards`, a part of the open shards, all of them. The caller holds the lock."""
         for number in self._open.keys() - shards.keys():
             self._tables[number] = 0
-        for number in shards.keys() - self._open.keys() | ({newest} & shards.keys()):
-            table = shards[number].table
-            self._tables[number] = 0 if table is None else table.ctypes.data
+        self._num_mapped = sum(opened.table is not None for opened in shards.values())
         self._open = shards
 
     def _reset_after_fork(self) -> None:
         if os.getpid() != self._owner:
             # a fork copies no threads: a lock that another thread of the parent held would never be released
-            self._lock, self._owner, self._open = Lock(), os.getpid(), {}
+            self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0
             self._tables[:] = 0
+
+
+def _address(opened: _OpenShard) -> int:
+    """Of the table of its blocks; 0 where it has none."""
+    return 0 if opened.table is None else opened.table.ctypes.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_read_more_shards_than_may_be_open_reads_them_all(tmp_path: Path, monkey
         assert ((reader.read(np.arange(39, -1, -1)).tokens[:, 0] - 1) // S).tolist() == list(range(39, -1, -1))
     reader.close()
     assert reader.read(np.array([7])).tokens[0, 0] == 7 * S + 1
+
+
+def test_open_a_shard_beside_many_others_takes_no_more_memory(tmp_path: Path) -> None:
+    reader = open_reader(make_snapshot(tmp_path, {"web": 620}, rows_per_shard=1))
+
+    def peak_of_opening(addresses: range) -> float:
+        peaks = []
+        tracemalloc.start()
+        for address in addresses:
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            reader.read(np.array([address]))
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        tracemalloc.stop()
+        return float(np.median(peaks))  # the dict of open shards itself grows at some of them
+
+    peak_of_opening(range(5))
+    with_few = peak_of_opening(range(5, 25))
+    for address in range(25, 600):
+        reader.read(np.array([address]))
+    assert peak_of_opening(range(600, 620)) < with_few + 4096
 
 
 def flip(path: Path, found: bytes) -> None:

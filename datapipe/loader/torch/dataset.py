@@ -29,55 +29,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import Batch
 from datapipe.loader.fields.chunk import Labels
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
-from datapipe.loader.share import ContextLayout, Mesh
+from datapipe.loader.share import Mesh
 from datapipe.loader.stats import LoaderStats
+from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.shards.manifest import Snapshot, has_snapshot
 from datapipe.storage import Root
-
-try:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils._pytree import register_pytree_node
-    from torch.utils.data import IterableDataset, get_worker_info
-    from torch.utils.data._utils.collate import default_collate_fn_map
-except ImportError as error:
-    raise ImportError("datapipe.loader.torch needs torch: pip install datapipe[torch]") from error
-
-DATA_DIMENSIONS = frozenset({"dp", "ddp", "dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep", "fsdp", "hsdp"})
-CONTEXT_DIMENSIONS = frozenset({"cp"})
-SAME_ROWS_DIMENSIONS = frozenset({"tp", "pp", "ep", "sp", "etp"})
-"""Names of the dimensions of a mesh, as torchtitan and others use them: dimensions that split the batch, dimensions that split
-each row, and dimensions along which all processes read the same rows."""
-
-
-class TensorBatch(dict[str, Any]):
-    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
-
-
-def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
-    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
-    raise UserError(
-        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
-        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
-    )
-
-
-default_collate_fn_map[TensorBatch] = _refuse_collating
-"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
-
-register_pytree_node(
-    TensorBatch,
-    lambda batch: (list(batch.values()), list(batch)),
-    lambda values, names: TensorBatch(zip(names, values, strict=True)),
-    serialized_type_name="datapipe.loader.torch.TensorBatch",
-)
-"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
 
 
 class StreamingDataset(IterableDataset):
@@ -263,37 +227,6 @@ class StreamingDataset(IterableDataset):
         is_there = has_snapshot(Root(str(self._arguments["output"])), state["snapshot"])
         self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))
         self._loader.load_state_dict(state)
-
-
-def mesh_of(device_mesh: DeviceMesh, layout: ContextLayout = "contiguous") -> Mesh:
-    """The rows that this process of a DeviceMesh reads, and its part of each row.
-
-    The dimensions that split the batch make up the data rank, the first of them slowest; `cp` is the context rank. Processes
-    that differ only along tensor, pipeline or expert dimensions get equal meshes, so they read the same rows.
-
-        mesh = init_device_mesh("cuda", (2, 4, 8), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
-        Loader("runs/x", global_batch_size=64, mesh=mesh_of(mesh))      on rank 45 = (1, 1, 5): data rank 5 of 8
-    """
-    names, coordinate = device_mesh.mesh_dim_names, device_mesh.get_coordinate()
-    if not names:
-        raise UserError(
-            "the dimensions of the DeviceMesh have no names. Name them: init_device_mesh(…, mesh_dim_names=('dp', 'tp'))."
-        )
-    if coordinate is None:
-        raise UserError("this process is not in the DeviceMesh, so it has no rows to read. Open the loader on its members.")
-    ranks = {"data_rank": 0, "data_size": 1, "context_rank": 0, "context_size": 1}
-    for name, rank, size in zip(names, coordinate, device_mesh.mesh.shape, strict=True):
-        if name in DATA_DIMENSIONS:
-            ranks["data_rank"], ranks["data_size"] = ranks["data_rank"] * size + rank, ranks["data_size"] * size
-        elif name in CONTEXT_DIMENSIONS:
-            ranks["context_rank"], ranks["context_size"] = ranks["context_rank"] * size + rank, ranks["context_size"] * size
-        elif name not in SAME_ROWS_DIMENSIONS:
-            known = sorted(DATA_DIMENSIONS | CONTEXT_DIMENSIONS | SAME_ROWS_DIMENSIONS)
-            raise UserError(
-                f"the DeviceMesh has a dimension '{name}', and the loader does not know whether it splits the batch. Expected "
-                f"{', '.join(known)}. Rename the dimension, or construct a datapipe.loader.share.Mesh."
-            )
-    return Mesh(**ranks, layout=layout)
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in catalogue.stage_names() if name != "filter.url"),
+    *((name, {}) for name in catalogue.stage_names() if name not in ("filter.field", "filter.url")),
+    ("filter.field", {"field": "text", "drop": ["word"], "keep_matching": "."}),
+    ("filter.field", {"field": "text", "min_value": 1, "missing": "keep"}),
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
     *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
     *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),

@@ -26,6 +26,7 @@ from tests.support import function_stages, global_stages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
+    "filter.field": {"field": "text", "drop": ["word"], "drop_matching": "line"},
     "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},
     "filter.url": {
         "field": "text",

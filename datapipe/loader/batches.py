@@ -20,11 +20,12 @@ from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.fields.chunk import Chunk, Labels
 from datapipe.loader.fields.table import FIELDS, PIECES
+from datapipe.loader.fields.targets import count_targets
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, ranks_by_attention
-from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, TOKENS, SequenceRows
+from datapipe.shards.blocks import KEYS, SequenceRows
 
 OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
@@ -62,8 +63,10 @@ class BatchBuilder:
             if field not in FIELDS:
                 raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected names of {', '.join(FIELDS)}.")
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
-        if batch_order.lineage.skips.documents:
-            self._columns |= {OFFSETS, LENGTHS, KEYS}
+        self._counts_targets = any(FIELDS[field].counts_targets for field in self.fields)
+        self._lengths = PIECES | ({KEYS} if batch_order.lineage.skips.documents else frozenset())
+        if batch_order.lineage.skips.documents or (self._counts_targets and mesh.data_size == 1):
+            self._columns |= self._lengths
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
 
     def on(self, batch_order: BatchOrder) -> BatchBuilder:
@@ -83,18 +86,20 @@ class BatchBuilder:
         samples = [self.samples(step) for step in steps]
         addresses, read = self._read(np.concatenate(samples), self._columns)
         borders = (0, *accumulate(map(len, samples)))
+        hidden = self._hide(steps, borders, read)
         chunk = Chunk(
             steps=steps,
             borders=borders,
             read=read,
             addresses=addresses,
             batch_order=self.batch_order,
-            hidden=self._hide(steps, borders, read),
+            hidden=hidden,
             columns=self._tokens,
             sequence_length=self.batch_order.inventory.snapshot.sequence_length,
             dtype=self.dtype,
             pool=self._pool,
             labels=self.labels,
+            global_targets=self._count_targets(steps, borders, read, hidden) if self._counts_targets else (),
         )
         values = [FIELDS[field].make(chunk) for field in self.fields]
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
@@ -146,6 +151,15 @@ class BatchBuilder:
             address = int(self.batch_order.locate(np.array([sample]), attempt)[0])
         raise AssertionError(sample)
 
+    def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
+        """The labels that count in each global batch. The arguments are the rows of this rank, which suffice if it is alone."""
+        if self.mesh.data_size > 1:
+            samples = [self.batch_order.samples(step) for step in steps]
+            borders = (0, *accumulate(map(len, samples)))
+            _, read = self._read(np.concatenate(samples), self._lengths)
+            hidden = self._hide(steps, borders, read)
+        return count_targets(read, hidden, borders, self.labels)
+
     def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
         """Turns the tokens of left-out documents into padding. Returns `Chunk.hidden`."""
         if not self.batch_order.lineage.skips.documents:
@@ -161,7 +175,7 @@ class BatchBuilder:
                     if read.keys[piece].tobytes() in left_out:
                         hidden.append((row, start, stop))
                         read.keys[piece] = 0
-                        if TOKENS in self._columns:
+                        if len(read.tokens):
                             read.tokens[row, start:stop] = eos_id
                     start = stop
         return np.array(hidden, np.int64).reshape(-1, 3)

@@ -24,7 +24,7 @@ from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.read_ahead import ReadAhead, plan_budget
 from datapipe.loader.fields.chunk import Labels
-from datapipe.loader.fields.table import PER_TOKEN
+from datapipe.loader.fields.table import GLOBAL, PER_TOKEN
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
@@ -33,7 +33,7 @@ from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.steps import merged
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Balance, Mesh
+from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
 from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.shards.document_files import document_keys
@@ -94,6 +94,8 @@ class Loader:
             not part of the state; `skip_shards` leaves a shard out for good and is.
         balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, assigned so that the
             cost of attention within documents is even; every rank then reads the lengths of the whole batch.
+        even: refuse batches of which the ranks get different numbers of rows; by default they are warned of, once, on rank 0,
+            unless a field scales the loss (global_target_tokens, global_rows).
         check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
@@ -126,6 +128,7 @@ class Loader:
         restart: Sequence[str] = (),
         on_corrupt: OnCorrupt = "raise",
         balance: Balance = "rows",
+        even: bool = False,
         check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
@@ -137,6 +140,7 @@ class Loader:
         compile_at_once(KERNELS)
         self.mesh = _plan_mesh(mesh, rank, world_size)
         size = _plan_batch(global_batch_size, batch_size, self.mesh)
+        check_shares(self.mesh, size, even=even, warns=not GLOBAL.intersection(fields))
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root, snapshot)
         self.mesh.check(self.snapshot.sequence_length)
@@ -145,6 +149,8 @@ class Loader:
         documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips)
+        self._even = even
+        self._check_last_batch(self._fresh)
         self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None
         self._cache = None if self._is_local else _plan_cache(root, inventory, cache_bytes, cache_folder)
@@ -269,6 +275,7 @@ class Loader:
         saved, lineage = read_state(state)
         check_same_order(saved, self._state())
         resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
+        self._check_last_batch(resumed)
         self._builder = self._builder.on(resumed)
         self.seek(saved.step)
 
@@ -277,6 +284,10 @@ class Loader:
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
+
+    def _check_last_batch(self, order: BatchOrder) -> None:
+        if self._even and order.num_steps:
+            check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
 
     def _has_more(self) -> bool:
         return self.num_steps is None or self._step < self.num_steps

@@ -3,8 +3,9 @@
     global batch of G rows      | rank 0 | rank 1  | rank 2 | …      contiguous: rows r*G//W to (r+1)*G//W for rank r of W
     a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row
 
-Where W does not divide G, slices differ by one row, and a rank may have none. Every prefix of a batch follows the mixture, so
-every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel group) get identical rows.
+Where W does not divide G, slices differ by one row, and a rank may have none: `check_shares` tells. Every prefix of a batch
+follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel
+group) get identical rows.
 
 With `balance="attention"`, ranks get as many rows, assigned so that the cost of attention within documents is even: a row costs
 the sum of the squares of the lengths of its runs. All ranks read the lengths of all rows of the batch for it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+from warnings import warn
 
 import numpy as np
 
@@ -22,6 +24,10 @@ from datapipe.kernels.loader import balance
 
 ContextLayout = Literal["contiguous", "zigzag"]
 Balance = Literal["rows", "attention"]
+
+
+class RaggedRanksWarning(UserWarning):
+    """The ranks of a run get different numbers of rows, so the mean of their mean losses is not the mean of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +77,40 @@ class Mesh:
             return tokens.reshape(self.context_size, -1)[self.context_rank]
         parts = tokens.reshape(2 * self.context_size, -1)
         return np.concatenate([parts[self.context_rank], parts[2 * self.context_size - 1 - self.context_rank]])
+
+
+def check_shares(mesh: Mesh, global_batch_size: int, *, even: bool, warns: bool) -> None:
+    """Finds ranks with different numbers of rows.
+
+    Args:
+        even: raise UserError for them.
+        warns: else warn of them, on one rank of the mesh.
+    """
+    size = mesh.data_size
+    if global_batch_size % size == 0:
+        return
+    least, most = global_batch_size // size, -(-global_batch_size // size)
+    nearest = " or ".join(str(rows * size) for rows in (least, most) if rows)
+    found = f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch"
+    if even:
+        raise UserError(f"{found}, and even=True asks for the same number. Use a multiple of {size}: {nearest}.")
+    if warns and (mesh.data_rank, mesh.context_rank) == (0, 0):
+        nan = "" if least else ", and the mean loss of a rank without rows is NaN"
+        warn(
+            f"{found}, so the mean of the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or "
+            f"divide the summed loss of each rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
+            RaggedRanksWarning,
+            stacklevel=3,
+        )
+
+
+def check_last_share(mesh: Mesh, step: int, num_rows: int) -> None:
+    """Raises UserError if the ranks get different numbers of rows of a smaller last batch, which even=True rules out."""
+    if num_rows % mesh.data_size:
+        raise UserError(
+            f"even=True: step {step}, the last, has {num_rows} rows for {mesh.data_size} ranks. Open the loader without "
+            f"even=True, and divide the summed loss of each rank by the field 'global_target_tokens'."
+        )
 
 
 def ranks_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, data_size: int) -> np.ndarray:

@@ -21,6 +21,8 @@ from datapipe.loader import Loader
 from tests.support.object_store import object_store
 from tests.support.snapshots import make_snapshot, upload
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 SIZES = {"code": 31, "web": 83, "zeta": 10}
 NUM_STEPS = 12

@@ -1,5 +1,8 @@
 """The same on several processes, each with its slice of every global batch. The number of processes may change in between.
 
+It need not divide the batch: each process divides the sum of its losses by the labels of the global batch, so each label counts
+as much as any other, and the gradients are those of one process.
+
 torchrun --nproc-per-node 2 ddp.py runs/quickstart --steps 100 --checkpoint checkpoint.pt
 """
 
@@ -18,7 +21,8 @@ from datapipe.loader import Loader
 
 def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
-    loader = Loader(output, global_batch_size=8, rank=dist.get_rank(), world_size=dist.get_world_size())
+    world_size, fields = dist.get_world_size(), ("input_ids", "labels", "global_target_tokens")
+    loader = Loader(output, global_batch_size=8, rank=dist.get_rank(), world_size=world_size, fields=fields)
     vocab_size = loader.snapshot.tokenizer.vocab_size
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Embedding(vocab_size, 32), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, vocab_size))
@@ -31,8 +35,9 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     losses = []
     for batch in islice(loader, steps - loader.step):
         logits = model(torch.from_numpy(batch["input_ids"]))
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch["labels"]).flatten())
-        loss.backward()  # averages the gradients over the processes
+        labels = torch.from_numpy(batch["labels"]).flatten()
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels, reduction="sum") / batch["global_target_tokens"]
+        (loss * world_size).backward()  # DDP divides the sum of the gradients by the number of processes
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -32,6 +32,7 @@ class Chunk:
         sequence_length, dtype: of the fields with one number per token.
         pool: memory for those fields.
         labels: shifted or unshifted.
+        global_targets: labels that count in the global batch of each step; empty where no field needs them.
     """
 
     steps: Sequence[int]
@@ -45,6 +46,7 @@ class Chunk:
     dtype: np.dtype
     pool: BufferPool
     labels: Labels
+    global_targets: Sequence[int]
 
     def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
         """This rank's tokens of `values` (num_rows, S), cut into batches; left-out documents are set to `hidden`."""

@@ -16,6 +16,9 @@ A *piece* is the part of one document that lies in one row; a document that was 
     document_keys    (P, 16) uint8    the document of each piece
     sources          (B,) int32       the source of each row, an index into `Loader.sources`
     step             int              the step itself
+    global_rows      int              rows of the global batch, over all ranks
+    global_target_tokens    int       labels of the global batch that a loss counts: neither -100 nor, where the model shifts
+                                      labels itself, the first of a row
 
 Tokens of left-out documents are padding: the end-of-text id, label -100, segment 0; their keys are zeros.
 """
@@ -71,10 +74,12 @@ class Field:
     Attributes:
         make: a chunk -> the value of the field for each of its batches.
         columns: the columns of the rows that `make` needs.
+        counts_targets: whether `make` needs `Chunk.global_targets`, for which every rank reads the lengths of all rows.
     """
 
     make: Callable[[Chunk], Sequence[Any]]
     columns: frozenset[str] = frozenset()
+    counts_targets: bool = False
 
 
 FIELDS: Mapping[str, Field] = {
@@ -90,10 +95,15 @@ FIELDS: Mapping[str, Field] = {
     "document_keys": Field(make=lambda chunk: chunk.per_piece(chunk.read.keys), columns=frozenset({OFFSETS, KEYS})),
     "sources": Field(make=lambda chunk: chunk.per_row(chunk.batch_order.layout.source_of(chunk.addresses).astype(np.int32))),
     "step": Field(make=lambda chunk: chunk.steps),
+    "global_rows": Field(make=lambda chunk: [chunk.batch_order.num_rows(step) for step in chunk.steps]),
+    "global_target_tokens": Field(make=lambda chunk: chunk.global_targets, counts_targets=True),
 }
 
 PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
 """The fields of shape (B, S), in the requested dtype."""
+
+GLOBAL = frozenset({"global_rows", "global_target_tokens"})
+"""The fields by which a trainer scales the loss of a rank, so that the sum over ranks is the mean of the global batch."""
 
 _KERNELS = {
     ("shifted", 8): kernels.shifted_labels_64,

@@ -43,6 +43,11 @@ class BatchOrder:
         """Number of steps, skipped ones included; None for a run without end."""
         return self.steps.num_steps
 
+    def num_rows(self, step: int) -> int:
+        """Rows of the global batch at `step`."""
+        start, stop = self.steps.samples(step)
+        return stop - start
+
     def samples(self, step: int) -> np.ndarray:
         """The global sample numbers of a step: (global_batch_size,) int64, fewer where the samples end within the step."""
         return np.arange(*self.steps.samples(step), dtype=np.int64)

@@ -23,6 +23,7 @@ built and not taken are lost. So continue after a break from a state. For object
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from datapipe.loader.batches import Batch
 from datapipe.loader.fields.chunk import Labels
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
-from datapipe.loader.share import Mesh
+from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.shards.manifest import Snapshot, has_snapshot
@@ -225,7 +226,9 @@ class StreamingDataset(IterableDataset):
         A worker may start after a run has published a newer snapshot.
         """
         is_there = has_snapshot(Root(str(self._arguments["output"])), state["snapshot"])
-        self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RaggedRanksWarning)  # the main process has warned
+            self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))
         self._loader.load_state_dict(state)
 
 

@@ -14,6 +14,8 @@ from datapipe.loader.share import Mesh
 from tests.oracles import batch as oracle
 from tests.support.snapshots import make_snapshot, source_hash
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 

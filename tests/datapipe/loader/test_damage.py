@@ -13,6 +13,8 @@ from datapipe.errors import CorruptionError
 from datapipe.loader import Loader
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 STEPS = range(30)
 

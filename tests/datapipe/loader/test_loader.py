@@ -14,6 +14,8 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 
 

@@ -16,6 +16,8 @@ from datapipe.loader.share import Mesh, ranks_by_attention
 from datapipe.loader.trace import trace_document, trace_step
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 
 def deal_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, mesh: Mesh) -> np.ndarray:
     """The rows of one rank."""

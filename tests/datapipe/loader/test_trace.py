@@ -15,6 +15,8 @@ from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 from tests.support.snapshots import make_snapshot, source_path
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 FIELDS = ("input_ids", "sources", "piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 

@@ -17,6 +17,8 @@ from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 S = 16
 SIZES = {"code": 31, "web": 83}
 FIELDS = ("input_ids", "labels", "sources", "document_keys", "piece_offsets", "piece_lengths")

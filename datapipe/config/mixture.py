@@ -22,7 +22,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
-from datapipe.config.mixture_schedule import MixtureSpec, StrataSpec, WeightPhase, linear_schedule_problems, weight_phases
+from datapipe.config.mixture_schedule import (
+    MixtureSpec,
+    StrataSpec,
+    WeightPhase,
+    linear_schedule_problems,
+    rounded_shares,
+    weight_phases,
+)
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
@@ -285,6 +292,10 @@ class Mixture(Record):
     def weight_phases(self) -> tuple[WeightPhase, ...]:
         """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""
         return weight_phases(self.mixture, self._source_weights())
+
+    def rounded_shares(self) -> dict[str, tuple[float, float]]:
+        """By source whose given share cannot be counted exactly, that share and the one that counts; noise is left out."""
+        return rounded_shares(self.mixture, self._source_weights())
 
     def average_shares(self) -> dict[str, Fraction]:
         """The share of all tokens that each source contributes over all phases, by the given weights."""

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import lcm
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -28,7 +27,7 @@ from datapipe.config.problems import ProblemsError
 from datapipe.config.units import plain_number
 from datapipe.config.yaml import KeyPath
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
+from datapipe.weights import changed_shares, integer_weights
 
 STAIRS = 64
 Weights = Mapping[str, Fraction]
@@ -213,6 +212,13 @@ def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPha
     )
 
 
+def rounded_shares(spec: MixtureSpec, source_weights: Weights) -> dict[str, tuple[float, float]]:
+    """By source, the share that was given and the one that counts, where rounding changes it by more than noise."""
+    given = [phase.weights for phase in spec.phases] or [source_weights]
+    drawn = [weights for weights in given if any(weights.values())]
+    return {name: shares for weights in drawn for name, shares in changed_shares(weights, integer_weights(weights)).items()}
+
+
 def _staircase(start: Weights, end: Weights, count: int) -> list[Weights]:
     first, last = _shares(start), _shares(end)
     parts = [Fraction(2 * number + 1, 2 * count) for number in range(count)]
@@ -230,17 +236,9 @@ def linear_schedule_problems(spec: MixtureSpec, source_weights: Weights) -> Iter
     for index, phase in enumerate(spec.phases):
         weights = {name: phase.weights.get(name, Fraction(0)) for name in source_weights}
         path = ("phases", index, "schedule")
-        if phase.schedule == "linear" and any(weights.values()):
-            if not any(before.values()):
-                yield path, "linear needs weights to start from, but all weights before are 0. Expected one above 0, or step"
-            elif _denominator(before, weights) * 2 * phase.stairs >= MAX_WEIGHT_SUM:
-                yield path, "linear cannot be computed exactly between weights of so many digits. Expected rounder weights"
+        if phase.schedule == "linear" and any(weights.values()) and not any(before.values()):
+            yield path, "linear needs weights to start from, but all weights before are 0. Expected one above 0, or step"
         before = weights
-
-
-def _denominator(*weights: Weights) -> int:
-    """The least common denominator of all shares."""
-    return lcm(*(share.denominator for given in weights for share in _shares(given).values()))
 
 
 def _percent(share: Fraction) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from math import isfinite
 from typing import Any
+
+from datapipe.weights import exact_number
 
 _DECIMAL = 1000
 _BINARY = 1024
@@ -25,10 +26,9 @@ _SIZE_UNITS = {"": 1, "b": 1} | {
 }
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(r"([+-]?[0-9_]*\.?[0-9_]*(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
-_HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9_]{3,}")
 
-MAX_WEIGHT_PRECISION = 10**9
-"""The largest denominator and the largest value of a weight. Integer shares of thousands of sources stay far below 2^63."""
+MAX_WEIGHT = 10**300
+"""The largest weight: a float can hold it."""
 
 SIZE_EXPECTED = "expected a size above 0 such as 256MiB, 1GB or 1048576"
 COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
@@ -61,12 +61,12 @@ def parse_share(value: Any) -> Fraction:
 
 
 def parse_weight(value: Any) -> Fraction:
-    """A weight of at least 0, exact."""
+    """A weight of at least 0, exact; `weights.integer_weights` rounds those of many digits."""
     weight = _ratio(value, WEIGHT_EXPECTED)
     if weight < 0:
         raise ValueError(WEIGHT_EXPECTED)
-    if max(weight, weight.denominator) > MAX_WEIGHT_PRECISION:
-        raise ValueError("expected a weight of at most nine decimal places and at most 1e9: round it")
+    if weight > MAX_WEIGHT:
+        raise ValueError("expected a weight of at most 1e300")
     return weight
 
 
@@ -93,15 +93,8 @@ def _ratio(value: Any, expected: str) -> Fraction:
 
 
 def _number(value: Any, expected: str) -> Fraction:
-    """An exact number of an int, float, Fraction or its text. A bool is not a number, nor is infinity."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
-        raise ValueError(expected)
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(expected)
-    exact = repr(value) if isinstance(value, float) else value.replace("_", "") if isinstance(value, str) else value
-    if isinstance(value, str) and _HUGE_EXPONENT.search(value):  # Fraction("1e999999999") would take a gigabyte of digits
-        raise ValueError(expected)
+    """The exact number of an int, float, Fraction or its text."""
     try:
-        return Fraction(exact)
-    except (ValueError, ZeroDivisionError) as error:
+        return exact_number(value)
+    except ValueError as error:
         raise ValueError(expected) from error

@@ -34,6 +34,7 @@ from datapipe.stage.tables import drops_for_others
 from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.tiktoken import convert, is_rank_file
+from datapipe.weights import changes_in_words
 
 Say = Callable[[str], None]
 
@@ -55,7 +56,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     warnings += [passed_over_warning(name, sorted(set(paths))) for name, paths in passed_over.items() if paths]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
-    warnings += _unused(mixture)
+    warnings += [*_unused(mixture), *_rounded(mixture)]
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
@@ -233,6 +234,15 @@ def _unused(mixture: Mixture) -> list[RunWarning]:
     )
     details = {"keys": mixture.unused_keys()}
     return [RunWarning(kind="unused_keys", text=f"not used: {keys}: {why}.", details=details)]
+
+
+def _rounded(mixture: Mixture) -> list[RunWarning]:
+    """A warning about the weights that shares of 2^-40 cannot express."""
+    changed = {} if mixture.tokenizer.is_none else mixture.rounded_shares()
+    if not changed:
+        return []
+    text = f"weights: {changes_in_words(changed)}."
+    return [RunWarning(kind="rounded_weights", text=text, details={"shares": {name: list(of) for name, of in changed.items()}})]
 
 
 def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:

@@ -3,6 +3,7 @@
 kind               what it is about                                                     found by
 ------------------ -------------------------------------------------------------------- --------------------------
 unused_keys        keys about tokens in a run without a tokenizer, and the other way    before the run
+rounded_weights    weights that differ by more than their shares of 2^-40 can express   before the run
 stage_order        stages in an order that the documentation advises against            before the run
 broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
 missing_field      a kept field that none of the first records has                      before the run

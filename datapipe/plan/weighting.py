@@ -31,7 +31,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
 from datapipe.shards.manifest import ShardEntry, Snapshot, SourceEntry
-from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
+from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
 
 BYTES_PER_TOKEN = 4
 """Bytes of text to a token before tokens are counted: typical of English with vocabularies of 32,000 to 128,000 ids."""
@@ -119,7 +119,7 @@ def unimax(caps: Mapping[str, Fraction], budget: int) -> dict[str, Fraction]:
 
 def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
     """Integer weights in these proportions: exact if their sum is below 2^62, otherwise with fewer bits."""
-    whole = integer_weights(weights)
+    whole = exact_integers(weights)
     excess = max(0, sum(whole.values()).bit_length() - (MAX_WEIGHT_SUM.bit_length() - 2))
     return {name: max(1, weight >> excess) if weight else 0 for name, weight in whole.items()} if excess else whole
 

@@ -6,6 +6,7 @@ Loader(mixture=…) ─┘
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from datapipe.errors import UserError, suggest
 from datapipe.shards.manifest import Phase, Snapshot
-from datapipe.weights import integer_weights
+from datapipe.weights import changed_shares, changes_in_words, exact_number, integer_weights
 
 Weights = Mapping[str, float | int | str | Fraction]
 Override = Weights | Sequence[tuple[int | None, Weights]]
@@ -115,15 +116,19 @@ def _given(override: Override, sources: tuple[str, ...]) -> tuple[Phase, ...]:
 
 
 def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
-    """Whole numbers in exactly the given proportions: 0.1 is a tenth."""
+    """Whole numbers in the given proportions: 0.1 is a tenth. Warns of shares that rounding changes."""
     for name in weights:
         if name not in sources:
             raise UserError(f"mixture: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
     try:
-        exact = {name: Fraction(str(weight)) for name, weight in weights.items()}
+        exact = {name: exact_number(weight) for name, weight in weights.items()}
     except ValueError as error:
         raise UserError(f"mixture: {dict(weights)}: expected a number for each source ({error}).") from error
     try:
-        return integer_weights(exact)
+        counted = integer_weights(exact)
     except ValueError as error:
         raise UserError(f"mixture: {dict(weights)}: {error}.") from error
+    changed = changed_shares(exact, counted)
+    if changed:
+        warnings.warn(f"mixture: {changes_in_words(changed)}.", stacklevel=2)
+    return counted

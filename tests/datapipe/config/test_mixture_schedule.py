@@ -71,10 +71,25 @@ def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
     assert mixture.average_shares()["a"] == drawn / length == (first + last) / 2
 
 
+def test_linear_phase_between_weights_of_many_digits_is_rounded():
+    linear = {"until": 1, "weights": {"a": 0.2 + 1e-17, "b": 0.1 + 0.2}, "schedule": "linear"}
+    mixture = mixture_of({"a": "1/999999937", "b": 0.9999997331234567}, 100, [linear])
+    start, end = Fraction(1, 999999937) / (Fraction(1, 999999937) + Fraction("0.9999997331234567")), Fraction(2, 5)
+    stairs = [Fraction(phase.weights["a"], sum(phase.weights.values())) for phase in mixture.weight_phases()]
+    for number, share in enumerate(stairs):
+        assert float(share) == pytest.approx(float(start + (end - start) * Fraction(2 * number + 1, 128)), abs=1e-11)
+    assert mixture.rounded_shares() == {}
+
+
+def test_rounded_shares_tells_weights_that_are_too_small_to_count():
+    phases = [{"until": 0.5, "weights": {"a": 1, "b": 1e-20}}, {"until": 1, "weights": {"a": 1, "b": 1}}]
+    assert mixture_of({"a": 1, "b": 1e-20}, 100, []).rounded_shares() == {"b": (1e-20, 2.0**-40)}
+    assert mixture_of({"a": 1, "b": 1}, 100, phases).rounded_shares() == {"b": (1e-20, 2.0**-40)}
+    assert mixture_of({"a": 1, "b": 1e-20}, 100, phases[1:]).rounded_shares() == {}
+
+
 def test_linear_phases_that_cannot_be_made_are_refused():
     linear = {"until": 1, "weights": {"a": "999999937/1000000000", "b": 1}, "schedule": "linear"}
-    with pytest.raises(ValidationError, match="cannot be computed exactly"):
-        mixture_of({"a": "1/999999937", "b": "0.999999733"}, 100, [linear])
     with pytest.raises(ValidationError, match="linear needs weights to start from"):
         mixture_of({"a": 0, "b": 0}, 100, [linear])
 

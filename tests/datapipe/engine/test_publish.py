@@ -71,6 +71,15 @@ def test_drawing_options_re_run_nothing_and_are_in_the_snapshot(published):
     assert again(published).snapshot == first
 
 
+def test_weights_of_any_digits_are_published_and_what_rounding_changes_is_told(published):
+    done = again(published, "sources.web.weight=0.30000000000000004", "sources.books.weight=1e-30")
+    assert done.snapshot.phases[0].weights == {"web": 2**40 - 1, "books": 1}
+    (warning,) = [warning for warning in done.report["warnings"] if warning["kind"] == "rounded_weights"]
+    assert "changes that of 'books' from 3.33e-30 to 9.09e-13" in warning["text"]
+    done = again(published, "sources.web.weight=0.30000000000000004", "sources.books.weight=0.12345678901234567")
+    assert "rounded_weights" not in {warning["kind"] for warning in done.report["warnings"]}
+
+
 def test_documents_are_in_the_shards_of_the_range_of_their_hash(published):
     snapshot = again(published).snapshot
     root = Root(str(published.parent / "out"))

@@ -316,3 +316,23 @@ def test_states_that_contradict_their_lineage_are_refused(output: Path) -> None:
     for wrong_state in (None, 3, "x", []):
         with pytest.raises(SnapshotError, match="not a loader state"):
             other.load_state_dict(wrong_state)  # type: ignore[arg-type]
+
+
+def test_softmax_of_any_floats_is_a_mixture_and_its_state_is_the_same_everywhere(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(5)]
+    folder = make_snapshot(tmp_path, dict.fromkeys(names, 20))
+    powers = np.exp(np.array([0.3, -1.2, 2.5, 0.01, 1.7]))
+    shares = dict(zip(names, powers / powers.sum()))
+    loader = Loader(folder, global_batch_size=8, fields=FIELDS, prefetch=0, mixture=shares)
+    drawn = Counter(source for batch in islice(loader, 250) for source in batch["sources"].tolist())
+    for number, name in enumerate(names):
+        assert abs(drawn[number] - 2000 * shares[name]) <= 3
+    as_floats = {name: float(share) for name, share in reversed(shares.items())}
+    assert resumed(loader, folder, mixture=as_floats).state_dict() == loader.state_dict()
+
+
+def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
+    with pytest.warns(UserWarning, match=r"2\^-40 of the whole, which changes that of 'code' from 1e-30 to 9.09e-13"):
+        loader = Loader(output, global_batch_size=5, mixture={"code": 1e-30, "web": 1})
+    lineage = json.loads(loader.state_dict()["lineage"])
+    assert lineage["mixtures"][0]["recipe"]["phases"] == [[None, {"code": 1, "web": 2**40 - 1}]]

@@ -303,7 +303,7 @@ class Loader:
             sequence_length=self.snapshot.sequence_length,
             tokenizer=self.snapshot.tokenizer.fingerprint,
             snapshot=self.snapshot.fingerprint,
-            lineage=self.batch_order.lineage.to_json(),
+            lineage=self.batch_order.lineage_json,
         )
 
 

@@ -1,12 +1,12 @@
 """The state of a loader in a checkpoint: the next step, the data, the order, and the history of the run.
 
-    {"version": 2, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
+    {"version": 3, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
      "tokenizer": …, "snapshot": …, "lineage": "{…}"}
 
 The step counts the batches handed out, not those built ahead; skipped steps count as if they had been handed out. Rank and
 world size are not in the state, so the state of any rank serves all ranks of any later world. The record is flat, and the
-lineage (`order/lineage.py`) is one JSON string in it, since torch.distributed.checkpoint restores lists item by item into the
-existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data.
+lineage is one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into
+the existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.lineage import Lineage, read_lineage
+from datapipe.loader.order.lineage import Lineage
+from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.steps import MOST_STEPS, Steps
 
-VERSION = 2
+VERSION = 3
+READ_VERSIONS = (2, 3)
+"""They differ in the JSON of the lineage."""
 
 _ADVICE = {
     "split": "Open the loader with that split.",
@@ -65,9 +68,9 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
     if not isinstance(state, Mapping):
         raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
-    if state.get("version") != VERSION:
+    if state.get("version") not in READ_VERSIONS:
         raise SnapshotError(
-            f"the loader state has version {state.get('version')!r}; this datapipe reads version {VERSION}. "
+            f"the loader state has version {state.get('version')!r}; this datapipe reads versions 2 and 3. "
             f"Resume with the release that wrote it, or start without a state."
         )
     kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
@@ -87,7 +90,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"Give what `state_dict()` returned, unchanged."
         )
     try:
-        lineage = read_lineage(saved.lineage)
+        lineage = read_lineage(saved.lineage, saved.version)
         _check_agrees(saved, lineage)
     except ValueError as error:
         raise SnapshotError(

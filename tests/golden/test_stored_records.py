@@ -1,5 +1,5 @@
-"""A manifest and a loader state as they were written in November 2026 (versions 2 and 2). Every later version reads them, or
-refuses them by their version: checkpoints and snapshots outlive releases."""
+"""A manifest (version 2) and loader states (versions 2 and 3) as they were written in November 2026. Every later version reads
+them, or refuses them by their version: checkpoints and snapshots outlive releases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MANIFEST = """
  "fingerprint": "24f2bf4856a4f19d22074a318a7f974a"}
 """
 
-LINEAGE = """
+LINEAGE_2 = """
 {"batches": [[0, 0, 4], [10, 40, 6]],
  "mixtures": [
   {"data": {"code": "ffd4c26df96c1f5f2f63c1cca8ba461b", "web": "1559ab8442005606686b77e7fe199ae9"}, "places": {},
@@ -55,8 +55,20 @@ LINEAGE = """
           "shards": {"shards/web/part-stratum-00-00000-00000.arrow": 10}, "steps": [[12, 14]]}}
 """
 
+LINEAGE_3 = """
+{"sequence_length": 16, "sources": ["code", "web"], "batches": [[0, 0, 4], [10, 40, 6]],
+ "mixtures": [
+  {"step": 0, "sample": 0, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "exhausted": "redistribute", "total_tokens": 16000,
+   "phases": [[480, [3, 7]], [null, [1, 1]]], "max_epochs": [2.5, null], "data": ["_9TCbflsH18v", "FVmrhEIAVgZo"],
+   "sizes": [21, 42]},
+  {"step": 10, "sample": 40, "phases": [[null, [1, 4]]]}],
+ "skip": {"documents": {"0123456789abcdef0123456789abcdef": 10},
+          "shards": {"shards/web/part-stratum-00-00000-00000.arrow": 10}, "steps": [[12, 14]]}}
+"""
+"""The samples drawn before the second mixture, 14 of code and 26 of web, follow from the first."""
+
 STATE: dict[str, Any] = {
-    "version": 2,
+    "version": 3,
     "step": 11,
     "global_batch_size": 6,
     "split": "train",
@@ -65,8 +77,10 @@ STATE: dict[str, Any] = {
     "sequence_length": 16,
     "tokenizer": "xxh3_128:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "snapshot": "24f2bf4856a4f19d22074a318a7f974a",
-    "lineage": LINEAGE,
+    "lineage": LINEAGE_3,
 }
+
+STATE_2 = {**STATE, "version": 2, "lineage": LINEAGE_2}
 
 ADDRESSES = {9: [18, 38, 15, 35], 11: [43, 17, 48, 45, 51, 47], 14: [49, 43, 47, 13, 43, 44]}
 """Of the rows of some steps: of the first batch size and mixture, of the second, and after the skipped steps."""
@@ -92,18 +106,27 @@ def test_stored_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
         read_snapshot(Root(str(tmp_path)))
 
 
-def test_stored_state_gives_the_same_order_and_is_saved_again_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", [STATE, STATE_2], ids=["3", "2"])
+def test_stored_state_gives_the_same_order_and_is_saved_again_in_version_3(tmp_path: Path, state: dict[str, Any]) -> None:
     loader = open_stored(tmp_path)
-    loader.load_state_dict(STATE)
+    loader.load_state_dict(state)
     order = loader.batch_order
     assert {step: order.locate(order.samples(step)).tolist() for step in ADDRESSES} == ADDRESSES
     assert order.left_out_documents(9) == frozenset()
     assert order.left_out_documents(11) == {bytes.fromhex("0123456789abcdef0123456789abcdef")}
+    assert dict(order.lineage.mixtures[1].num_drawn) == {"code": 14, "web": 26}
     saved = loader.state_dict()
-    assert json.loads(saved.pop("lineage")) == json.loads(LINEAGE)
+    assert json.loads(saved.pop("lineage")) == json.loads(LINEAGE_3)
     assert saved == {name: value for name, value in STATE.items() if name != "lineage"}
 
 
-def test_stored_state_of_another_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SnapshotError, match="the loader state has version 1; this datapipe reads version 2"):
-        open_stored(tmp_path).load_state_dict({**STATE, "version": 1})
+@pytest.mark.parametrize("version", [1, 4, "3", None])
+def test_stored_state_of_another_version_is_refused(tmp_path: Path, version: object) -> None:
+    with pytest.raises(SnapshotError, match=f"the loader state has version {version!r}; this datapipe reads versions 2 and 3"):
+        open_stored(tmp_path).load_state_dict({**STATE, "version": version})
+
+
+def test_stored_lineage_under_the_number_of_the_other_version_is_refused(tmp_path: Path) -> None:
+    for version, state in ((2, STATE), (3, STATE_2)):
+        with pytest.raises(SnapshotError, match="lineage cannot be read"):
+            open_stored(tmp_path).load_state_dict({**state, "version": version})

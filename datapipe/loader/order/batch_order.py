@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
 from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at
+from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
 
 
@@ -37,6 +39,11 @@ class BatchOrder:
         shards = self.layout.shards if since else ()
         named = {number: {shard.path, shard.numbered_path} & since.keys() for number, shard in enumerate(shards)}
         self._left_out = {number: min(since[path] for path in paths) for number, paths in named.items() if paths}
+
+    @cached_property
+    def lineage_json(self) -> str:
+        """The lineage as it is in a state: made once, since trainers ask for a state at every step."""
+        return lineage_json(self.lineage)
 
     @property
     def num_steps(self) -> int | None:

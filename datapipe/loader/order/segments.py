@@ -23,6 +23,9 @@ from datapipe.loader.order.recipe import Recipe
 UNIT = 1 << 40
 """Units of a sample in which shares are counted."""
 
+MOST_SAMPLES = 1 << 62
+"""The limit of sample numbers: a segment that would end beyond it, at the cap of a source of next to no weight, has no end."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
@@ -54,6 +57,8 @@ def plan_segments(
             if end is not None and sample >= end:  # later samples are never drawn
                 return _with_endless(segments, sample, weights), None
             until, newly_exhausted = _next_exhausted(shares, weights, caps, sample, stop)
+            if until is not None and until >= MOST_SAMPLES:
+                until = None
             exhausted |= newly_exhausted
             if until == sample:
                 continue

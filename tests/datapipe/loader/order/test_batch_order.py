@@ -274,45 +274,16 @@ def test_another_mixture_from_before_the_last_change_continues_from_the_counts_o
     assert lineage["skip"]["documents"] == {document: 10}  # and not from step 50 on
 
 
-NONSENSE = (None, True, -1, 1.5, float("nan"), 1 << 63, "x", [], [[]], {"web": -1}, {"web": "x"})
-WHERE = (
-    "batches", "batches.1", "batches.0.0", "batches.1.0", "batches.1.1", "batches.1.2", "mixtures", "mixtures.1",
-    "mixtures.0.sample", "mixtures.1.step", "mixtures.1.places", "mixtures.1.places.web", "mixtures.1.data.web",
-    "mixtures.1.sizes.web", "mixtures.1.recipe", "mixtures.1.recipe.phases", "mixtures.1.recipe.phases.0",
-    "mixtures.1.recipe.phases.0.1.web", "mixtures.1.recipe.sequence_length", "mixtures.1.recipe.exhausted",
-    "mixtures.1.recipe.max_epochs", "skip", "skip.steps", "skip.steps.0.1", "skip.documents", "skip.shards",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_a_lineage_that_was_tampered_with_is_refused(output: Path, where: str) -> None:
-    loader = Loader(output, global_batch_size=5, prefetch=0, skip=[(3, 4)])
-    loader.seek(10)
-    options: dict[str, Any] = {"mixture": {"code": 1, "web": 1}, "migrate": True, "global_batch_size": 6}
-    state = resumed(loader, output, **options).state_dict()
-    other = Loader(output, prefetch=0, **options)
-    path = [int(name) if name.isdigit() else name for name in where.split(".")]
-    for value in NONSENSE:
-        lineage = json.loads(state["lineage"])
-        at: Any = lineage
-        for name in path[:-1]:
-            at = at[name]
-        if (where.endswith("data.web") and value == "x") or (where == "skip.steps" and value == []):
-            continue  # another digest and an empty list of skips are valid
-        at[path[-1]] = value
-        with pytest.raises(SnapshotError):
-            other.load_state_dict({**state, "lineage": json.dumps(lineage)})
-    assert json.loads(other.state_dict()["lineage"])["batches"] == [[0, 0, 6]]  # the loader is unchanged
-
-
 def test_states_that_contradict_their_lineage_are_refused(output: Path) -> None:
     loader = Loader(output, global_batch_size=5, prefetch=0)
     loader.seek(10)
     state = resumed(loader, output, global_batch_size=6).state_dict()
     other = Loader(output, global_batch_size=6, prefetch=0)
-    for wrong in ('"batches": [[0, 0, 5], [10, 49, 6]]', '"batches": [[0, 0, 5], [10, 50, 7]]'):
+    lineage = json.loads(state["lineage"])
+    assert lineage["batches"] == [[0, 0, 5], [10, 50, 6]]
+    for wrong in ([[0, 0, 5], [10, 49, 6]], [[0, 0, 5], [10, 50, 7]]):
         with pytest.raises(SnapshotError, match="lineage cannot be read"):
-            other.load_state_dict({**state, "lineage": state["lineage"].replace('"batches": [[0, 0, 5], [10, 50, 6]]', wrong)})
+            other.load_state_dict({**state, "lineage": json.dumps({**lineage, "batches": wrong})})
     for wrong_state in (None, 3, "x", []):
         with pytest.raises(SnapshotError, match="not a loader state"):
             other.load_state_dict(wrong_state)  # type: ignore[arg-type]

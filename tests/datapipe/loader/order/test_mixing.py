@@ -241,3 +241,17 @@ def test_mixture_cap_of_a_tiny_weight_is_reached_in_one_segment() -> None:
     )
     segments, _ = plan_segments(recipe, ("bulk", "hair"), 0, [0, 0], {1: 2})
     assert [dict(segment.weights) for segment in segments] == [{0: 10**15, 1: 3}, {0: 10**15}]
+
+
+def test_mixture_cap_that_no_sample_number_reaches_is_no_border() -> None:
+    recipe = Recipe(
+        sequence_length=S,
+        phases=(Phase(until_tokens=None, weights={"bulk": 1 << 40, "hair": 1}),),
+        max_epochs={"hair": 1.0},
+        exhausted="redistribute",
+    )
+    mixture = Mixture(recipe, ("bulk", "hair"), [10, 10**8])  # after 10^8 * 2^40 samples
+    assert mixture.end is None
+    assert mixture.counts(3 << 40) == [(3 << 40) - 3, 3]
+    sources, ordinals = mixture.assign(np.arange(4))
+    assert (sources.tolist(), ordinals.tolist()) == ([0] * 4, [0, 1, 2, 3])

@@ -1,0 +1,289 @@
+"""The lineage as JSON in a loader's state: the first mixture whole, each later one by what it changes.
+
+    sources     [name, …]                            of all mixtures; columns follow this order
+    batches     [[step, sample, rows], …]            eras of batch size, the first from step 0
+    mixtures    [{step, sample, …}, …]               eras of mixture, the first from step 0
+    skip        steps [[start, stop], …], documents {key: step}, shards {path: step}: left out from that step on
+
+A key that a mixture lacks is as in the mixture before it:
+
+    snapshot, exhausted, total_tokens                as in `MixtureEra` and `Recipe`
+    phases      [[until_tokens, weights], …]         weights against those of the phase before; 0: the source has none
+    max_epochs, data, sizes                          null for a source that has none
+
+A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source: value} of those that change.
+The samples drawn before a mixture follow from the mixtures before it; `places` holds the counts that differ, of sources that
+started over. So a state takes about 40 bytes a source, and a mixture that changes one weight less than 100 bytes more.
+
+Version 2 of the state, which is read and no longer written, holds each mixture whole, with 128-bit digests: {step, sample,
+recipe, places, data, sizes, snapshot}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from datapipe.errors import SnapshotError
+from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips, short_digest
+from datapipe.loader.order.recipe import Recipe, read_recipe
+from datapipe.loader.order.sample_order import num_drawn_at
+from datapipe.loader.order.steps import MOST_STEPS, BatchEra
+from datapipe.shards.manifest import Phase
+
+_Value = TypeVar("_Value")
+
+_RARE = 4
+"""A column is written as {source: value} where fewer than one in so many sources change: a name is longer than a value."""
+
+
+def lineage_json(lineage: Lineage) -> str:
+    """The JSON of a lineage, from which `read_lineage` makes an equal one."""
+    names = sorted({name for era in lineage.mixtures for name in _names(era)})
+    content = {
+        "sequence_length": lineage.mixtures[0].recipe.sequence_length,
+        "sources": names,
+        "batches": [[era.step, era.sample, era.size] for era in lineage.batches],
+        "mixtures": [_era_changes(before, era, names) for before, era in zip((None, *lineage.mixtures), lineage.mixtures)],
+        "skip": {
+            "steps": [list(steps) for steps in lineage.skips.steps],
+            "documents": dict(sorted(lineage.skips.documents.items())),
+            "shards": dict(sorted(lineage.skips.shards.items())),
+        },
+    }
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _names(era: MixtureEra) -> set[str]:
+    weighted = {name for phase in era.recipe.phases for name in phase.weights}
+    return {*weighted, *era.recipe.max_epochs, *era.num_drawn, *era.data, *era.sizes}
+
+
+def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str]) -> dict[str, Any]:
+    """What an era changes of the era before it; all of it where there is none."""
+    recipe, earlier = era.recipe, None if before is None else before.recipe
+    changes: dict[str, Any] = {"step": era.step, "sample": era.sample}
+    if before is None or before.snapshot != era.snapshot:
+        changes["snapshot"] = era.snapshot
+    for name in ("exhausted", "total_tokens"):
+        if earlier is None or getattr(earlier, name) != getattr(recipe, name):
+            changes[name] = getattr(recipe, name)
+    if earlier is None or _weights(earlier) != _weights(recipe):
+        first = {} if earlier is None else _weights(earlier)[0][1]
+        phases = _weights(recipe)
+        bases = [first, *(weights for _, weights in phases)]
+        changes["phases"] = [[until, _column(base, weights, names, 0)] for base, (until, weights) in zip(bases, phases)]
+    for name, base, column in (
+        ("max_epochs", {} if earlier is None else earlier.max_epochs, recipe.max_epochs),
+        ("data", {} if before is None else before.data, era.data),
+        ("sizes", {} if before is None else before.sizes, era.sizes),
+    ):
+        if before is None or base != column:
+            changes[name] = _column(base, column, names, None)
+    expected = _continued(before, era.sample, era.data)
+    if expected != {name: count for name, count in era.num_drawn.items() if count}:
+        changes["places"] = {
+            name: era.num_drawn.get(name, 0) for name in names if era.num_drawn.get(name, 0) != expected.get(name, 0)
+        }
+    return changes
+
+
+def _weights(recipe: Recipe) -> list[tuple[int | None, dict[str, int]]]:
+    return [(phase.until_tokens, {name: weight for name, weight in phase.weights.items() if weight}) for phase in recipe.phases]
+
+
+def _column(
+    before: Mapping[str, _Value], after: Mapping[str, _Value], names: Sequence[str], absent: _Value | None
+) -> list[_Value | None] | dict[str, _Value | None]:
+    changed = {name: after.get(name, absent) for name in names if after.get(name, absent) != before.get(name, absent)}
+    return changed if _RARE * len(changed) < len(names) else [after.get(name, absent) for name in names]
+
+
+def _continued(before: MixtureEra | None, sample: int, data: Mapping[str, str]) -> dict[str, int]:
+    """By source, the samples drawn before an era, where every source with the same rows continues; none is 0."""
+    drawn = {} if before is None else num_drawn_at(before, sample)
+    return {name: count for name, count in drawn.items() if count and before and before.data.get(name) == data.get(name)}
+
+
+def read_lineage(text: str, version: int) -> Lineage:
+    """The lineage in a state of version 2 or 3. Raises ValueError, with the reason, for any other text."""
+    try:
+        saved = (_Whole if version == 2 else _Saved).model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}") from None
+    batches = tuple(BatchEra(step=step, sample=sample, size=size) for step, sample, size in saved.batches)
+    if any(start >= stop for start, stop in saved.skip.steps):
+        raise ValueError(f"skipped steps {saved.skip.steps}")
+    skips = Skips(steps=saved.skip.steps, documents=saved.skip.documents, shards=saved.skip.shards)
+    _check_order("batches", [(era.step, era.sample) for era in batches])
+    _check_order("mixtures", [(era.step, era.sample) for era in saved.mixtures])
+    mixtures = saved.read()
+    _check_mixtures(mixtures)
+    if len({era.step for era in batches}) < len(batches):
+        raise ValueError("two batch sizes at one step")
+    return Lineage(batches=batches, mixtures=mixtures, skips=skips)
+
+
+_Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Step = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+_Positive = Annotated[int, Field(gt=0, lt=1 << 62)]
+_Weight = Annotated[int, Field(ge=0)]
+_Epochs = Annotated[float, Field(ge=0)]
+_Digest = Annotated[str, Field(pattern="^[0-9A-Za-z_-]{12}$")]
+_Exhausted = Literal["stop", "refuse", "redistribute"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _SavedSkips(_Record):
+    steps: tuple[tuple[_Step, _Step], ...]
+    documents: dict[Annotated[str, Field(pattern="^[0-9a-f]{32}$")], _Step]
+    shards: dict[str, _Step]
+
+
+class _SavedEra(_Record):
+    """An era by what it changes; a field that is not set is as in the era before."""
+
+    step: _Step
+    sample: _Count
+    snapshot: str = ""
+    exhausted: _Exhausted = "stop"
+    total_tokens: _Count | None = None
+    phases: Annotated[tuple[tuple[_Count | None, tuple[_Weight, ...] | dict[str, _Weight]], ...], Field(min_length=1)] = ()
+    max_epochs: tuple[_Epochs | None, ...] | dict[str, _Epochs | None] = {}
+    data: tuple[_Digest | None, ...] | dict[str, _Digest | None] = {}
+    sizes: tuple[_Count | None, ...] | dict[str, _Count | None] = {}
+    places: dict[str, _Count] = {}
+
+    def read(self, before: MixtureEra | None, sequence_length: int, names: Sequence[str]) -> MixtureEra:
+        """The era that follows `before`. Raises ValueError for columns that do not fit the sources."""
+        lacking = set() if before else _SavedEra.model_fields.keys() - {"max_epochs", "places"} - self.model_fields_set
+        if lacking:
+            raise ValueError(f"the first mixture lacks {', '.join(sorted(lacking))}")
+        recipe = self._read_recipe(None if before is None else before.recipe, sequence_length, names)
+        data = _applied({} if before is None else before.data, self.data, names, None)
+        drawn = _applied(_continued(before, self.sample, data), self.places, names, 0)
+        return MixtureEra(
+            step=self.step,
+            sample=self.sample,
+            recipe=recipe,
+            num_drawn=drawn,
+            data=data,
+            sizes=_applied({} if before is None else before.sizes, self.sizes, names, None),
+            snapshot=self.snapshot if before is None or "snapshot" in self.model_fields_set else before.snapshot,
+        )
+
+    def _read_recipe(self, before: Recipe | None, sequence_length: int, names: Sequence[str]) -> Recipe:
+        given = self.model_fields_set
+        phases: list[Phase] = []
+        weights: Mapping[str, int] = {} if before is None else before.phases[0].weights
+        for until, column in self.phases:
+            weights = _applied(weights, column, names, 0)
+            phases.append(Phase(until_tokens=until, weights=weights))
+        return Recipe(
+            sequence_length=sequence_length,
+            phases=tuple(phases) if before is None or phases else before.phases,
+            max_epochs=_applied({} if before is None else before.max_epochs, self.max_epochs, names, None),
+            exhausted=self.exhausted if before is None or "exhausted" in given else before.exhausted,
+            total_tokens=self.total_tokens if before is None or "total_tokens" in given else before.total_tokens,
+        )
+
+
+def _applied(
+    before: Mapping[str, _Value],
+    column: Sequence[_Value | None] | Mapping[str, _Value | None],
+    names: Sequence[str],
+    absent: _Value | None,
+) -> dict[str, _Value]:
+    """`before` with the changes of a column; the inverse of `_column`."""
+    if not isinstance(column, Mapping) and len(column) != len(names):
+        raise ValueError(f"a column of {len(column)} values for {len(names)} sources")
+    given = column if isinstance(column, Mapping) else dict(zip(names, column))
+    if not set(given) <= set(names):
+        raise ValueError(f"a value of '{min(set(given) - set(names))}', which is not one of its sources")
+    return {name: value for name, value in {**before, **given}.items() if value is not None and value != absent}
+
+
+class _Saved(_Record):
+    """The JSON of a lineage, checked: an edited or truncated state is refused instead of giving some other order."""
+
+    sequence_length: _Positive
+    sources: tuple[Annotated[str, Field(min_length=1)], ...]
+    batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
+    mixtures: Annotated[tuple[_SavedEra, ...], Field(min_length=1)]
+    skip: _SavedSkips
+
+    def read(self) -> tuple[MixtureEra, ...]:
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError("a source is listed twice")
+        eras: list[MixtureEra] = []
+        try:
+            for saved in self.mixtures:
+                eras.append(saved.read(eras[-1] if eras else None, self.sequence_length, self.sources))
+        except SnapshotError as error:  # of a mixture that cannot be drawn from
+            raise ValueError(str(error)) from error
+        return tuple(eras)
+
+
+class _WholeRecipe(_Record):
+    sequence_length: _Positive
+    phases: Annotated[tuple[tuple[_Count | None, dict[str, _Weight]], ...], Field(min_length=1)]
+    max_epochs: dict[str, _Epochs]
+    exhausted: _Exhausted
+    total_tokens: _Count | None
+
+
+class _WholeEra(_Record):
+    step: _Step
+    sample: _Count
+    recipe: _WholeRecipe
+    places: dict[str, _Count]
+    data: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{32}$")]]
+    sizes: dict[str, _Count]
+    snapshot: str
+
+    def read(self) -> MixtureEra:
+        return MixtureEra(
+            step=self.step,
+            sample=self.sample,
+            recipe=read_recipe(self.recipe.model_dump()),
+            num_drawn=self.places,
+            data={name: short_digest(bytes.fromhex(digest)) for name, digest in self.data.items()},
+            sizes=self.sizes,
+            snapshot=self.snapshot,
+        )
+
+
+class _Whole(_Record):
+    """The JSON of a lineage in version 2 of the state."""
+
+    batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
+    mixtures: Annotated[tuple[_WholeEra, ...], Field(min_length=1)]
+    skip: _SavedSkips
+
+    def read(self) -> tuple[MixtureEra, ...]:
+        return tuple(era.read() for era in self.mixtures)
+
+
+def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:
+    """Raises ValueError for eras, as (step, sample), that do not rise from step 0, sample 0."""
+    if begins[0] != (0, 0) or any(later[0] < earlier[0] or later[1] < earlier[1] for earlier, later in zip(begins, begins[1:])):
+        raise ValueError(f"its {name} do not rise from step 0, sample 0")
+
+
+def _check_mixtures(mixtures: Sequence[MixtureEra]) -> None:
+    """Raises ValueError for mixtures that count more drawn samples than came before them, or whose phases have no end."""
+    if len({era.recipe.sequence_length for era in mixtures}) > 1:
+        raise ValueError("two sequence lengths")
+    for era in mixtures:
+        if sum(era.num_drawn.values()) > era.sample:
+            raise ValueError(f"places {era.num_drawn} add up to more than the {era.sample} samples before them")
+        *ends, last = (phase.until_tokens for phase in era.recipe.phases)
+        if last is not None or None in ends:
+            raise ValueError("only the last phase must have no end, and it must have none")

@@ -306,4 +306,4 @@ def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
     with pytest.warns(UserWarning, match=r"2\^-40 of the whole, which changes that of 'code' from 1e-30 to 9.09e-13"):
         loader = Loader(output, global_batch_size=5, mixture={"code": 1e-30, "web": 1})
     lineage = json.loads(loader.state_dict()["lineage"])
-    assert lineage["mixtures"][0]["recipe"]["phases"] == [[None, {"code": 1, "web": 2**40 - 1}]]
+    assert (lineage["sources"], lineage["mixtures"][0]["phases"]) == (["code", "web"], [[None, [1, 2**40 - 1]]])

@@ -18,13 +18,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
-from datapipe.loader.cache.cache import ShardCache
-from datapipe.loader.cache.read_ahead import ReadAhead, plan_budget
+from datapipe.loader.cache.read_ahead import ReadAhead
 from datapipe.loader.fields.chunk import Labels
 from datapipe.loader.fields.table import GLOBAL, PER_TOKEN
+from datapipe.loader.options import (
+    check_choices,
+    check_whole,
+    plan_batch,
+    plan_cache,
+    plan_mesh,
+    plan_prefetch,
+    plan_restart,
+)
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
@@ -39,9 +47,6 @@ from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.shards.document_files import document_keys
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
-
-LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
-"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
 
 KERNELS = (
     "datapipe.kernels.loader.batch:shifted_labels_64",
@@ -135,11 +140,11 @@ class Loader:
         prefetch: int | None = None,
     ) -> None:
         given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
-        _check_whole({**given, "seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch})
-        _check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
+        check_whole({**given, "seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch})
+        check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
         compile_at_once(KERNELS)
-        self.mesh = _plan_mesh(mesh, rank, world_size)
-        size = _plan_batch(global_batch_size, batch_size, self.mesh)
+        self.mesh = plan_mesh(mesh, rank, world_size)
+        size = plan_batch(global_batch_size, batch_size, self.mesh)
         check_shares(self.mesh, size, even=even, warns=not GLOBAL.intersection(fields))
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root, snapshot)
@@ -151,9 +156,9 @@ class Loader:
         self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips)
         self._even = even
         self._check_last_batch(self._fresh)
-        self._migrate, self._restart = migrate, _plan_restart(restart, migrate, tuple(self.snapshot.sources))
+        self._migrate, self._restart = migrate, plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._is_local = root.local is not None
-        self._cache = None if self._is_local else _plan_cache(root, inventory, cache_bytes, cache_folder)
+        self._cache = None if self._is_local else plan_cache(root, inventory, cache_bytes, cache_folder)
         copies = None if self._cache is None else self._cache.path_of
         self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
@@ -161,7 +166,7 @@ class Loader:
         rows = self.mesh.rows(size)
         batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
         self._prefetch = (
-            _plan_prefetch(batch_bytes * sum(field in PER_TOKEN for field in fields)) if prefetch is None else prefetch
+            plan_prefetch(batch_bytes * sum(field in PER_TOKEN for field in fields)) if prefetch is None else prefetch
         )
         self._step = self._fresh.steps.next(0)
         self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
@@ -305,69 +310,3 @@ class Loader:
             snapshot=self.snapshot.fingerprint,
             lineage=self.batch_order.lineage_json,
         )
-
-
-def _plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
-    if mesh is None:
-        return Mesh(data_rank=rank, data_size=world_size)
-    if (rank, world_size) != (0, 1):
-        raise UserError(
-            f"mesh together with rank={rank}, world_size={world_size}: give either the mesh, or rank and world size."
-        )
-    return mesh
-
-
-def _plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh) -> int:
-    given = [size for size in (global_batch_size, batch_size) if size is not None]
-    if len(given) != 1 or given[0] < 1:
-        raise UserError(
-            f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1; "
-            f"batch_size counts the rows of one rank, global_batch_size those of all."
-        )
-    return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
-
-
-def _plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...]) -> frozenset[str]:
-    names = [restart] if isinstance(restart, str) else list(restart)
-    for name in names:
-        if name not in sources:
-            raise UserError(f"restart: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
-    if names and not migrate:
-        raise UserError(f"restart={names} without migrate=True: set migrate=True to accept the state of a run with other rows.")
-    return frozenset(names)
-
-
-def _plan_cache(root: Root, inventory: Inventory, cache_bytes: int | None, folder: str | Path | None) -> ShardCache | None:
-    """The cache of an object store; None where the user wants none. Its threads start at the first batch."""
-    budget_bytes, path = plan_budget(cache_bytes, None if folder is None else Path(folder))
-    return ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes else None
-
-
-def _plan_prefetch(batch_bytes: int) -> int:
-    """The default number of batches ahead: many small ones, which are built together, or a few large ones."""
-    return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
-
-
-def _check_whole(given: Mapping[str, object]) -> None:
-    """Raises UserError for a value that is not an int: a NumPy integer, say, would make a state that is not JSON."""
-    for name, value in given.items():
-        if value is not None and type(value) is not int:
-            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
-
-
-def _check_choices(
-    split: str, labels: str, dtype: np.dtype, on_corrupt: str, balance: str, prefetch: int | None, window: int | None
-) -> None:
-    for name, value, expected in (
-        ("split", split, ("train", "validation")),
-        ("labels", labels, ("shifted", "unshifted")),
-        ("dtype", dtype.name, ("int64", "int32")),
-        ("on_corrupt", on_corrupt, ("raise", "replace")),
-        ("balance", balance, ("rows", "attention")),
-    ):
-        if value not in expected:
-            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
-    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
-        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
-    if window is not None and window < 0:
-        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

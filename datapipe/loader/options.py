@@ -1,0 +1,84 @@
+"""The arguments of a loader: checked, and turned into what it works with. A mistake is a UserError that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from datapipe.errors import UserError, suggest
+from datapipe.loader.cache.cache import ShardCache
+from datapipe.loader.cache.read_ahead import plan_budget
+from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.share import Mesh
+from datapipe.storage import Root
+
+LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
+"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
+
+
+def plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
+    if mesh is None:
+        return Mesh(data_rank=rank, data_size=world_size)
+    if (rank, world_size) != (0, 1):
+        raise UserError(
+            f"mesh together with rank={rank}, world_size={world_size}: give either the mesh, or rank and world size."
+        )
+    return mesh
+
+
+def plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh) -> int:
+    given = [size for size in (global_batch_size, batch_size) if size is not None]
+    if len(given) != 1 or given[0] < 1:
+        raise UserError(
+            f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1; "
+            f"batch_size counts the rows of one rank, global_batch_size those of all."
+        )
+    return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
+
+
+def plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...]) -> frozenset[str]:
+    names = [restart] if isinstance(restart, str) else list(restart)
+    for name in names:
+        if name not in sources:
+            raise UserError(f"restart: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
+    if names and not migrate:
+        raise UserError(f"restart={names} without migrate=True: set migrate=True to accept the state of a run with other rows.")
+    return frozenset(names)
+
+
+def plan_cache(root: Root, inventory: Inventory, cache_bytes: int | None, folder: str | Path | None) -> ShardCache | None:
+    """The cache of an object store; None where the user wants none. Its threads start at the first batch."""
+    budget_bytes, path = plan_budget(cache_bytes, None if folder is None else Path(folder))
+    return ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes else None
+
+
+def plan_prefetch(batch_bytes: int) -> int:
+    """The default number of batches ahead: many small ones, which are built together, or a few large ones."""
+    return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
+
+
+def check_whole(given: Mapping[str, object]) -> None:
+    """Raises UserError for a value that is not an int: a NumPy integer, say, would make a state that is not JSON."""
+    for name, value in given.items():
+        if value is not None and type(value) is not int:
+            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
+
+
+def check_choices(
+    split: str, labels: str, dtype: np.dtype, on_corrupt: str, balance: str, prefetch: int | None, window: int | None
+) -> None:
+    for name, value, expected in (
+        ("split", split, ("train", "validation")),
+        ("labels", labels, ("shifted", "unshifted")),
+        ("dtype", dtype.name, ("int64", "int32")),
+        ("on_corrupt", on_corrupt, ("raise", "replace")),
+        ("balance", balance, ("rows", "attention")),
+    ):
+        if value not in expected:
+            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
+    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
+        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
+    if window is not None and window < 0:
+        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

@@ -8,6 +8,7 @@ buffer. A buffer is free when the pool holds the last reference, so a batch that
 
 from __future__ import annotations
 
+from math import prod
 from sys import getrefcount
 from threading import Lock
 
@@ -35,7 +36,7 @@ class BufferPool:
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         """An uninitialised array, like `np.empty`."""
         wanted = np.dtype(dtype)
-        num_bytes = int(np.prod(shape, dtype=np.int64)) * wanted.itemsize
+        num_bytes = prod(shape) * wanted.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, wanted)
         if not self._lock.acquire(blocking=False):  # held by another thread, or by one that a fork did not copy

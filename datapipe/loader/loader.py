@@ -55,7 +55,8 @@ KERNELS = (
     "datapipe.kernels.loader.gather:find_rows",
     "datapipe.kernels.loader.gather:gather_lengths",
     "datapipe.kernels.loader.permute:shuffle_table",
-    "datapipe.kernels.loader.quota:descend",
+    "datapipe.kernels.loader.quota:assign",
+    "datapipe.kernels.loader.windows:find_addresses",
 )
 """What every loader with the usual fields calls; others are compiled when they are first called."""
 

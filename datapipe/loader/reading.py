@@ -98,9 +98,7 @@ class RowReader:
             allocate: creates the array of the tokens.
         """
         addresses = np.ascontiguousarray(addresses, np.int64)
-        if len(addresses) and (int(addresses.min()) < 0 or int(addresses.max()) >= self.layout.num_sequences):
-            raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
-        shards, rows, blocks = np.empty((3, len(addresses)), np.int64)
+        shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))
         self._reset_after_fork()
         with self._lock:
             self._calls += 1
@@ -108,6 +106,8 @@ class RowReader:
             missing = kernels.find_rows(
                 addresses, self.layout.shard_starts, self._tables, self._calls, self._last_used, shards, rows, blocks
             )
+        if missing < 0:
+            raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
         if missing:
             kept += self._locate_missing(shards, rows, blocks, wanted)
         sequences = gather(

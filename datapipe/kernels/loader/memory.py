@@ -1,6 +1,7 @@
 """Arrays over memory known by its address: columns of mapped files.
 
     uint16_at(address, length)  ->  (length,) uint16, not copied
+    prefetch(address)           ->  asks the processor to load the cache line at an address, which may be any
 
 Kernels read any address they are given. The code that makes an address must check first that it is aligned, and that the whole
 array lies in memory that is kept until the kernel returns.
@@ -60,8 +61,54 @@ def _compiled_view(dtype: np.dtype) -> Any:
     return view
 
 
+class Prefetch:
+    """`prefetch(address)`: the processor's prefetch instruction in compiled kernels; nothing in Python."""
+
+    def __init__(self) -> None:
+        self.__kernel_code__ = (_compiled_prefetch,)
+
+    def __call__(self, address: Any) -> None:
+        pass
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        from datapipe.kernels.compiled import inline_dispatcher
+
+        return inline_dispatcher(_compiled_prefetch())
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._dispatcher._numba_type_
+
+
+def _compiled_prefetch() -> Any:
+    """The function that numba compiles where a kernel calls `prefetch`."""
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    def typed(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+            instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+            # for reading, into every level of the cache, as data: https://llvm.org/docs/LangRef.html#llvm-prefetch-intrinsic
+            builder.call(instruction, [builder.inttoptr(arguments[0], pointer), flag(0), flag(3), flag(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), generate
+
+    load: Any = intrinsic(typed)
+
+    def prefetch(address: Any) -> None:
+        load(address)
+
+    return prefetch
+
+
 uint16_at = ArrayAt(np.uint16)
 uint32_at = ArrayAt(np.uint32)
 int32_at = ArrayAt(np.int32)
 int64_at = ArrayAt(np.int64)
 uint64_at = ArrayAt(np.uint64)
+prefetch = Prefetch()

@@ -49,7 +49,7 @@ def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
         indices: (n,) int64 in 0..size-1.
     """
     if size <= TABLE_SIZE:
-        return _table(key, size)[indices].astype(np.int64)
+        return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)
     feistel(np.ascontiguousarray(indices, np.int64), size, round_keys(key), out)
     return out
@@ -58,14 +58,19 @@ def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
 def invert(key: int, size: int, positions: np.ndarray) -> np.ndarray:
     """The indices that `permute` maps to `positions`: (n,) int64."""
     if size <= TABLE_SIZE:
-        return np.argsort(_table(key, size))[positions].astype(np.int64)
+        return np.argsort(_shuffled(key, size))[positions].astype(np.int64)
     out = np.empty(len(positions), np.int64)
     feistel_inverse(np.ascontiguousarray(positions, np.int64), size, round_keys(key), out)
     return out
 
 
+def permutation(key: int, size: int) -> np.ndarray:
+    """What kernels permute with: the position of each index, (size,) uint16, up to `TABLE_SIZE`; else the round keys."""
+    return _shuffled(key, size) if size <= TABLE_SIZE else round_keys(key)
+
+
 @lru_cache(maxsize=512)  # 64 MiB at most
-def _table(key: int, size: int) -> np.ndarray:
+def _shuffled(key: int, size: int) -> np.ndarray:
     table = np.empty(size, np.uint16)
     shuffle_table(np.uint64(key), table)
     return table
@@ -78,7 +83,7 @@ def round_keys(key: int) -> np.ndarray:
 
 
 @inline
-def _halves(size: Any) -> Any:
+def halves(size: Any) -> Any:
     """Number of bits of the low half of an index below `size`, which has the odd bit if any, and masks of both halves."""
     bits = 0
     while (size - 1) >> bits > 0:
@@ -143,7 +148,7 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
         keys: (rounds,) uint64, from `round_keys`; an even number.
         out: (n,) int64, positions in 0..size-1.
     """
-    low_bits, low_mask, high_mask = _halves(size)
+    low_bits, low_mask, high_mask = halves(size)
     values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
     num_lanes = min(LANES, len(indices))
     for lane in range(num_lanes):
@@ -164,7 +169,7 @@ def feistel_inverse(positions: Int64s, size: int, keys: UInt64s, out: Int64sOut)
         keys: (rounds,) uint64, as for `feistel`.
         out: (n,) int64, indices in 0..size-1.
     """
-    low_bits, low_mask, high_mask = _halves(size)
+    low_bits, low_mask, high_mask = halves(size)
     values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
     num_lanes = min(LANES, len(positions))
     for lane in range(num_lanes):

@@ -40,6 +40,9 @@ from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
 
+MOST_SAMPLES = (1 << 63) - 1
+"""The stop of a segment without end, for kernels."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
@@ -71,11 +74,10 @@ class SplitTree:
         self.nodes = _huffman(weights)
 
     @cached_property
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def table(self) -> np.ndarray:
+        """(num_nodes, 4) int64: the attributes of each node."""
         columns = [[node.left_weight, node.total, node.left, node.right] for node in self.nodes]
-        table = np.array(columns, np.int64).reshape(-1, 4)
-        left_weights, totals, lefts, rights = np.ascontiguousarray(table.T)
-        return left_weights, totals, lefts, rights
+        return np.array(columns, np.int64).reshape(-1, 4)
 
     @cached_property
     def _parents(self) -> dict[int, tuple[int, bool]]:
@@ -83,12 +85,6 @@ class SplitTree:
         parents = {node.left: (number, True) for number, node in enumerate(self.nodes)}
         parents.update({node.right: (number, False) for number, node in enumerate(self.nodes)})
         return parents
-
-    def assign(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Leaf and ordinal of each sample: (n,) int64 each."""
-        leaves, ordinals = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        quota.descend(np.ascontiguousarray(numbers, np.int64), *self._arrays, leaves, ordinals)
-        return leaves, ordinals
 
     def counts(self, count: int) -> list[int]:
         """Samples of each leaf, of the first `count`."""
@@ -106,7 +102,7 @@ class SplitTree:
         return of_leaf
 
     def nth(self, leaf: int, ordinal: int) -> int:
-        """The number of sample `ordinal` of `leaf`: the inverse of `assign`."""
+        """The number of sample `ordinal` of `leaf`."""
         child = ~leaf
         while child in self._parents:
             child, is_left = self._parents[child]
@@ -136,11 +132,13 @@ class SegmentQuotas:
 
     Attributes:
         start: first sample of the segment.
+        stop: first sample of the next segment; None for the last.
         weights: by source, above 0: sample counts that add up to the length of the segment; in an endless one its weights.
         num_drawn: (num_sources,) samples of each source before `start`.
     """
 
     start: int
+    stop: int | None
     weights: Mapping[int, int]
     num_drawn: Sequence[int]
 
@@ -153,14 +151,14 @@ class SegmentQuotas:
         return {source: leaf for leaf, source in enumerate(self.weights)}
 
     @cached_property
-    def leaf_sources(self) -> np.ndarray:
-        """(num_leaves,) int64: the source of each leaf."""
-        return np.array(list(self.weights), np.int64)
+    def leaves(self) -> np.ndarray:
+        """(num_leaves, 2) int64: the source of each leaf, and its `num_drawn`."""
+        return np.array([(source, self.num_drawn[source]) for source in self.weights], np.int64).reshape(-1, 2)
 
-    @cached_property
-    def leaf_num_drawn(self) -> np.ndarray:
-        """(num_leaves,) int64: `num_drawn` of the source of each leaf."""
-        return np.array([self.num_drawn[source] for source in self.weights], np.int64)
+    def assign(self, samples: np.ndarray, sources: np.ndarray, ordinals: np.ndarray) -> int:
+        """Sets source and ordinal of the samples of this segment, (n,) int64 each; returns the number of other samples."""
+        stop = MOST_SAMPLES if self.stop is None else self.stop
+        return quota.assign(samples, self.start, stop, self.tree.table, self.leaves, sources, ordinals)
 
     def counts_until(self, stop: int) -> list[int]:
         """Samples of each source before sample `stop`, which lies in this segment or right after it."""
@@ -196,7 +194,6 @@ class Mixture:
         self._segments = segments
         self._segment_quotas = _plan_quotas(segments, border_counts(segments, num_drawn))
         self._starts = [quotas.start for quotas in self._segment_quotas]
-        self._starts_array = np.array(self._starts, np.int64)
         self.end = all_exhausted if redistributes else self._first_past(caps, recipe)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -208,19 +205,17 @@ class Mixture:
         Returns:
             (n,) int64 source indices; (n,) int64 ordinals, the source's samples before this one over the whole run.
         """
-        # number_of: (n,) segment of each sample; an empty segment shares its start with the next, side="right" skips it
-        number_of = np.searchsorted(self._starts_array, samples, side="right") - 1
+        samples = np.ascontiguousarray(samples, np.int64)
         sources, ordinals = np.empty(len(samples), np.int64), np.empty(len(samples), np.int64)
-        for number in set(number_of.tolist()):
-            quotas, here = self._segment_quotas[number], number_of == number
-            leaves, within = quotas.tree.assign(samples[here] - quotas.start)
-            sources[here] = quotas.leaf_sources[leaves]
-            ordinals[here] = within + quotas.leaf_num_drawn[leaves]
+        if len(samples) and self._segment_at(int(samples[0])).assign(samples, sources, ordinals):
+            assert int(samples.min()) >= self.start
+            for number in np.unique(np.searchsorted(self._starts, samples, side="right") - 1).tolist():
+                self._segment_quotas[number].assign(samples, sources, ordinals)
         return sources, ordinals
 
     def counts(self, sample: int) -> list[int]:
         """Samples of each source before `sample`, which is not before `start`."""
-        return self._segment_quotas[bisect_right(self._starts, sample) - 1].counts_until(sample)
+        return self._segment_at(sample).counts_until(sample)
 
     def sample_of(self, source: int, ordinal: int) -> int | None:
         """Sample `ordinal` of a source; None if it lies before `start`, or if the source never gets that far."""
@@ -235,6 +230,9 @@ class Mixture:
     def is_drawn(self, source: int) -> bool:
         """Whether a source has weight in any segment that holds at least one sample."""
         return any(source in segment.weights and segment.stop != segment.start for segment in self._segments)
+
+    def _segment_at(self, sample: int) -> SegmentQuotas:
+        return self._segment_quotas[bisect_right(self._starts, sample) - 1]  # an empty segment shares its start with the next
 
     def _first_past(self, caps: Mapping[int, int], recipe: Recipe) -> int | None:
         """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
@@ -263,7 +261,8 @@ def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> l
         if segment.stop is not None:
             after = borders[number + 1]
             weights = {source: after[source] - num_drawn[source] for source in weights if after[source] > num_drawn[source]}
-        planned.append(SegmentQuotas(start=segment.start, weights=weights, num_drawn=num_drawn))
+        stop = segments[number + 1].start if number + 1 < len(segments) else None
+        planned.append(SegmentQuotas(start=segment.start, stop=stop, weights=weights, num_drawn=num_drawn))
     return planned
 
 

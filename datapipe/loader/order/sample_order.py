@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from datapipe.errors import SnapshotError
+from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
@@ -33,6 +34,7 @@ class Inventory:
         layout: the address of every row.
         data: by source, a digest of its rows.
         orders: of each source, in the order of `layout.sources`.
+        addresses: of the samples of each source.
         sizes: by source, samples of one epoch.
     """
 
@@ -51,6 +53,7 @@ class Inventory:
             )
             for name, start, stop in zip(self.layout.sources, self.layout.source_shards, self.layout.source_shards[1:])
         )
+        self.addresses = AddressFinder(self.orders, self.layout.source_starts)
         self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
 
 
@@ -78,8 +81,8 @@ class SampleOrder:
         """
         if self.split == "validation":
             return samples.astype(np.int64)
-        if len(self._eras) == 1:
-            return self._locate_in(0, samples, attempt)
+        if len(self._eras) == 1 or (len(samples) and int(samples.min()) >= self._starts[-1]):
+            return self._locate_in(len(self._eras) - 1, samples, attempt)
         number_of = np.searchsorted(self._starts, samples, side="right") - 1
         out = np.empty(len(samples), np.int64)
         for number in set(number_of.tolist()):
@@ -178,18 +181,11 @@ class SampleOrder:
         return min(ends, default=None)
 
     def _locate_in(self, number: int, samples: np.ndarray, attempt: int) -> np.ndarray:
-        mixture = self._mixture(number)
-        sources, ordinals = mixture.assign(samples)
-        first = int(sources[0]) if len(sources) else 0
-        if (sources == first).all():
-            self._check_era(number, first)
-            return self.layout.source_starts[first] + self.inventory.orders[first].locate(ordinals, attempt)
-        out = np.empty(len(samples), np.int64)
-        for source in set(sources.tolist()):
-            self._check_era(number, source)
-            here = sources == source
-            out[here] = self.layout.source_starts[source] + self.inventory.orders[source].locate(ordinals[here], attempt)
-        return out
+        sources, ordinals = self._mixture(number).assign(samples)
+        if number + 1 < len(self._eras):
+            for source in np.unique(sources).tolist():
+                self._check_era(number, source)
+        return self.inventory.addresses.find(sources, ordinals, attempt)
 
     def _samples_of_ordinal(self, source: int, ordinal: int) -> Iterator[int]:
         for number, start in enumerate(self._starts):
@@ -209,7 +205,7 @@ class SampleOrder:
         return name in self.inventory.data and self._eras[number].data.get(name) == self.inventory.data[name]
 
     def _check_era(self, number: int, source: int) -> None:
-        if number + 1 < len(self._eras) and not self._fits(number, source):
+        if not self._fits(number, source):
             era, name = self._eras[number], self._mixture(number).sources[source]
             raise SnapshotError(
                 f"before step {self._eras[number + 1].step}, this run drew source '{name}' from rows that this snapshot does "

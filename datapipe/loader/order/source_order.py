@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from datapipe.errors import SnapshotError
-from datapipe.kernels.loader.permute import invert, permute
+from datapipe.kernels.loader.permute import invert, permutation, permute
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import ShardEntry, Strata
 
@@ -68,20 +68,8 @@ class Epoch:
     window_shards: np.ndarray
     keys: tuple[int, ...]
 
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """The position that each index is drawn from: (n,) int64."""
-        if len(self.keys) == 1:
-            return permute(self.keys[0], int(self.window_starts[1]), indices)
-        windows = np.searchsorted(self.window_starts, indices, side="right") - 1
-        out = np.empty(len(indices), np.int64)
-        for window in set(windows.tolist()):
-            start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-            here = windows == window
-            out[here] = start + permute(self.keys[window], stop - start, indices[here] - start)
-        return out
-
     def index_of(self, position: int) -> int:
-        """The index that is drawn from a position: the inverse of `positions`."""
+        """The index that is drawn from a position."""
         window = int(np.searchsorted(self.window_starts, position, side="right")) - 1
         start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
         return start + int(invert(self.keys[window], stop - start, np.array([position - start]))[0])
@@ -98,8 +86,31 @@ class Epoch:
         return self.by_shard[first:last].tolist()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """The samples that one permutation puts in order, as `kernels/loader/windows.py` reads them.
+
+    Attributes:
+        first, stop: its ordinals, over all epochs.
+        permutation: of its positions, `permute.permutation`.
+        base: the row in the source at position 0, where the rows follow each other; else 0.
+        entries: (2 * n,) int64, where they do not: the first position of each of its n shards, then the row in the source
+            minus the position; else empty.
+    """
+
+    first: int
+    stop: int
+    permutation: np.ndarray
+    base: int
+    entries: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return self.permutation.nbytes + self.entries.nbytes
+
+
 class SourceOrder:
-    """The samples of one source in a split.
+    """The samples of one source in a split. `address_finder.py` maps ordinals to rows.
 
     Args:
         seed: of the loader.
@@ -117,7 +128,6 @@ class SourceOrder:
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._sections = _sections(shards, sizes, strata)
         self._window_shards = window_shards
-        self._is_plain = strata is None
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
 
@@ -126,25 +136,40 @@ class SourceOrder:
         """Rows of the source; repeated rows count once."""
         return int(self._shard_starts[-1])
 
-    def locate(self, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The row of each ordinal, counted over the shards of the source in the order of their paths: (n,) int64.
+    def window_at(self, ordinal: int) -> Window:
+        """The window that holds an ordinal."""
+        epoch, index = divmod(ordinal, self.size)
+        laid_out = self._epoch(epoch)
+        number = int(np.searchsorted(laid_out.window_starts, index, side="right")) - 1
+        start, stop = laid_out.window_starts[number : number + 2].tolist()
+        here = slice(*laid_out.window_shards[number : number + 2].tolist())
+        starts = laid_out.starts[here] - start
+        offsets = self._shard_starts[laid_out.shards[here]] - starts
+        follow = bool((offsets == offsets[0]).all())
+        return Window(
+            first=epoch * self.size + start,
+            stop=epoch * self.size + stop,
+            permutation=permutation(laid_out.keys[number], stop - start),
+            base=int(offsets[0]) if follow else 0,
+            entries=np.zeros(0, np.int64) if follow else np.concatenate([starts, offsets]),
+        )
+
+    def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
+        """The ordinals, of the same epochs, whose rows are the replacements of unreadable rows: (n,) int64.
 
         Args:
             ordinals: (n,) int64, samples of the source, counted over all epochs.
-            attempt: 0 for the regular row; k for the k-th replacement of an unreadable row, from the same epoch.
+            attempt: k for the k-th replacement; at least 1.
         """
         epochs, indices = np.divmod(ordinals, self.size)
-        first = int(epochs[0]) if len(epochs) else 0
-        if (epochs == first).all():
-            return self._locate_in(first, indices, attempt)
         out = np.empty(len(ordinals), np.int64)
-        for epoch in set(epochs.tolist()):
+        for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            out[here] = self._locate_in(epoch, indices[here], attempt)
+            out[here] = epoch * self.size + permute(self._replacement_key(epoch, attempt), self.size, indices[here])
         return out
 
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
-        """All ordinals of an epoch that `locate` maps to a row at this `attempt`."""
+        """All ordinals of an epoch whose row, or whose replacement at this `attempt`, is `row`."""
         laid_out = self._epoch(epoch)
         shard = int(np.searchsorted(self._shard_starts, row, side="right")) - 1
         within = row - int(self._shard_starts[shard])
@@ -164,16 +189,6 @@ class SourceOrder:
                 start, stop = laid_out.window_shards[window : window + 2].tolist()
                 yield epoch * self.size + int(laid_out.window_starts[window]), laid_out.shards[start:stop].tolist()
             epoch, index = epoch + 1, 0
-
-    def _locate_in(self, epoch: int, indices: np.ndarray, attempt: int) -> np.ndarray:
-        laid_out = self._epoch(epoch)
-        if attempt:
-            indices = permute(self._replacement_key(epoch, attempt), self.size, indices)
-        positions = laid_out.positions(indices)
-        if self._is_plain and len(laid_out.keys) == 1:
-            return positions
-        entries = np.searchsorted(laid_out.starts, positions, side="right") - 1
-        return self._shard_starts[laid_out.shards[entries]] + positions - laid_out.starts[entries]
 
     def _replacement_key(self, epoch: int, attempt: int) -> int:
         """Of the permutation of an epoch's indices that chooses the replacements of an attempt."""

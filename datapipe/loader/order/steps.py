@@ -42,13 +42,15 @@ class Steps:
         self, eras: Sequence[BatchEra], skip: Sequence[tuple[int, int]], num_samples: int | None, drop_last: bool
     ) -> None:
         self._eras = tuple(eras)
+        self._first_steps = [era.step for era in eras]
         self._skip = merged(skip)
+        self._first_skipped = [start for start, _ in self._skip]
         self._num_samples = num_samples
         self.num_steps = None if num_samples is None else self._count(num_samples, drop_last)
 
     def samples(self, step: int) -> tuple[int, int]:
         """Start and stop of the samples of a step."""
-        era = self._eras[bisect_right(self._eras, step, key=lambda era: era.step) - 1]
+        era = self._eras[bisect_right(self._first_steps, step) - 1]
         start = era.sample + (step - era.step) * era.size
         stop = start + era.size
         return start, stop if self._num_samples is None else max(start, min(stop, self._num_samples))
@@ -64,13 +66,13 @@ class Steps:
 
     def next(self, step: int) -> int:
         """The first step from `step` on that is not skipped; it may lie at or past the end."""
-        number = bisect_right(self._skip, step, key=lambda skipped: skipped[0]) - 1
+        number = bisect_right(self._first_skipped, step) - 1
         return self._skip[number][1] if number >= 0 and step < self._skip[number][1] else step
 
     def advance(self, step: int, count: int) -> int:
         """The `count`-th step after `step`, counting those that are not skipped."""
         step = self.next(step)
-        for start, stop in self._skip[bisect_right(self._skip, step, key=lambda skipped: skipped[0]) :]:
+        for start, stop in self._skip[bisect_right(self._first_skipped, step) :]:
             if step + count < start:
                 break
             count -= start - step

@@ -13,32 +13,39 @@ from tests.oracles import quota as oracle
 totals_and_lefts = st.integers(2, 2**62 - 1).flatmap(lambda total: st.tuples(st.just(total), st.integers(1, total - 1)))
 
 
+def assign(samples: np.ndarray, *columns: list[int]) -> list[tuple[int, int]]:
+    """Leaf and ordinal of each sample, for a tree given by the columns of its nodes."""
+    nodes = np.array(columns, np.int64).reshape(4, -1).T.copy()
+    leaves = np.array([(leaf, 0) for leaf in range(len(nodes) + 1)])
+    sources, ordinals = np.empty(len(samples), np.int64), np.empty(len(samples), np.int64)
+    assert quota.assign(samples, 0, 1 << 62, nodes, leaves, sources, ordinals) == 0
+    return list(zip(sources.tolist(), ordinals.tolist()))
+
+
 @pytest.mark.medium
 @settings(deadline=None, max_examples=100)
 @given(totals_and_lefts, st.integers(0, 2**52))
 @example((2**62 - 1, 2**62 - 2), 2**52)
 @example((2**31, 2**31 - 1), 2**52)
 @example((2**31 - 1, 1), 2**52)
-def test_descend_one_split_equals_oracle(weights: tuple[int, int], start: int) -> None:
+def test_assign_one_split_equals_oracle(weights: tuple[int, int], start: int) -> None:
     total, left = weights
-    tree = [np.array([value], np.int64) for value in (left, total, ~0, ~1)]
     samples = np.arange(start, start + 8, dtype=np.int64)
-    leaves, ordinals = np.empty(8, np.int64), np.empty(8, np.int64)
-    quota.descend(samples, *tree, leaves, ordinals)
     expected = [oracle.descend(sample, [left], [total], [~0], [~1]) for sample in samples.tolist()]
-    assert list(zip(leaves.tolist(), ordinals.tolist())) == expected
+    assert assign(samples, [left], [total], [~0], [~1]) == expected
 
 
-def test_descend_tree_of_three_equals_oracle() -> None:
+def test_assign_tree_of_three_equals_oracle() -> None:
     columns = [[5, 2], [9, 5], [1, ~0], [~2, ~1]]
-    samples = np.arange(500)
-    leaves, ordinals = np.empty(500, np.int64), np.empty(500, np.int64)
-    quota.descend(samples, *(np.array(column, np.int64) for column in columns), leaves, ordinals)
-    expected = [oracle.descend(sample, *columns) for sample in range(500)]
-    assert list(zip(leaves.tolist(), ordinals.tolist())) == expected
+    assert assign(np.arange(500), *columns) == [oracle.descend(sample, *columns) for sample in range(500)]
 
 
-def test_descend_without_nodes_is_one_leaf() -> None:
-    empty, leaves, ordinals = np.zeros(0, np.int64), np.empty(3, np.int64), np.empty(3, np.int64)
-    quota.descend(np.array([0, 7, 10**15]), empty, empty, empty, empty, leaves, ordinals)
-    assert (leaves.tolist(), ordinals.tolist()) == ([0, 0, 0], [0, 7, 10**15])
+def test_assign_without_nodes_is_one_leaf() -> None:
+    assert assign(np.array([0, 7, 10**15]), [], [], [], []) == [(0, 0), (0, 7), (0, 10**15)]
+
+
+def test_assign_leaves_samples_of_other_segments_alone() -> None:
+    samples, leaves = np.array([4, 5, 9, 10]), np.array([(7, 100)])
+    sources, ordinals = np.full(4, -1), np.full(4, -1)
+    assert quota.assign(samples, 5, 10, np.zeros((0, 4), np.int64), leaves, sources, ordinals) == 2
+    assert (sources.tolist(), ordinals.tolist()) == ([-1, 7, 7, -1], [-1, 100, 104, -1])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.mixing import Mixture, SplitTree
+from datapipe.loader.order.mixing import Mixture, SegmentQuotas, SplitTree
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import plan_segments
 from datapipe.shards.manifest import Phase
@@ -32,6 +32,14 @@ def make_mixture(phases: Sequence[tuple[int | None, Mapping[str, int]]]) -> Mixt
     return Mixture(make_recipe(phases), tuple(names), [10] * len(names))
 
 
+def drawn(weights: list[int], samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leaf and ordinal of samples of a segment without end, whose source i has `weights[i]`."""
+    quotas = SegmentQuotas(start=0, stop=None, weights=dict(enumerate(weights)), num_drawn=[0] * len(weights))
+    leaves, ordinals = np.empty(len(samples), np.int64), np.empty(len(samples), np.int64)
+    assert quotas.assign(samples, leaves, ordinals) == 0
+    return leaves, ordinals
+
+
 def worst_error(weights: list[int], leaves: np.ndarray) -> float:
     """The largest distance of any leaf's count from its share, over all prefixes."""
     shares = np.array([weight / sum(weights) for weight in weights])
@@ -41,7 +49,7 @@ def worst_error(weights: list[int], leaves: np.ndarray) -> float:
 
 
 def test_split_tree_three_to_one_alternates_evenly() -> None:
-    leaves, ordinals = SplitTree([3, 1]).assign(np.arange(8))
+    leaves, ordinals = drawn([3, 1], np.arange(8))
     assert leaves.tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
     assert ordinals.tolist() == [0, 0, 1, 2, 3, 1, 4, 5]
 
@@ -49,14 +57,14 @@ def test_split_tree_three_to_one_alternates_evenly() -> None:
 @settings(deadline=None, max_examples=60)
 @given(weight_lists)
 def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> None:
-    leaves, _ = SplitTree(weights).assign(np.arange(400))
+    leaves, _ = drawn(weights, np.arange(400))
     assert worst_error(weights, leaves) < 2
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("weights", [[1] * 1000, [600_000] + [400] * 1000, list(range(1, 1001))])
 def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> None:
-    leaves, _ = SplitTree(weights).assign(np.arange(4000))
+    leaves, _ = drawn(weights, np.arange(4000))
     assert worst_error(weights, leaves) < 2
     rounds = -(-3 * sum(weights) // min(weights))  # the smallest weight has had two samples' share
     assert min(SplitTree(weights).counts(rounds)) >= 1
@@ -66,7 +74,7 @@ def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> No
 @given(weight_lists, st.integers(0, 2**50))
 def test_split_tree_assign_counts_and_nth_agree(weights: list[int], start: int) -> None:
     tree = SplitTree(weights)
-    leaves, ordinals = tree.assign(np.arange(start, start + 40))
+    leaves, ordinals = drawn(weights, np.arange(start, start + 40))
     before, after = tree.counts(start), tree.counts(start + 40)
     for offset, (leaf, ordinal) in enumerate(zip(leaves.tolist(), ordinals.tolist())):
         assert ordinal == before[leaf]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import SnapshotError
+from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.shards.manifest import ShardEntry, Strata
 
@@ -34,6 +35,12 @@ def make_order(sizes: list[int], window: int = 0, strata: list[int] | None = Non
     return SourceOrder(5, ("loader", "train", "web"), make_shards(sizes, strata), declared, window)
 
 
+def rows_of(order: SourceOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
+    """The row of each ordinal, counted over the shards of the source in the order of their paths."""
+    starts = np.array([0, order.num_rows])
+    return AddressFinder([order], starts).find(np.zeros(len(ordinals), np.int64), ordinals, attempt)
+
+
 SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
 
 
@@ -41,7 +48,7 @@ SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
 def test_every_epoch_has_every_row_once_in_an_order_of_its_own(window: int) -> None:
     order = make_order(SIZES, window)
     assert order.size == order.num_rows == sum(SIZES)
-    epochs = order.locate(np.arange(4 * order.size)).reshape(4, -1)
+    epochs = rows_of(order, np.arange(4 * order.size)).reshape(4, -1)
     assert all(sorted(epoch.tolist()) == list(range(order.size)) for epoch in epochs)
     assert len({tuple(epoch.tolist()) for epoch in epochs}) == 4
 
@@ -52,7 +59,7 @@ def test_ordinals_of_is_the_inverse(window: int, options: dict | None) -> None:
     strata = None if options is None else [0, 0, 1, 1, 2, 2, 0, 1, 2]
     order = make_order(SIZES, window, strata, **(options or {}))
     for attempt in (0, 2):
-        rows = order.locate(np.arange(3 * order.size), attempt).reshape(3, -1)
+        rows = rows_of(order, np.arange(3 * order.size), attempt).reshape(3, -1)
         for epoch in range(3):
             for row in range(0, order.num_rows, 5):
                 expected = np.flatnonzero(rows[epoch] == row) + epoch * order.size
@@ -63,7 +70,7 @@ def test_ordinals_of_is_the_inverse(window: int, options: dict | None) -> None:
 def test_windows_use_that_many_shards_at_a_time_and_each_once_an_epoch(window: int) -> None:
     order = make_order(SIZES, window)
     starts = np.cumsum([0, *SIZES])
-    shards = np.searchsorted(starts, order.locate(np.arange(order.size)), side="right") - 1
+    shards = np.searchsorted(starts, rows_of(order, np.arange(order.size)), side="right") - 1
     seen: set[int] = set()
     ahead = list(islice(order.windows_from(0), -(-7 // window) + 1))
     for (first, members), (stop, _) in zip(ahead, ahead[1:]):
@@ -86,7 +93,7 @@ def test_windows_of_each_epoch_hold_other_shards() -> None:
 def test_strata_in_order_are_a_curriculum(declared, expected: list[int], window: int) -> None:
     strata = [2, 0, 1, 0, 1, 2, 0]
     order = make_order([10] * 7, window, strata, repeats=(1, 1, 1), order=declared)
-    rows = order.locate(np.arange(2 * order.size)).reshape(2, -1)
+    rows = rows_of(order, np.arange(2 * order.size)).reshape(2, -1)
     for epoch in rows:
         drawn = np.array(strata)[epoch // 10]
         assert [stratum for stratum, _ in zip(*np.unique(drawn, return_index=True))] == [0, 1, 2]
@@ -99,7 +106,7 @@ def test_strata_repeats_come_up_as_often_in_every_epoch(declared) -> None:
     strata = [0, 1, 2, 0, 1, 2]
     order = make_order([5] * 6, 2, strata, repeats=(1, 0, 3), order=declared)
     assert order.size == 10 * 1 + 10 * 3
-    rows = order.locate(np.arange(order.size))
+    rows = rows_of(order, np.arange(order.size))
     times = np.bincount(rows, minlength=30).reshape(6, 5)
     assert (times == np.array([1, 0, 3, 1, 0, 3])[:, None]).all()
 
@@ -108,9 +115,9 @@ def test_unreadable_row_is_replaced_by_a_row_of_the_same_epoch() -> None:
     order = make_order(SIZES, 2)
     ordinals = np.arange(3 * order.size)
     for attempt in (1, 2):
-        rows = order.locate(ordinals, attempt).reshape(3, -1)
+        rows = rows_of(order, ordinals, attempt).reshape(3, -1)
         assert all(sorted(epoch.tolist()) == list(range(order.size)) for epoch in rows)
-    assert (order.locate(ordinals, 1) != order.locate(ordinals, 2)).mean() > 0.9
+    assert (rows_of(order, ordinals, 1) != rows_of(order, ordinals, 2)).mean() > 0.9
 
 
 def test_shards_outside_the_strata_are_refused() -> None:

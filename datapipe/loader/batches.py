@@ -19,6 +19,7 @@ import numpy as np
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.fields.chunk import Chunk, Labels
+from datapipe.loader.fields.document_parts import check_context, check_num_runs
 from datapipe.loader.fields.table import FIELDS, PIECES
 from datapipe.loader.fields.targets import count_targets
 from datapipe.loader.order.batch_order import BatchOrder
@@ -29,6 +30,9 @@ from datapipe.shards.blocks import KEYS, SequenceRows
 
 OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
+
+ROWS_AT_A_TIME = 1 << 16
+"""Where all rows of a split are read: their lengths take a few MiB."""
 
 
 class BatchBuilder:
@@ -48,6 +52,7 @@ class BatchBuilder:
         dtype: np.dtype,
         on_corrupt: OnCorrupt = "raise",
         balance: Balance = "rows",
+        num_runs: int | None = None,
     ) -> None:
         self.batch_order = batch_order
         self.reader = reader
@@ -57,12 +62,18 @@ class BatchBuilder:
         self.dtype = np.dtype(dtype)
         self.on_corrupt: OnCorrupt = on_corrupt
         self.balance: Balance = balance
+        self.num_runs = num_runs
         self.damaged_shards: set[str] = set()
         self._pool = BufferPool()
         for field in self.fields:
             if field not in FIELDS:
                 raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected names of {', '.join(FIELDS)}.")
+        check_context(mesh, self.fields, labels)
+        if num_runs is not None:
+            check_num_runs(mesh, self.fields, num_runs, self._num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
+        if mesh.splits_documents and self._columns:
+            self._columns |= PIECES
         self._counts_targets = any(FIELDS[field].counts_targets for field in self.fields)
         self._lengths = PIECES | ({KEYS} if batch_order.lineage.skips.documents else frozenset())
         if batch_order.lineage.skips.documents or (self._counts_targets and mesh.data_size == 1):
@@ -71,7 +82,7 @@ class BatchBuilder:
 
     def on(self, batch_order: BatchOrder) -> BatchBuilder:
         """This builder for another order."""
-        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.balance)
+        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.balance, self.num_runs)
         return BatchBuilder(batch_order, self.reader, self.mesh, *options)
 
     def build(self, step: int) -> Batch:
@@ -94,7 +105,9 @@ class BatchBuilder:
             addresses=addresses,
             batch_order=self.batch_order,
             hidden=hidden,
+            mesh=self.mesh,
             columns=self._tokens,
+            num_runs=self.num_runs,
             sequence_length=self.batch_order.inventory.snapshot.sequence_length,
             dtype=self.dtype,
             pool=self._pool,
@@ -119,6 +132,23 @@ class BatchBuilder:
         _, read = self._read(samples, PIECES)
         length = self.batch_order.inventory.snapshot.sequence_length
         return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
+
+    def most_runs(self) -> int:
+        """A number of runs that no batch of this rank exceeds: its rows, times the most runs of a row of the split."""
+        num_rows, length = self.batch_order.layout.num_sequences, self.batch_order.inventory.snapshot.sequence_length
+        most = 1
+        for start in range(0, num_rows, ROWS_AT_A_TIME):
+            read = self._rows(np.arange(start, min(start + ROWS_AT_A_TIME, num_rows)), PIECES)
+            sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(read.piece_lengths, dtype=np.int64)])
+            used = sums[read.piece_offsets[1:]] - sums[read.piece_offsets[:-1]]
+            most = max(most, int((np.diff(read.piece_offsets) + (used < length)).max()))
+        return most * self._num_rows
+
+    @property
+    def _num_rows(self) -> int:
+        """The rows of this rank, of a whole batch."""
+        rows = self.mesh.rows(self.batch_order.lineage.global_batch_size)
+        return rows.stop - rows.start
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""

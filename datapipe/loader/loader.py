@@ -102,6 +102,8 @@ class Loader:
             cost of attention within documents is even; every rank then reads the lengths of the whole batch.
         even: refuse batches of which the ranks get different numbers of rows; by default they are warned of, once, on rank 0,
             unless a field scales the loss (global_target_tokens, global_rows).
+        pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
+            length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
         check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
@@ -135,13 +137,15 @@ class Loader:
         on_corrupt: OnCorrupt = "raise",
         balance: Balance = "rows",
         even: bool = False,
+        pad_cu_seqlens: int | None = None,
         check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
     ) -> None:
         given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
-        check_whole({**given, "seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch})
+        counts = {"seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch}
+        check_whole({**given, **counts, "pad_cu_seqlens": pad_cu_seqlens})
         check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
         compile_at_once(KERNELS)
         self.mesh = plan_mesh(mesh, rank, world_size)
@@ -163,7 +167,8 @@ class Loader:
         copies = None if self._cache is None else self._cache.path_of
         self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
-        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, fields, labels, np.dtype(dtype), on_corrupt, balance)
+        options = (fields, labels, np.dtype(dtype), on_corrupt, balance, pad_cu_seqlens)
+        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)
         rows = self.mesh.rows(size)
         batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
         self._prefetch = (
@@ -284,6 +289,10 @@ class Loader:
         self._check_last_batch(resumed)
         self._builder = self._builder.on(resumed)
         self.seek(saved.step)
+
+    def most_runs(self) -> int:
+        """A value of `pad_cu_seqlens` that suffices for every batch. Reads the lengths of all rows of the split, once."""
+        return self._builder.most_runs()
 
     def close(self) -> None:
         """Closes open shards and stops fetching others. The loader stays usable."""

@@ -14,7 +14,7 @@ the sum of the squares of the lengths of its runs. All ranks read the lengths of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 from warnings import warn
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from datapipe.errors import UserError
 from datapipe.kernels.loader import balance
 
-ContextLayout = Literal["contiguous", "zigzag"]
+ContextLayout = Literal["contiguous", "zigzag", "document_contiguous", "document_zigzag"]
 Balance = Literal["rows", "attention"]
 
 
@@ -38,7 +38,9 @@ class Mesh:
         data_rank, data_size: its data-parallel coordinate and their number. Tensor- and pipeline-parallel ranks share one.
         context_rank, context_size: its coordinate among the ranks that share the tokens of a row, and their number.
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
-            and c gets the parts c and 2C-1-c, which balances causal attention.
+            and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
+            same for each document instead of each row, so that every rank has a part of every document: see
+            `fields/document_parts.py`. The batch is then flat, (1, T).
     """
 
     data_rank: int
@@ -55,28 +57,41 @@ class Mesh:
         ):
             if size < 1 or not 0 <= rank < size:
                 raise UserError(f"{name} {rank} of a world of {size}: expected 0 <= {name} < size.")
-        if self.layout not in ("contiguous", "zigzag"):
-            raise UserError(f"layout='{self.layout}': expected contiguous or zigzag.")
-        parts = self.context_size * (2 if self.layout == "zigzag" else 1)
-        if self.context_size > 1 and sequence_length % parts:
+        if self.layout not in get_args(ContextLayout):
+            raise UserError(f"layout='{self.layout}': expected {', '.join(get_args(ContextLayout))}.")
+        if sequence_length % self.num_parts:
             raise UserError(
-                f"rows of {sequence_length} tokens cannot be cut into {parts} equal parts ({self.layout} layout). Expected a "
-                f"sequence length that {parts} divides."
+                f"rows of {sequence_length} tokens cannot be cut into {self.num_parts} equal parts ({self.layout} layout). "
+                f"Expected a sequence length that {self.num_parts} divides."
             )
 
     def rows(self, size: int) -> slice:
         """The rows of a global batch of `size` rows."""
         return slice(*(part * size // self.data_size for part in (self.data_rank, self.data_rank + 1)))
 
-    def columns(self, sequence_length: int) -> np.ndarray | None:
-        """The tokens of each row: (S / context_size,) int64, ascending; None for all."""
+    @property
+    def splits_documents(self) -> bool:
+        """Whether each document is split over the context ranks, instead of each row."""
+        return self.layout.startswith("document_")
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that a row, or each run of a row, is cut into."""
         if self.context_size == 1:
+            return 1
+        return self.context_size * (2 if self.layout.endswith("zigzag") else 1)
+
+    @property
+    def parts(self) -> np.ndarray:
+        """The numbers of the parts that this rank gets: one, or for a zigzag two."""
+        first, last = self.context_rank, self.num_parts - 1 - self.context_rank
+        return np.array([first] if self.num_parts == self.context_size else [first, last], np.int64)
+
+    def columns(self, sequence_length: int) -> np.ndarray | None:
+        """The tokens of each row: (S / context_size,) int64, ascending; None for all, and where documents are split."""
+        if self.context_size == 1 or self.splits_documents:
             return None
-        tokens = np.arange(sequence_length)
-        if self.layout == "contiguous":
-            return tokens.reshape(self.context_size, -1)[self.context_rank]
-        parts = tokens.reshape(2 * self.context_size, -1)
-        return np.concatenate([parts[self.context_rank], parts[2 * self.context_size - 1 - self.context_rank]])
+        return np.arange(sequence_length).reshape(self.num_parts, -1)[self.parts].reshape(-1)
 
 
 def check_shares(mesh: Mesh, global_batch_size: int, *, even: bool, warns: bool) -> None:

@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from datapipe.errors import UserError
 from datapipe.kernels.loader import batch as kernels
 from datapipe.loader.buffers import BufferPool
+from datapipe.loader.fields.document_parts import DocumentPart, num_borders, split_documents
 from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import SequenceRows
 
 Labels = Literal["shifted", "unshifted"]
@@ -28,7 +31,9 @@ class Chunk:
         addresses: (num_rows,) int64.
         batch_order: the order that the addresses belong to.
         hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
-        columns: the tokens of each row that this rank gets; None for all.
+        mesh: the rank that the batches are for.
+        columns: the tokens of each row that it gets; None for all.
+        num_runs: the runs of a batch that `cu_seqlens` has room for; None for as many as there are.
         sequence_length, dtype: of the fields with one number per token.
         pool: memory for those fields.
         labels: shifted or unshifted.
@@ -41,19 +46,34 @@ class Chunk:
     addresses: np.ndarray
     batch_order: BatchOrder
     hidden: np.ndarray
+    mesh: Mesh
     columns: np.ndarray | None
+    num_runs: int | None
     sequence_length: int
     dtype: np.dtype
     pool: BufferPool
     labels: Labels
     global_targets: Sequence[int]
 
-    def per_row_of_tokens(self, values: np.ndarray, hidden: int | None = None) -> list[Any]:
-        """This rank's tokens of `values` (num_rows, S), cut into batches; left-out documents are set to `hidden`."""
+    def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
+        """This rank's tokens of `values` (num_rows, S), cut into batches; left-out documents are set to `hidden`.
+
+        Where documents are split, their padding is `filler`.
+        """
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden
+        if self.mesh.splits_documents:
+            return [
+                part.take(rows, filler, self.pool.empty((1, len(part.places)), values.dtype))
+                for part, rows in zip(self.document_parts, self.per_row(values))
+            ]
         return self.per_row(values if self.columns is None else values[:, self.columns])
+
+    @property
+    def eos_id(self) -> int:
+        """The end-of-text id, which is the padding."""
+        return self.batch_order.inventory.snapshot.tokenizer.eos_id
 
     def per_row(self, values: np.ndarray) -> list[Any]:
         """`values` (num_rows, …) cut into batches: views."""
@@ -77,3 +97,43 @@ class Chunk:
         batch_rows = np.array(self.borders, np.int64)
         kernels.borders(self.read.piece_offsets, lengths, batch_rows, self.sequence_length, out, offsets, longest)
         return out, offsets, longest
+
+    @cached_property
+    def document_parts(self) -> list[DocumentPart]:
+        """This rank's tokens of each batch, where documents are split."""
+        return [split_documents(borders, self.mesh, self.sequence_length, self.num_runs) for borders in self._borders]
+
+    @property
+    def cu_seqlens(self) -> list[np.ndarray]:
+        """The borders of the runs in this rank's tokens of each batch."""
+        borders = [part.cu_seqlens for part in self.document_parts] if self.mesh.splits_documents else self._borders
+        return borders if self.num_runs is None else [self._padded(each, self.num_runs) for each in borders]
+
+    @property
+    def max_seqlens(self) -> list[int]:
+        """The longest run in this rank's tokens of each batch; with `num_runs`, the longest that there can be."""
+        if self.num_runs is not None:
+            return [self.sequence_length // self.mesh.context_size for _ in self.steps]
+        if self.mesh.splits_documents:
+            return [int(np.diff(part.cu_seqlens).max(initial=0)) for part in self.document_parts]
+        return self.runs[2].tolist()
+
+    @cached_property
+    def _borders(self) -> list[np.ndarray]:
+        """The borders of the runs of each batch. Raises UserError for more runs than there is room for."""
+        out, offsets, _ = self.runs
+        borders = [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
+        for step, each in zip(self.steps, borders):
+            if self.num_runs is not None and len(each) - 1 > self.num_runs:
+                raise UserError(
+                    f"step {step}: this rank's batch has {len(each) - 1} runs (documents, and the padding of rows), and "
+                    f"pad_cu_seqlens={self.num_runs} has room for {self.num_runs}. Open the loader with a larger one, and load "
+                    f"the same state: pad_cu_seqlens is not part of it. Loader.most_runs() tells a number that always suffices."
+                )
+        return borders
+
+    def _padded(self, borders: np.ndarray, num_runs: int) -> np.ndarray:
+        """`borders` with the last one repeated, which are runs of no token, up to the fixed length."""
+        out = np.empty(num_borders(self.mesh, self.sequence_length, num_runs), np.int32)
+        out[: len(borders)], out[len(borders) :] = borders, borders[-1]
+        return out

@@ -9,7 +9,9 @@ A *piece* is the part of one document that lies in one row; a document that was 
     segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
     cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
                                       a run of its own, so that every token lies in a run; its labels are ignored
-    max_seqlen       int              the longest run between two borders, as variable-length attention expects it
+    max_seqlen       int              the longest run between two borders, as variable-length attention expects it. With
+                                      `pad_cu_seqlens`, `cu_seqlens` has a fixed length, its last entries repeat the end, and
+                                      `max_seqlen` is the longest run that there can be
     piece_offsets    (B + 1,) int64   row r has the pieces offsets[r]:offsets[r + 1] of the three fields below
     piece_lengths    (P,) int32       tokens of each piece
     piece_starts     (P,) int64       token at which the piece starts in its document
@@ -19,6 +21,9 @@ A *piece* is the part of one document that lies in one row; a document that was 
     global_rows      int              rows of the global batch, over all ranks
     global_target_tokens    int       labels of the global batch that a loss counts: neither -100 nor, where the model shifts
                                       labels itself, the first of a row
+
+Where each document is split over context ranks (`document_parts.py`), fields per token have the shape (1, T) and hold this
+rank's parts of the runs; `segment_ids` are numbered over the batch, and `cu_seqlens` and `max_seqlen` are those of the parts.
 
 Tokens of left-out documents are padding: the end-of-text id, label -100, segment 0; their keys are zeros.
 """
@@ -42,24 +47,26 @@ PIECES = frozenset({OFFSETS, LENGTHS})
 def _labels(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
     _KERNELS[chunk.labels, out.itemsize](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
-    return chunk.per_row_of_tokens(out, hidden=kernels.IGNORED)
+    return chunk.per_row_of_tokens(out, filler=kernels.IGNORED, hidden=kernels.IGNORED)
 
 
 def _position_ids(chunk: Chunk) -> list[Any]:
+    if chunk.mesh.splits_documents:
+        return [part.positions.astype(chunk.dtype).reshape(1, -1) for part in chunk.document_parts]
     out = chunk.per_token()
     _KERNELS["positions", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
-    return chunk.per_row_of_tokens(out)
+    return chunk.per_row_of_tokens(out, filler=0)
 
 
 def _segment_ids(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
     _KERNELS["segments", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
-    return chunk.per_row_of_tokens(out, hidden=0)
-
-
-def _cu_seqlens(chunk: Chunk) -> list[Any]:
-    out, offsets, _ = chunk.runs
-    return [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
+    segments = chunk.per_row_of_tokens(out, filler=0, hidden=0)
+    if chunk.mesh.splits_documents:  # the rows of a batch are one flat row, so pieces are numbered over all
+        for batch, part, offsets in zip(segments, chunk.document_parts, _piece_offsets(chunk)):
+            before = offsets[part.places // chunk.sequence_length]
+            np.add(batch, before[None], out=batch, where=batch > 0, casting="same_kind")
+    return segments
 
 
 def _piece_offsets(chunk: Chunk) -> list[Any]:
@@ -83,12 +90,14 @@ class Field:
 
 
 FIELDS: Mapping[str, Field] = {
-    "input_ids": Field(make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens), columns=frozenset({TOKENS})),
+    "input_ids": Field(
+        make=lambda chunk: chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.eos_id), columns=frozenset({TOKENS})
+    ),
     "labels": Field(make=_labels, columns=PIECES | {TOKENS}),
     "position_ids": Field(make=_position_ids, columns=PIECES),
     "segment_ids": Field(make=_segment_ids, columns=PIECES),
-    "cu_seqlens": Field(make=_cu_seqlens, columns=PIECES),
-    "max_seqlen": Field(make=lambda chunk: chunk.runs[2].tolist(), columns=PIECES),
+    "cu_seqlens": Field(make=lambda chunk: chunk.cu_seqlens, columns=PIECES),
+    "max_seqlen": Field(make=lambda chunk: chunk.max_seqlens, columns=PIECES),
     "piece_offsets": Field(make=_piece_offsets, columns=frozenset({OFFSETS})),
     "piece_lengths": Field(make=lambda chunk: chunk.per_piece(chunk.read.piece_lengths), columns=PIECES),
     "piece_starts": Field(make=lambda chunk: chunk.per_piece(chunk.read.starts), columns=frozenset({OFFSETS, STARTS})),

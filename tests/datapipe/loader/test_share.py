@@ -50,7 +50,7 @@ def test_columns_share_the_tokens_of_a_row(layout, expected) -> None:
         ({"data_rank": 0, "data_size": 1, "context_rank": 3, "context_size": 2}, "context rank 3"),
         ({"data_rank": 0, "data_size": 1, "context_size": 3}, "3 equal parts"),
         ({"data_rank": 0, "data_size": 1, "context_size": 16, "layout": "zigzag"}, "32 equal parts"),
-        ({"data_rank": 0, "data_size": 1, "layout": "striped"}, "contiguous or zigzag"),
+        ({"data_rank": 0, "data_size": 1, "layout": "striped"}, "contiguous, zigzag, document_contiguous"),
     ],
 )
 def test_impossible_meshes_are_refused(options, reason) -> None:

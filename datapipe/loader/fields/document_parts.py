@@ -1,0 +1,121 @@
+"""Context parallelism with document masks: each document is split over the ranks that share the rows of a batch.
+
+    runs of the batch        a a a a a | b b b | . .          documents, and the padding of a row; two ranks, zigzag
+    padded to 4 parts        a a a a a - - - | b b b - | . . - -
+    rank 0: parts 0 and 3    a a - - | b - | . -              cu_seqlens 0 4 6 8 on every rank
+    rank 1: parts 1 and 2    a a a - | b b | . -
+
+A run is padded at its end, so with a causal mask no token of a document sees the padding; its labels are -100. Every rank has
+equally many tokens of each run, so `cu_seqlens` is the same on all; times context_size, it is that of all ranks together.
+This is the layout of packed sequences ("THD") in Megatron-LM and TransformerEngine, `document_zigzag`; and with one part for
+each rank, `document_contiguous`.
+
+With `num_runs` every batch of as many rows has as many tokens and as many borders: runs that only fill stand at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from datapipe.errors import UserError
+from datapipe.kernels.loader import context
+from datapipe.loader.share import Mesh
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentPart:
+    """The tokens of a batch that one context rank gets.
+
+    Attributes:
+        places: (T,) int64, the place of each token in the B * S tokens of the batch; 0 for padding of a run.
+        positions: (T,) int64, the position of each token in its run.
+        filled: the indices of padding, ascending.
+        cu_seqlens: (num_runs + 1,) int32, borders of this rank's parts of runs.
+    """
+
+    places: np.ndarray
+    positions: np.ndarray
+    filled: np.ndarray
+    cu_seqlens: np.ndarray
+
+    def take(self, values: np.ndarray, filler: int, out: np.ndarray) -> np.ndarray:
+        """This rank's tokens of `values` (B, S), with `filler` for padding, written to `out` (1, T)."""
+        if len(self.places):
+            np.take(values.reshape(-1), self.places, out=out[0], mode="clip") if values.size else out.fill(filler)
+            out[0, self.filled] = filler
+        return out
+
+
+def check_context(mesh: Mesh, fields: Collection[str], labels: str) -> None:
+    """Raises UserError for fields that a rank's part of the tokens cannot have."""
+    if labels == "unshifted" and (mesh.context_size > 1 or mesh.splits_documents):
+        raise UserError(
+            f"labels='unshifted' with layout='{mesh.layout}' over {mesh.context_size} context ranks: the token that follows a "
+            f"rank's last one is another rank's, so a model that shifts labels itself would learn wrong ones. Use "
+            f"labels='shifted', and a loss that does not shift (Hugging Face's models take `shift_labels`)."
+        )
+    refused = sorted({"cu_seqlens", "max_seqlen"} & set(fields))
+    if refused and mesh.context_size > 1 and not mesh.splits_documents:
+        raise UserError(
+            f"field '{refused[0]}' with layout='{mesh.layout}' over {mesh.context_size} context ranks: rows are cut without "
+            f"regard to documents, so a rank has no borders of its own that variable-length attention could use. Use "
+            f"layout='document_zigzag' or 'document_contiguous', which split each document. Or leave the field out: whole rows "
+            f"then attend; for a mask of documents compare the `segment_ids` of queries and of gathered keys."
+        )
+
+
+def check_num_runs(mesh: Mesh, fields: Collection[str], num_runs: int, num_rows: int) -> None:
+    """Raises UserError for a number of runs that no batch of `num_rows` rows fits into, or that nothing uses."""
+    if num_runs < max(1, num_rows):
+        raise UserError(
+            f"pad_cu_seqlens={num_runs}: this rank has {num_rows} rows of each batch, and a row has at least one run. Give the "
+            f"most runs (documents, and the padding of rows) of a batch; Loader.most_runs() tells one that always suffices."
+        )
+    if not mesh.splits_documents and not {"cu_seqlens", "max_seqlen"} & set(fields):
+        raise UserError(
+            f"pad_cu_seqlens={num_runs} without the fields cu_seqlens and max_seqlen has no effect. Add them to `fields`, or "
+            f"leave pad_cu_seqlens out."
+        )
+
+
+def split_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_runs: int | None) -> DocumentPart:
+    """The part of a rank of one batch.
+
+    Args:
+        borders: (n + 1,) int32, borders of the runs of the whole batch.
+        num_runs: the runs of a batch that there is room for; None for as many as there are.
+    """
+    starts, lengths = borders[:-1].astype(np.int64), np.diff(borders).astype(np.int64)
+    # padded: (n,) tokens of each run over all ranks
+    padded = -(-lengths // mesh.num_parts) * mesh.num_parts
+    if num_runs is not None:
+        fillers = _fillers(int(borders[-1]), int(padded.sum()), mesh.num_parts, sequence_length, num_runs)
+        none = np.zeros(len(fillers), np.int64)
+        starts, lengths, padded = (np.concatenate(pair) for pair in ((starts, none), (lengths, none), (padded, fillers)))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(padded // mesh.context_size)])
+    places, positions = np.empty((2, int(offsets[-1])), np.int64)
+    context.split_runs(starts, lengths, offsets, mesh.parts, places, positions)
+    filled = np.flatnonzero(places < 0)
+    places[filled] = 0
+    return DocumentPart(places=places, positions=positions, filled=filled, cu_seqlens=offsets.astype(np.int32))
+
+
+def num_borders(mesh: Mesh, sequence_length: int, num_runs: int) -> int:
+    """The length of `cu_seqlens` that holds any batch of at most `num_runs` runs."""
+    if not mesh.splits_documents:
+        return num_runs + 1
+    return num_runs + 1 + -(-_most_padding(num_runs, mesh.num_parts) // sequence_length)
+
+
+def _most_padding(num_runs: int, num_parts: int) -> int:
+    """Tokens of padding that suffice for any runs: a multiple of `num_parts`, since rows and padded runs are multiples."""
+    return num_runs * (num_parts - 1) // num_parts * num_parts
+
+
+def _fillers(num_tokens: int, num_padded: int, num_parts: int, sequence_length: int, num_runs: int) -> np.ndarray:
+    """Lengths of the runs that fill a batch up to its fixed number of tokens: none is longer than a row."""
+    whole, rest = divmod(num_tokens + _most_padding(num_runs, num_parts) - num_padded, sequence_length)
+    return np.array([sequence_length] * whole + [rest] * (rest > 0), np.int64)

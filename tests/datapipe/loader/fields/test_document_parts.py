@@ -1,0 +1,231 @@
+"""Documents split over context ranks: attention by their parts is attention over whole rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import UserError
+from datapipe.loader import Loader
+from datapipe.loader.fields.document_parts import num_borders, split_documents
+from datapipe.loader.share import Mesh
+from tests.oracles import batch as batch_oracle
+from tests.oracles import context_attention as attention
+from tests.support.snapshots import make_snapshot
+
+S = 24
+"""A multiple of two parts for each of up to four ranks."""
+
+LAYOUTS = ("document_contiguous", "document_zigzag")
+PER_TOKEN = ("input_ids", "labels", "position_ids", "segment_ids")
+FIELDS = (*PER_TOKEN, "cu_seqlens", "max_seqlen", "sources", "global_target_tokens")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, sequence_length=S)
+
+
+def meshes(layout: Any, size: int, **data: int) -> list[Mesh]:
+    data = {"data_rank": 0, "data_size": 1, **data}
+    return [Mesh(context_rank=rank, context_size=size, layout=layout, **data) for rank in range(size)]
+
+
+def parts_of(layout: str, size: int) -> list[list[int]]:
+    """The parts of a run that each rank has, as Megatron-LM and TransformerEngine deal them."""
+    return [[rank, 2 * size - 1 - rank] if layout == "document_zigzag" and size > 1 else [rank] for rank in range(size)]
+
+
+def vectors(tokens: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, keys and values (n, 8) of a model with positions: functions of a token and its position in its document."""
+    angles = np.outer(tokens, np.sqrt([2, 3, 5, 7])) + np.outer(positions, np.sqrt([11, 13, 17, 19]))
+    features = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return features, features[:, ::-1] * 1.5, np.roll(features, 3, axis=1)
+
+
+@pytest.mark.parametrize("method", [attention.by_gathered_keys, attention.by_ring])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_attention_by_parts_of_documents_is_attention_over_whole_rows(
+    output: Path, size: int, layout: str, method: Callable[..., list[np.ndarray]]
+) -> None:
+    whole = Loader(output, global_batch_size=5, fields=FIELDS)
+    ranks = [Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS) for mesh in meshes(layout, size)]
+    for step in range(8):
+        rows = whole.batch(step)
+        expected: dict[int, np.ndarray] = {}
+        for tokens, positions, segments in zip(rows["input_ids"], rows["position_ids"], rows["segment_ids"]):
+            out = attention.within_documents(*vectors(tokens, positions), segments)
+            expected |= {token: out[t] for t, token in enumerate(tokens.tolist()) if segments[t]}
+        batches = [rank.batch(step) for rank in ranks]
+        flat = [vectors(batch["input_ids"][0], batch["position_ids"][0]) for batch in batches]
+        outs = method(flat, batches[0]["cu_seqlens"], parts_of(layout, size))
+        seen: dict[int, np.ndarray] = {}
+        for batch, out in zip(batches, outs):
+            document = batch["segment_ids"][0] > 0
+            seen |= {token: out[t] for t, token in enumerate(batch["input_ids"][0].tolist()) if document[t]}
+        assert seen.keys() == expected.keys()
+        np.testing.assert_allclose([seen[token] for token in expected], list(expected.values()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_hold_every_token_of_the_batch_once_with_its_label_and_position(output: Path, layout: str, size: int) -> None:
+    for data_rank in range(2):
+        whole = Loader(output, global_batch_size=9, rank=data_rank, world_size=2, fields=FIELDS).batch(3)
+        parts = [
+            Loader(output, global_batch_size=9, mesh=mesh, fields=FIELDS).batch(3)
+            for mesh in meshes(layout, size, data_rank=data_rank, data_size=2)
+        ]
+        in_rows = np.stack([whole[field].reshape(-1) for field in PER_TOKEN[:3]], axis=1)
+        expected = in_rows[whole["segment_ids"].reshape(-1) > 0]
+        held = np.concatenate([np.stack([part[field][0] for field in PER_TOKEN[:3]], axis=1) for part in parts])
+        segments = np.concatenate([part["segment_ids"][0] for part in parts])
+        in_documents = held[segments > 0]  # each token is the number of its place in the snapshot
+        np.testing.assert_array_equal(in_documents[np.argsort(in_documents[:, 0])], expected[np.argsort(expected[:, 0])])
+        assert (held[segments == 0, :2] == [0, -100]).all()  # padding is the end of text, without a label
+        assert len(np.unique(segments[segments > 0])) == sum(len(np.unique(row[row > 0])) for row in whole["segment_ids"])
+        for part in parts:
+            np.testing.assert_array_equal(part["cu_seqlens"], parts[0]["cu_seqlens"])
+            np.testing.assert_array_equal(part["sources"], whole["sources"])
+            assert part["cu_seqlens"][-1] == part["input_ids"].shape[1]
+            assert part["max_seqlen"] == np.diff(part["cu_seqlens"]).max()
+            assert part["global_target_tokens"] == whole["global_target_tokens"]
+        num_own = len(parts_of(layout, size)[0])
+        np.testing.assert_array_equal(
+            np.diff(parts[0]["cu_seqlens"]), -(-np.diff(whole["cu_seqlens"]) // (size * num_own)) * num_own
+        )
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    rows=st.lists(st.lists(st.integers(1, S), max_size=6).filter(lambda lengths: sum(lengths) <= S), max_size=5),
+    size=st.integers(1, 4),
+    layout=st.sampled_from(LAYOUTS),
+    spare=st.none() | st.integers(0, 30),
+)
+def test_any_runs_are_split_completely_and_fit_the_fixed_shape(rows: Any, size: int, layout: str, spare: int | None) -> None:
+    borders = np.array(batch_oracle.borders(rows, S), np.int32)
+    num_runs = None if spare is None else max(1, len(borders) - 1 + spare)
+    parts = [split_documents(borders, mesh, S, num_runs) for mesh in meshes(layout, size)]
+    held = np.concatenate([np.delete(part.places, part.filled) for part in parts])
+    assert sorted(held.tolist()) == list(range(len(rows) * S))
+    for part in parts:
+        lengths = np.diff(part.cu_seqlens)
+        assert lengths.max(initial=0) <= S // size
+        assert part.positions.max(initial=0) < S
+        np.testing.assert_array_equal(part.cu_seqlens, parts[0].cu_seqlens)
+        if num_runs is not None:
+            mesh = meshes(layout, size)[0]
+            assert len(part.cu_seqlens) <= num_borders(mesh, S, num_runs)
+            most = num_runs * (mesh.num_parts - 1) // mesh.num_parts * mesh.num_parts
+            assert part.cu_seqlens[-1] * size == len(rows) * S + most
+
+
+@pytest.mark.parametrize(("layout", "size"), [("contiguous", 1), *((layout, size) for layout in LAYOUTS for size in (1, 2, 4))])
+def test_padded_borders_give_every_batch_the_same_shapes(output: Path, layout: Any, size: int) -> None:
+    mesh = meshes(layout, size)[-1]
+    free = Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS)
+    fixed = Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS, pad_cu_seqlens=free.most_runs(), dtype="int32")
+    shapes = set()
+    for step in range(40):
+        expected, batch = free.batch(step), fixed.batch(step)
+        num_tokens, num_known = expected["input_ids"].shape[-1], len(expected["cu_seqlens"])
+        borders = batch["cu_seqlens"]
+        assert borders[:num_known].tolist() == expected["cu_seqlens"].tolist()
+        assert (np.diff(borders) >= 0).all()
+        assert np.diff(borders).max() <= batch["max_seqlen"] == S // size
+        assert borders[-1] == batch["input_ids"].size
+        for field, filler in zip(PER_TOKEN, (0, -100, None, 0)):
+            np.testing.assert_array_equal(batch[field][:, :num_tokens], expected[field])
+            assert filler is None or (batch[field][:, num_tokens:] == filler).all()
+        shapes.add(tuple(np.shape(batch[field]) for field in FIELDS))
+    assert len(shapes) == 1
+
+
+def test_padded_borders_end_in_runs_of_no_token(output: Path) -> None:
+    free = Loader(output, global_batch_size=5, fields=("cu_seqlens",))
+    batch = Loader(output, global_batch_size=5, fields=("cu_seqlens",), pad_cu_seqlens=40).batch(2)
+    expected = free.batch(2)["cu_seqlens"].tolist()
+    assert batch["cu_seqlens"].tolist() == expected + [5 * S] * (41 - len(expected))
+    assert batch["cu_seqlens"].dtype == np.int32
+
+
+def test_rank_without_rows_has_the_shapes_of_no_documents(output: Path) -> None:
+    for layout in LAYOUTS:
+        mesh = Mesh(data_rank=0, data_size=3, context_rank=1, context_size=2, layout=layout)
+        batch = Loader(output, global_batch_size=2, mesh=mesh, fields=FIELDS).batch(0)
+        assert [batch[field].shape for field in PER_TOKEN] == [(1, 0)] * 4
+        assert (batch["cu_seqlens"].tolist(), batch["max_seqlen"]) == ([0], 0)
+        fixed = Loader(output, global_batch_size=2, mesh=mesh, fields=FIELDS, pad_cu_seqlens=7).batch(0)
+        assert fixed["cu_seqlens"][-1] == fixed["input_ids"].size
+        assert (fixed["labels"] == -100).all()
+
+
+def test_left_out_documents_are_padding_in_their_part(output: Path) -> None:
+    key = Loader(output, global_batch_size=5, fields=("document_keys",)).batch(1)["document_keys"][0].tobytes().hex()
+    options: dict[str, Any] = {"global_batch_size": 5, "fields": FIELDS, "skip_documents": [key]}
+    whole = Loader(output, **options).batch(1)
+    for mesh in meshes("document_zigzag", 2):
+        part = Loader(output, mesh=mesh, **options).batch(1)
+        document = part["segment_ids"] > 0
+        assert set(part["input_ids"][document].tolist()) <= set(whole["input_ids"][whole["segment_ids"] > 0].tolist())
+        assert (part["labels"][~document] == -100).all()
+
+
+def test_most_runs_is_the_number_of_runs_of_the_richest_row_for_each_row(output: Path) -> None:
+    loader = Loader(output, global_batch_size=1, fields=("cu_seqlens",))
+    most = max(len(loader.batch(step)["cu_seqlens"]) - 1 for step in range(300))
+    assert loader.most_runs() == most
+    assert Loader(output, global_batch_size=9, rank=1, world_size=3).most_runs() == 3 * most
+
+
+def test_more_runs_than_there_is_room_for_are_an_error_that_a_state_survives(output: Path) -> None:
+    free = Loader(output, global_batch_size=5, fields=("cu_seqlens",))
+    counts = [len(free.batch(step)["cu_seqlens"]) - 1 for step in range(40)]
+    room = min(counts)
+    loader = Loader(output, global_batch_size=5, fields=("cu_seqlens",), pad_cu_seqlens=room)
+    first = next(step for step, count in enumerate(counts) if count > room)
+    batches = iter(loader)
+    handed_out = [next(batches) for _ in range(first)]
+    with pytest.raises(
+        UserError, match=f"step {first}: .* has {counts[first]} runs .*pad_cu_seqlens={room} has room for {room}"
+    ):
+        next(batches)
+    assert len(handed_out) == loader.step == first
+    larger = Loader(output, global_batch_size=5, fields=("cu_seqlens",), pad_cu_seqlens=loader.most_runs())
+    larger.load_state_dict(loader.state_dict())
+    assert next(iter(larger))["cu_seqlens"][: counts[first] + 1].tolist() == free.batch(first)["cu_seqlens"].tolist()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("field", ["cu_seqlens", "max_seqlen"])
+def test_rows_cut_without_regard_to_documents_have_no_borders(output: Path, layout: Any, field: str) -> None:
+    mesh = Mesh(data_rank=0, data_size=1, context_rank=1, context_size=2, layout=layout)
+    with pytest.raises(UserError, match=f"field '{field}' with layout='{layout}' over 2 .*document_zigzag"):
+        Loader(output, global_batch_size=4, mesh=mesh, fields=("input_ids", field))
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"), [("contiguous", 2), ("zigzag", 2), ("document_zigzag", 2), ("document_contiguous", 1)]
+)
+def test_labels_that_a_model_would_shift_across_ranks_are_refused(output: Path, layout: Any, size: int) -> None:
+    with pytest.raises(UserError, match="labels='shifted'"):
+        Loader(output, global_batch_size=4, mesh=meshes(layout, size)[0], labels="unshifted")
+
+
+def test_room_that_nothing_uses_or_nothing_fits_is_refused(output: Path) -> None:
+    with pytest.raises(UserError, match="without the fields cu_seqlens"):
+        Loader(output, global_batch_size=4, pad_cu_seqlens=64)
+    with pytest.raises(UserError, match="pad_cu_seqlens=3: this rank has 4 rows"):
+        Loader(output, global_batch_size=4, fields=("cu_seqlens",), pad_cu_seqlens=3)
+    with pytest.raises(UserError, match="expected an int"):
+        Loader(output, global_batch_size=4, fields=("cu_seqlens",), pad_cu_seqlens=True)
+    with pytest.raises(UserError, match="cannot be cut into 10 equal parts"):
+        Loader(output, global_batch_size=4, mesh=meshes("document_zigzag", 5)[0])

@@ -94,9 +94,8 @@ class BatchBuilder:
 
         The batches are disjoint views of the same arrays, so each keeps the memory of all.
         """
-        samples = [self.samples(step) for step in steps]
-        addresses, read = self._read(np.concatenate(samples), self._columns)
-        borders = (0, *accumulate(map(len, samples)))
+        samples, borders = self._samples_of(steps)
+        addresses, read = self._read(samples, self._columns)
         hidden = self._hide(steps, borders, read)
         chunk = Chunk(
             steps=steps,
@@ -119,10 +118,14 @@ class BatchBuilder:
 
     def samples(self, step: int) -> np.ndarray:
         """The samples of this rank at `step`: (B,) int64, ascending."""
-        samples = self.batch_order.samples(step)
+        return self._samples_of([step])[0]
+
+    def _samples_of(self, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:
+        """The samples of this rank at `steps`, end to end, and where each step begins and ends in them."""
         if self.balance == "rows" or self.mesh.data_size == 1:
-            return samples[self.mesh.rows(len(samples))]
-        return samples[self.ranks(step) == self.mesh.data_rank]
+            return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
+        samples = [self.batch_order.samples(step)[self.ranks(step) == self.mesh.data_rank] for step in steps]
+        return np.concatenate(samples), (0, *accumulate(map(len, samples)))
 
     def ranks(self, step: int) -> np.ndarray:
         """The rank of each row of the global batch at `step`: (global_batch_size,) int64, fewer at the end."""
@@ -209,3 +212,12 @@ class BatchBuilder:
                             read.tokens[row, start:stop] = eos_id
                     start = stop
         return np.array(hidden, np.int64).reshape(-1, 3)
+
+
+def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The numbers in ranges (start, stop), end to end, as int64; and where each range begins and ends in them."""
+    borders = (0, *accumulate(stop - start for start, stop in spans))
+    first, last = spans[0][0], spans[-1][1]
+    if last - first == borders[-1] and all(before[1] == after[0] for before, after in zip(spans, spans[1:])):
+        return np.arange(first, last, dtype=np.int64), borders
+    return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

@@ -67,7 +67,12 @@ class Mesh:
 
     def rows(self, size: int) -> slice:
         """The rows of a global batch of `size` rows."""
-        return slice(*(part * size // self.data_size for part in (self.data_rank, self.data_rank + 1)))
+        return slice(*self.share(0, size))
+
+    def share(self, start: int, stop: int) -> tuple[int, int]:
+        """The samples of this process, of the global batch that has the samples `start` to `stop`."""
+        size = stop - start
+        return start + self.data_rank * size // self.data_size, start + (self.data_rank + 1) * size // self.data_size
 
     @property
     def splits_documents(self) -> bool:

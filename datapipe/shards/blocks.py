@@ -130,7 +130,7 @@ def gather(
     if num_rows:
         _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
     if not wanted - {TOKENS}:
-        return _rows_of(tokens, np.zeros(0, np.int64), None, None, None)
+        return _rows_of(tokens, _NO_NUMBERS, None, None, None)
     firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
     _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
     num_pieces = int(offsets[-1])
@@ -147,15 +147,19 @@ def gather(
     return _rows_of(tokens, offsets, lengths, keys, starts)
 
 
+_NO_LENGTHS, _NO_NUMBERS, _NO_KEYS = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, KEY_BYTES), np.uint8)
+"""Columns that were not requested."""
+
+
 def _rows_of(
     tokens: np.ndarray, offsets: np.ndarray, lengths: np.ndarray | None, keys: np.ndarray | None, starts: np.ndarray | None
 ) -> SequenceRows:
     return SequenceRows(
         tokens=tokens,
         piece_offsets=offsets,
-        piece_lengths=np.zeros(0, np.int32) if lengths is None else lengths,
-        keys=np.zeros((0, KEY_BYTES), np.uint8) if keys is None else keys.view(np.uint8),
-        starts=np.zeros(0, np.int64) if starts is None else starts,
+        piece_lengths=_NO_LENGTHS if lengths is None else lengths,
+        keys=_NO_KEYS if keys is None else keys.view(np.uint8),
+        starts=_NO_NUMBERS if starts is None else starts,
     )
 
 

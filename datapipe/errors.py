@@ -29,6 +29,10 @@ class UserError(DatapipeError):
     """The user's mixture, options or input files are wrong. The command line exits with status 2."""
 
 
+class EndlessError(UserError, TypeError):
+    """Something without an end was asked for its length. Python expects a TypeError, which `list` and `len` know."""
+
+
 class DamagedInputError(UserError):
     """An input file is damaged, cut off or of another format than its name tells, so that nothing of it can be read."""
 
@@ -47,6 +51,10 @@ class SnapshotError(UserError):
 
 class CorruptionError(DatapipeError):
     """Bytes on disk differ from the bytes that were committed."""
+
+
+class DroppedRowsWarning(UserWarning):
+    """Rows at the end of a run are left out, because they make no whole batch."""
 
 
 RETRYABLE: tuple[type[BaseException], ...] = (MemoryError, OSError)

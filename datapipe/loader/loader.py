@@ -2,6 +2,7 @@
 
     Loader("runs/x", global_batch_size=32, rank=0, world_size=4)
         __iter__          batch(step), batch(step + 1), … from the next step on, built ahead by threads
+        __next__          one batch, for loops without `for`; both move the same position
         batch(step)       any batch, at any time, in constant time
         state_dict()      the next step and the history of the run; counts the batches handed out
 
@@ -11,6 +12,7 @@ first batch, so a loader may be opened before a fork.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.errors import UserError
+from datapipe.errors import DroppedRowsWarning, EndlessError, UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.read_ahead import ReadAhead
@@ -33,7 +35,7 @@ from datapipe.loader.options import (
     plan_prefetch,
     plan_restart,
 )
-from datapipe.loader.order.batch_order import BatchOrder, begin_run, resume_run
+from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import Override, recipe_of
@@ -45,7 +47,7 @@ from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
 from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.shards.document_files import document_keys
-from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
 KERNELS = (
@@ -64,8 +66,10 @@ KERNELS = (
 class Loader:
     """Streams the batches of one rank; see `fields/table.py` for the fields.
 
-    A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too. A
-    training loader stays at its end. A validation loader starts over, since every pass over it is the same.
+    A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
+    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with the next `for`, since
+    every pass over it is the same. `len(loader)` is the number of batches of a whole run, wherever the loader is; a run without
+    end has none. A copy by `pickle` or `copy.deepcopy` is at the same position of the same history, and opens files of its own.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
@@ -104,6 +108,8 @@ class Loader:
             unless a field scales the loss (global_target_tokens, global_rows).
         pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
             length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
+        drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
+            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning.
         check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
@@ -138,11 +144,13 @@ class Loader:
         balance: Balance = "rows",
         even: bool = False,
         pad_cu_seqlens: int | None = None,
+        drop_last: bool | None = None,
         check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
         counts = {"seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch}
         check_whole({**given, **counts, "pad_cu_seqlens": pad_cu_seqlens})
@@ -158,7 +166,8 @@ class Loader:
         inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
         documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
-        self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips)
+        self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips, drop_last=drop_last is not False)
+        self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
         self._even = even
         self._check_last_batch(self._fresh)
         self._migrate, self._restart = migrate, plan_restart(restart, migrate, tuple(self.snapshot.sources))
@@ -174,7 +183,9 @@ class Loader:
         self._prefetch = (
             plan_prefetch(batch_bytes * sum(field in PER_TOKEN for field in fields)) if prefetch is None else prefetch
         )
-        self._step = self._fresh.steps.next(0)
+        self._iteration: Iterator[Batch] | None = None  # of `next(loader)`
+        self._step = 0
+        self.seek(0)
         self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
     @property
@@ -201,9 +212,24 @@ class Loader:
         """Number of steps, skipped ones included; None for an endless loader.
 
         Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
-        first batch in which a source would pass its `max_epochs`, whichever comes first.
+        first batch in which a source would pass its `max_epochs`, whichever comes first. With `drop_last=False` a smaller batch
+        of the rows before that end follows.
         """
         return self.batch_order.num_steps
+
+    def __len__(self) -> int:
+        """Number of batches of the whole run, those before the position included. Raises EndlessError where it has no end."""
+        num_batches = self.batch_order.steps.num_batches
+        if num_batches is None:
+            raise EndlessError(
+                "this run has no end, so the loader has no length. Count steps in the training loop; or give the run an end: "
+                "`tokens` of the mixture, or `max_epochs` of its sources."
+            )
+        return num_batches
+
+    def __bool__(self) -> bool:
+        """True: a loader is not a container, which would be false where it is empty."""
+        return True
 
     @property
     def step(self) -> int:
@@ -217,9 +243,20 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the next step on. Closing or dropping the iterator stops its threads."""
+        self._iteration = None
         if self.split == "validation" and self._step >= (self.num_steps or 0):
             self.seek(0)
         return self._iterate()
+
+    def __next__(self) -> Batch:
+        """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
+        if self._iteration is None:
+            self._iteration = self._iterate()
+        try:
+            return next(self._iteration)
+        except BaseException:  # an iterator that has raised would say that the run has ended
+            self._iteration = None
+            raise
 
     def _iterate(self) -> Iterator[Batch]:
         while self._has_more():
@@ -235,10 +272,26 @@ class Loader:
                     del batch
             finally:
                 ahead.close()
+        self.tell_dropped()
+
+    def tell_dropped(self) -> None:
+        """Warns, once, that rows at the end of the run are left out, unless `drop_last` says so."""
+        num_dropped = self.batch_order.steps.num_dropped
+        if self._tells_dropped and num_dropped:
+            self._tells_dropped = False
+            warnings.warn(
+                f"the run ends with {num_dropped} rows that make no whole batch of {self.global_batch_size}, and they are left "
+                f"out. Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
+                DroppedRowsWarning,
+                stacklevel=3,
+            )
 
     def next_step(self, count: int) -> int:
-        """The step that follows the next step by `count`, skipped ones not counted."""
-        return self.batch_order.steps.advance(self._step, count)
+        """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
+        return self._within(self.batch_order.steps.advance(self._step, count))
+
+    def _within(self, step: int) -> int:
+        return step if self.num_steps is None else min(step, self.num_steps)
 
     def prefetcher(self, stride: int) -> Prefetcher:
         """A prefetcher for an iteration over every `stride`-th step. Its threads start at the first batch."""
@@ -268,10 +321,10 @@ class Loader:
         return 1 if self._is_local else min(self._prefetch, MAX_THREADS)
 
     def seek(self, step: int) -> None:
-        """Continues at `step`, or at the next step that is not skipped, in constant time; also during an iteration."""
+        """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
         if step < 0:
             raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
-        self._step = self.batch_order.steps.next(step)
+        self._step = self._within(self.batch_order.steps.next(step))
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, ready for JSON."""
@@ -280,8 +333,8 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError, with the differences, for a state of another seed, split, window or tokenizer; and, unless the
-        loader was opened with `migrate`, for a state of other data or another mixture.
+        Raises SnapshotError, with the reason, for a state of another seed, split, window or tokenizer; for one past the end
+        of the run; and, unless the loader was opened with `migrate`, for a state of other data or another mixture.
         """
         saved, lineage = read_state(state)
         check_same_order(saved, self._state())
@@ -293,6 +346,22 @@ class Loader:
     def most_runs(self) -> int:
         """A value of `pad_cu_seqlens` that suffices for every batch. Reads the lengths of all rows of the split, once."""
         return self._builder.most_runs()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments, the position and the history, with which a copy opens the files itself."""
+        return {"arguments": self._arguments, "state": self.state_dict()}
+
+    def __setstate__(self, copied: dict[str, Any]) -> None:
+        saved, lineage = read_state(copied["state"])
+        arguments = copied["arguments"]
+        if has_snapshot(Root(str(arguments["output"])), saved.snapshot):  # a run may have published a newer one
+            arguments = {**arguments, "snapshot": saved.snapshot}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the original has warned
+            self.__init__(**arguments)
+        check_same_rows(lineage, self._fresh.inventory)
+        self._builder = self._builder.on(BatchOrder(self._fresh.inventory, lineage, self._fresh.drop_last))
+        self._step = saved.step
 
     def close(self) -> None:
         """Closes open shards and stops fetching others. The loader stays usable."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.lineage import Lineage
+from datapipe.loader.order.sample_order import num_samples_of
 from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.steps import MOST_STEPS, Steps
 
@@ -105,10 +106,15 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
         raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
     for era, later in zip(lineage.batches, lineage.batches[1:]):
         due = era.sample + (later.step - era.step) * era.size
-        if later.sample > due or (later.sample < due and state.split == "train"):  # the last step of a validation is short
+        if later.sample > due or (later.sample < due and not _ends_at(lineage, later.sample, state.split)):
             raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
     if Steps(lineage.batches, (), None, drop_last=True).samples(state.step)[1] >= 1 << 62:
         raise ValueError(f"step {state.step} begins beyond sample 2^62")
+
+
+def _ends_at(lineage: Lineage, sample: int, split: str) -> bool:
+    """Whether the run ended at `sample`, before it went on: its last step may have had fewer rows."""
+    return split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:

@@ -212,6 +212,8 @@ def _open_run(
         inventory = Inventory(snapshot, saved_split, saved.seed, saved.window_shards)
         check_same_rows(lineage, inventory)
         order = BatchOrder(inventory, lineage)
+        if order.num_steps is not None and saved.step > order.num_steps:  # the state counts a smaller last batch
+            order = BatchOrder(inventory, lineage, drop_last=False)
     elif global_batch_size is not None and global_batch_size >= 1:
         snapshot = read_snapshot(root, name)
         inventory = Inventory(snapshot, split, snapshot.seed if seed is None else seed, snapshot.window_shards)

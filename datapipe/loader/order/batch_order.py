@@ -15,7 +15,7 @@ import numpy as np
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
-from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at
+from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at, num_samples_of
 from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
 
@@ -26,15 +26,18 @@ class BatchOrder:
     Attributes:
         inventory: the rows that the snapshot holds.
         lineage: which mixture and which batch size hold from which step on.
+        drop_last: whether rows at the end of a run that make no whole batch are left out. They are not in a validation.
         sample_order: samples to addresses.
         steps: steps to samples.
     """
 
-    def __init__(self, inventory: Inventory, lineage: Lineage) -> None:
-        self.inventory, self.lineage, self.layout = inventory, lineage, inventory.layout
+    def __init__(self, inventory: Inventory, lineage: Lineage, drop_last: bool = True) -> None:
+        self.inventory, self.lineage, self.layout, self.drop_last = inventory, lineage, inventory.layout, drop_last
         self.sample_order = SampleOrder(inventory, lineage.mixtures)
         skips = lineage.skips
-        self.steps = Steps(lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=inventory.split == "train")
+        self.steps = Steps(
+            lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=drop_last and inventory.split == "train"
+        )
         since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
         shards = self.layout.shards if since else ()
         named = {number: {shard.path, shard.numbered_path} & since.keys() for number, shard in enumerate(shards)}
@@ -103,11 +106,14 @@ def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> M
     )
 
 
-def begin_run(inventory: Inventory, recipe: Recipe, global_batch_size: int, skips: Skips) -> BatchOrder:
+def begin_run(
+    inventory: Inventory, recipe: Recipe, global_batch_size: int, skips: Skips, *, drop_last: bool = True
+) -> BatchOrder:
     """The order of a new run. Raises UserError for skips that name no shard or no document key."""
     _check_skips(inventory, skips)
     batches = (BatchEra(step=0, sample=0, size=global_batch_size),)
-    return BatchOrder(inventory, Lineage(batches=batches, mixtures=(begin_era(inventory, recipe, 0, 0),), skips=skips))
+    lineage = Lineage(batches=batches, mixtures=(begin_era(inventory, recipe, 0, 0),), skips=skips)
+    return BatchOrder(inventory, lineage, drop_last)
 
 
 def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
@@ -122,7 +128,7 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
     Raises SnapshotError, with the differences, for a change that is not allowed.
     """
     inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
-    sample = _next_sample(saved, step, inventory)
+    sample = _next_sample(saved, step, here)
     lineage = saved
     held = saved.mixture_at(sample)
     changes = _changes(saved.mixtures[-1], wanted, inventory)
@@ -136,7 +142,19 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
-    return BatchOrder(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)))
+    resumed = BatchOrder(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)), here.drop_last)
+    last, end = resumed.steps.before(step), resumed.sample_order.num_samples
+    if last >= 0 and end is not None and Steps(lineage.batches, (), None, drop_last=True).samples(last)[1] > end:
+        raise SnapshotError(_past_the_end(step, end, saved.global_batch_size))
+    return resumed
+
+
+def _past_the_end(step: int, num_samples: int, global_batch_size: int) -> str:
+    return (
+        f"the loader state is at step {step}, past the end of this run, which has {num_samples} rows in batches of "
+        f"{global_batch_size}. Give a state of this run; or open the loader with the mixture, `tokens` and `max_epochs` of the "
+        f"state, and with drop_last=False if the state counts a smaller last batch."
+    )
 
 
 def _restart_advice(changes: list[str]) -> str:
@@ -144,9 +162,16 @@ def _restart_advice(changes: list[str]) -> str:
     return f", and `restart={changed}` to start over the sources that hold other rows" if changed else ""
 
 
-def _next_sample(saved: Lineage, step: int, inventory: Inventory) -> int:
+def _next_sample(saved: Lineage, step: int, here: BatchOrder) -> int:
     sample = Steps(saved.batches, (), None, drop_last=True).samples(step)[0]
-    return min(sample, inventory.layout.num_sequences) if inventory.split == "validation" else sample
+    if here.inventory.split == "validation":
+        return min(sample, here.layout.num_sequences)
+    end = num_samples_of(saved.mixtures[-1])
+    if end is None or not sample - saved.global_batch_size < end < sample:
+        return sample
+    if here.drop_last:
+        raise SnapshotError(_past_the_end(step, end, saved.global_batch_size))
+    return end  # the state counts a smaller last batch
 
 
 def check_same_rows(saved: Lineage, inventory: Inventory) -> None:

@@ -84,9 +84,13 @@ class Lineage:
         return self.mixtures[bisect_right(self.mixtures, sample, key=lambda era: era.sample) - 1]
 
     def with_batch_size(self, size: int, step: int, sample: int) -> Lineage:
-        """This lineage with batches of `size` rows from `step` on; later eras of batch size are dropped."""
+        """This lineage with batches of `size` rows from `step` on; later eras of batch size are dropped.
+
+        Args:
+            sample: first sample of `step`. The step before it may be a smaller one, the last of a run that goes on.
+        """
         kept = tuple(era for era in self.batches if era.step < step)
-        if not kept or kept[-1].size != size:
+        if not kept or kept[-1].size != size or sample < kept[-1].sample + (step - kept[-1].step) * size:
             kept = (*kept, BatchEra(step=step, sample=sample, size=size))
         # later mixtures keep their first sample, which lies in another step now
         later = [

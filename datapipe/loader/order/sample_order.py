@@ -177,8 +177,7 @@ class SampleOrder:
         """Samples of the run, before they are cut into batches; None for a run without end."""
         if self.split == "validation":
             return self.layout.num_sequences
-        ends = [end for end in (self._eras[-1].recipe.num_samples, self.mixture.end) if end is not None]
-        return min(ends, default=None)
+        return _first_end(self._eras[-1], self.mixture)
 
     def _locate_in(self, number: int, samples: np.ndarray, attempt: int) -> np.ndarray:
         sources, ordinals = self._mixture(number).assign(samples)
@@ -236,6 +235,16 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
     return Mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources])
+
+
+def num_samples_of(era: MixtureEra) -> int | None:
+    """Samples of a run whose last mixture is that of `era`; None for a run without end."""
+    is_endless = era.recipe.total_tokens is None and not era.recipe.max_epochs
+    return None if is_endless else _first_end(era, mixture_of(era))
+
+
+def _first_end(era: MixtureEra, mixture: Mixture) -> int | None:
+    return min((end for end in (era.recipe.num_samples, mixture.end) if end is not None), default=None)
 
 
 def num_drawn_at(era: MixtureEra, sample: int) -> dict[str, int]:

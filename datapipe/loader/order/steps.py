@@ -18,10 +18,14 @@ from datapipe.errors import UserError
 MOST_STEPS = 1 << 48
 """The limit of step numbers: sample numbers beyond it could leave int64."""
 
+MOST_SAMPLES = 1 << 63
+"""Beyond every sample number."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEra:
-    """From `step` on, which begins at `sample`, global batches have `size` rows."""
+    """From `step` on, which begins at `sample`, global batches have `size` rows. The last one of an era may be smaller, where a
+    run went on after its end."""
 
     step: int
     sample: int
@@ -46,14 +50,30 @@ class Steps:
         self._skip = merged(skip)
         self._first_skipped = [start for start, _ in self._skip]
         self._num_samples = num_samples
+        ends = [era.sample for era in self._eras[1:]] + [MOST_SAMPLES]
+        self._stops = [end if num_samples is None else min(end, num_samples) for end in ends]
         self.num_steps = None if num_samples is None else self._count(num_samples, drop_last)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Steps that are not skipped; None for a run without end."""
+        if self.num_steps is None:
+            return None
+        return self.num_steps - sum(max(0, min(stop, self.num_steps) - start) for start, stop in self._skip)
+
+    @property
+    def num_dropped(self) -> int:
+        """Samples at the end of the run that no step holds."""
+        if self.num_steps is None or self._num_samples is None:
+            return 0
+        return max(0, self._num_samples - self._start(self.num_steps))
 
     def samples(self, step: int) -> tuple[int, int]:
         """Start and stop of the samples of a step."""
-        era = self._eras[bisect_right(self._first_steps, step) - 1]
+        number = bisect_right(self._first_steps, step) - 1
+        era = self._eras[number]
         start = era.sample + (step - era.step) * era.size
-        stop = start + era.size
-        return start, stop if self._num_samples is None else max(start, min(stop, self._num_samples))
+        return start, max(start, min(start + era.size, self._stops[number]))
 
     def step_of(self, sample: int) -> int | None:
         """The step that holds a sample; None for a sample past the end."""
@@ -69,6 +89,11 @@ class Steps:
         number = bisect_right(self._first_skipped, step) - 1
         return self._skip[number][1] if number >= 0 and step < self._skip[number][1] else step
 
+    def before(self, step: int) -> int:
+        """The last step before `step` that is not skipped; -1 if there is none."""
+        number = bisect_right(self._first_skipped, step - 1) - 1
+        return self._skip[number][0] - 1 if number >= 0 and step - 1 < self._skip[number][1] else step - 1
+
     def advance(self, step: int, count: int) -> int:
         """The `count`-th step after `step`, counting those that are not skipped."""
         step = self.next(step)
@@ -78,6 +103,10 @@ class Steps:
             count -= start - step
             step = stop
         return step + count
+
+    def _start(self, step: int) -> int:
+        era = self._eras[bisect_right(self._first_steps, step) - 1]
+        return era.sample + (step - era.step) * era.size
 
     def _count(self, num_samples: int, drop_last: bool) -> int:
         era = self._eras[-1]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DroppedRowsWarning, SnapshotError, UserError
 from datapipe.loader import Loader
+from datapipe.loader.batches import BatchBuilder
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
@@ -229,3 +235,204 @@ def test_loader_wrong_arguments_are_refused(output: Path, options: dict[str, Any
 def test_loader_folder_without_snapshot_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=r"snapshot\.json"):
         Loader(tmp_path, global_batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 50 rows: 6 whole batches of 8, and 2 rows."""
+    return make_snapshot(tmp_path_factory.mktemp("ending"), {"code": 31, "web": 83}, total_tokens=S * 50 + 3)
+
+
+def first_tokens(batches: Iterable[dict[str, Any]]) -> list[int]:
+    return [token for batch in batches for token in batch["input_ids"][:, 0].tolist()]
+
+
+def test_len_is_the_batches_of_the_run_wherever_the_loader_is(ending: Path, output: Path) -> None:
+    for options, expected in (
+        ({}, 6),
+        ({"drop_last": False}, 7),
+        ({"skip": [(1, 3), (5, 90)]}, 3),
+        ({"skip": [(0, 90)]}, 0),
+        ({"split": "validation"}, 2),
+    ):
+        loader = Loader(output if "split" in options else ending, global_batch_size=8, **options)
+        assert len(loader) == expected
+        assert len(list(loader)) == len(loader) == expected
+        assert bool(loader)
+
+
+def test_len_of_a_run_without_end_is_a_type_error_that_says_what_to_do(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5)
+    with pytest.raises(TypeError, match="this run has no end"):
+        len(loader)
+    with pytest.raises(UserError, match="Count steps in the training loop"):
+        len(loader)
+    assert bool(loader)
+    assert length_hint(loader, 7) == 7  # what `list` asks for
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_next_and_for_move_one_position(ending: Path, prefetch: int) -> None:
+    expected = first_tokens(Loader(ending, global_batch_size=8))
+    loader = Loader(ending, global_batch_size=8, prefetch=prefetch)
+    batches = [next(loader), next(loader)]
+    assert loader.state_dict()["step"] == 2
+    batches += islice(loader, 2)
+    batches += [next(loader)]
+    batches += loader
+    assert first_tokens(batches) == expected
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(loader)
+    loader.seek(4)  # after the end, too
+    assert first_tokens([next(loader), next(loader)]) == expected[32:]
+
+
+def test_next_of_a_validation_ends_and_the_next_for_starts_over(output: Path) -> None:
+    loader = Loader(output, split="validation", global_batch_size=8)
+    rows = first_tokens([next(loader), next(loader)])
+    assert next(loader, None) is next(loader, None) is None
+    assert first_tokens(loader) == rows
+
+
+def test_next_after_an_error_goes_on_and_does_not_end(ending: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = Loader(ending, global_batch_size=8, prefetch=0)
+    expected = first_tokens(Loader(ending, global_batch_size=8))
+    build_many, calls = BatchBuilder.build_many, []
+
+    def fails_once(builder: BatchBuilder, steps: Sequence[int]) -> Any:
+        calls.append(steps)
+        if len(calls) == 2:
+            raise OSError("the store is away")
+        return build_many(builder, steps)
+
+    monkeypatch.setattr(BatchBuilder, "build_many", fails_once)
+    batches = [next(loader)]
+    with pytest.raises(OSError, match="away"):
+        next(loader)
+    batches += [next(loader), next(loader)]
+    assert first_tokens(batches) == expected[:24]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_last_batch_is_kept_dropped_or_told(ending: Path, world_size: int) -> None:
+    def rows(rank: int, **options: Any) -> list[list[int]]:
+        loader = Loader(ending, global_batch_size=8, rank=rank, world_size=world_size, **options)
+        return [batch["input_ids"][:, 0].tolist() for batch in loader]
+
+    def run(**options: Any) -> list[int]:
+        ranks = [rows(rank, **options) for rank in range(world_size)]
+        assert len({len(batches) for batches in ranks}) == 1
+        return [row for batch in zip(*ranks) for part in batch for row in part]
+
+    everything = first_tokens(Loader(ending, global_batch_size=5))
+    assert len(everything) == 50
+    assert run(drop_last=False) == everything
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DroppedRowsWarning)
+        assert run(drop_last=True) == everything[:48]
+        if world_size > 1:
+            rows(1)  # rank 0 tells
+        list(Loader(ending, global_batch_size=5, rank=0))
+    with pytest.warns(DroppedRowsWarning, match=r"ends with 2 rows that make no whole batch of 8.*drop_last=False"):
+        rows(0)
+
+
+def test_run_that_goes_on_after_its_smaller_last_batch_loses_no_row(ending: Path, tmp_path: Path) -> None:
+    longer = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=S * 90)
+    expected = first_tokens(Loader(longer, global_batch_size=1))
+    for size in (8, 6):
+        loader = Loader(ending, global_batch_size=8, drop_last=False)
+        batches = list(loader)
+        assert loader.step == 7
+        more = Loader(longer, global_batch_size=size, migrate=True, drop_last=False)
+        more.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        batches += more
+        assert first_tokens(batches) == expected
+        assert first_tokens(more.batch(step) for step in range(more.step)) == expected  # each step as it was
+        last = Loader(longer, global_batch_size=size, drop_last=False)
+        last.load_state_dict(more.state_dict())
+        assert (last.step, list(last)) == (more.step, [])
+        again = Loader(longer, global_batch_size=size, drop_last=False)
+        again.load_state_dict(last.state_dict())
+        assert again.state_dict() == last.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "is_past"),
+    [
+        (6, {}, False),
+        (7, {}, True),  # it counts 2 rows that this loader leaves out
+        (7, {"drop_last": False}, False),
+        (8, {"drop_last": False}, True),
+        (8, {}, True),
+        (50, {"skip": [(6, 50)]}, False),
+        (51, {"skip": [(6, 50)]}, True),
+        (50, {"skip": [(7, 50)]}, True),
+    ],
+)
+def test_state_past_the_end_is_refused(ending: Path, step: int, options: dict[str, Any], is_past: bool) -> None:
+    loader = Loader(ending, global_batch_size=8, **options)
+    state = {**loader.state_dict(), "step": step}
+    if is_past:
+        with pytest.raises(SnapshotError, match=rf"at step {step}, past the end of this run, which has 50 rows"):
+            loader.load_state_dict(state)
+        assert loader.step == 0
+    else:
+        loader.load_state_dict(state)
+        assert list(loader) == []
+
+
+def test_state_of_a_longer_run_is_past_the_end_of_a_shorter_one(ending: Path, tmp_path: Path) -> None:
+    longer = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=S * 90)
+    loader = Loader(longer, global_batch_size=8)
+    loader.seek(7)
+    for size in (8, 4, 16):
+        with pytest.raises(SnapshotError, match="past the end of this run, which has 50 rows"):
+            Loader(ending, global_batch_size=size, migrate=True).load_state_dict(loader.state_dict())
+
+
+def test_position_never_passes_the_end(ending: Path) -> None:
+    loader = Loader(ending, global_batch_size=8, skip=[(4, 1000)])
+    loader.seek(10**6)
+    assert loader.step == loader.state_dict()["step"] == 6
+    loader.seek(3)
+    next(loader)
+    assert loader.state_dict()["step"] == 6
+    loader.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_copy_of_a_loader_goes_on_from_the_same_position_of_the_same_history(
+    output: Path, copied: Callable[[Loader], Loader]
+) -> None:
+    first = Loader(output, global_batch_size=4)
+    first.seek(3)
+    loader = Loader(
+        output, global_batch_size=6, rank=1, world_size=2, skip=[(9, 11)], mixture={"code": 0.1, "web": 1}, migrate=True
+    )
+    loader.load_state_dict(first.state_dict())
+    loader.seek(20)
+    loader.load_state_dict(loader.state_dict())
+    loader.seek(2)  # before the last change of the history
+    batches = iter(loader)
+    for _ in range(6):
+        next(batches)
+    other = copied(loader)
+    assert other.state_dict() == loader.state_dict()
+    assert other.batch_order.lineage == loader.batch_order.lineage
+    for _ in range(4):
+        np.testing.assert_array_equal(next(other)["input_ids"], next(batches)["input_ids"])
+    assert other.step == loader.step == 14
+    np.testing.assert_array_equal(other.batch(1)["input_ids"], loader.batch(1)["input_ids"])
+    next(other)
+    assert loader.step == 14  # each has its own position
+
+
+def test_copy_whose_snapshot_is_gone_is_refused(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path, {"web": 20})
+    content = pickle.dumps(Loader(folder, global_batch_size=4))
+    assert len(content) < 10_000
+    make_snapshot(tmp_path, {"web": 30})
+    with pytest.raises(SnapshotError, match="of another snapshot: source 'web' holds other rows"):
+        pickle.loads(content)

@@ -25,6 +25,14 @@ def test_last_batch_is_dropped_or_smaller() -> None:
     validation = Steps([FIRST], (), 10, drop_last=False)
     assert (validation.num_steps, validation.samples(3)) == (4, (9, 10))
     assert Steps([FIRST], (), None, drop_last=True).num_steps is None
+    assert [Steps([FIRST], (), 10, drop_last=dropped).num_dropped for dropped in (True, False)] == [1, 0]
+
+
+def test_run_that_went_on_after_a_smaller_step_keeps_that_step() -> None:
+    steps = Steps([FIRST, BatchEra(step=4, sample=10, size=5)], (), 23, drop_last=True)
+    assert [steps.samples(step) for step in (2, 3, 4, 5)] == [(6, 9), (9, 10), (10, 15), (15, 20)]
+    assert [steps.step_of(sample) for sample in (8, 9, 10, 19, 20)] == [2, 3, 4, 5, None]
+    assert (steps.num_steps, steps.num_dropped) == (6, 3)
 
 
 @given(ranges, st.integers(0, 40), st.integers(0, 12))
@@ -35,6 +43,9 @@ def test_skipped_steps_are_left_out_and_all_others_kept(skip: list[tuple[int, in
     assert steps.next(step) == there[0]
     assert steps.advance(step, count) == there[count]
     assert steps.is_skipped(step) == (step in left_out)
+    assert steps.before(step) == max((one for one in range(step) if one not in left_out), default=-1)
+    finite = Steps([FIRST], skip, 3 * step, drop_last=True)
+    assert finite.num_batches == len([one for one in range(step) if one not in left_out])
     assert steps.samples(there[0]) == (3 * there[0], 3 * there[0] + 3)
 
 

@@ -7,6 +7,7 @@ along a source:        kept of one step = read of the next                      
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,18 @@ from datapipe.errors import DatapipeError
 REACHES = ()  # look-ups by name are of counters
 
 
+MAX_QUARANTINE_REASONS = 20
+_REASON_CHARS = 120
+_NUMBER = re.compile(r"\d+(?:[,._]\d+)*")
+
+
+def quarantine_reason(stage: str, error: str) -> str:
+    """The stage and the last line of an error: "my_module:Stage: ValueError: no number". Numbers become N, so that errors of
+    one kind are counted together."""
+    last_line = error.strip().rpartition("\n")[2].rstrip(".")
+    return f"{stage}: {_NUMBER.sub('N', last_line)[:_REASON_CHARS]}"
+
+
 @dataclass(slots=True)
 class DocumentCounts:
     """Counts of the documents that entered one step of one source.
@@ -29,6 +42,7 @@ class DocumentCounts:
         read_bytes, kept_bytes: UTF-8 bytes of their text.
         dropped: documents by reason, "stage:rule".
         counts: of the stages, "stage:name": replaced spans, cut bytes and the like. Not documents.
+        quarantine_reasons: quarantined documents by stage and error; see `quarantine`.
     """
 
     read: int = 0
@@ -38,6 +52,14 @@ class DocumentCounts:
     quarantined: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    quarantine_reasons: Counter[str] = field(default_factory=Counter)
+
+    def quarantine(self, stage: str, error: str) -> None:
+        """Counts a document in quarantine. A task tells at most `MAX_QUARANTINE_REASONS` reasons apart."""
+        self.quarantined += 1
+        reason = quarantine_reason(stage, error)
+        is_known = reason in self.quarantine_reasons or len(self.quarantine_reasons) < MAX_QUARANTINE_REASONS
+        self.quarantine_reasons[reason if is_known else f"{stage}: other errors"] += 1
 
     def add(self, other: DocumentCounts) -> None:
         self.read += other.read
@@ -47,6 +69,7 @@ class DocumentCounts:
         self.quarantined += other.quarantined
         self.dropped.update(other.dropped)
         self.counts.update(other.counts)
+        self.quarantine_reasons.update(other.quarantine_reasons)
 
     def check(self, where: str) -> None:
         """Raises DatapipeError unless every document that was read is accounted for."""
@@ -67,11 +90,13 @@ class DocumentCounts:
             "quarantined": self.quarantined,
             "dropped": dict(sorted(self.dropped.items())),
             "counts": dict(sorted(self.counts.items())),
+            "quarantine_reasons": dict(sorted(self.quarantine_reasons.items())),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DocumentCounts:
-        return cls(**{**data, "dropped": Counter(data["dropped"]), "counts": Counter(data["counts"])})
+        counters = {name: Counter(data.get(name, {})) for name in ("dropped", "counts", "quarantine_reasons")}
+        return cls(**{**data, **counters})
 
 
 class _Sums:

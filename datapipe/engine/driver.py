@@ -25,7 +25,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
-from datapipe.metrics import counted
+from datapipe.metrics import counted, quarantine_reason, total_counts
 from datapipe.outages import outage_of
 from datapipe.plan.compile import Plan, Step, compile_plan
 from datapipe.plan.counts import (
@@ -33,6 +33,7 @@ from datapipe.plan.counts import (
     excess_drops,
     fields_without_value,
     is_hopeless,
+    quarantine_text,
     source_counts,
     source_over_quarantine_limit,
     unreadable_text,
@@ -249,8 +250,8 @@ class Driver:
             return
         total = document_counts[source].document_counts
         raise DatapipeError(
-            f"source '{source}': {total.quarantined} of {counted(total.read, 'document')} quarantined "
-            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. "
+            f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
+            f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {quarantine_text(total)}. "
             f"{self._example(record for step in plan.of_kind('map', source) for record in step.records)} {self._remedy()}, or "
             f"raise max_quarantined, and run the same command again."
         )
@@ -263,13 +264,13 @@ class Driver:
 
     def _check_first_tasks(self, step: Step, records: Sequence[Record]) -> None:
         """Raises DatapipeError where the first tasks of a source have quarantined all that they read: the others would too."""
-        share = self.request.mixture.max_quarantined
-        if is_hopeless(step, records, share):
-            num_read = sum(record.metrics.document_counts.read for record in records)
+        share, num_left = self.request.mixture.max_quarantined, len(step.tasks or ()) - len(records)
+        if num_left and is_hopeless(step, records, share):
+            counts = total_counts(record.metrics.document_counts for record in records)
             raise DatapipeError(
-                f"source '{step.source}': all {num_read:,} records that its first tasks read are quarantined, so the other "
-                f"tasks of {len(step.tasks or ()):,} do not run; max_quarantined allows {share:.2%}. {self._example(records)} "
-                f"{self._remedy()}, and run the same command again."
+                f"source '{step.source}': all {counts.read:,} records that its first tasks read are quarantined, so the other "
+                f"tasks, {num_left:,}, do not run; max_quarantined allows {share:.2%}. {quarantine_text(counts)}. "
+                f"{self._example(records)} {self._remedy()}, and run the same command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:
@@ -285,14 +286,18 @@ class Driver:
                     )
 
     def _example(self, records: Iterable[Record]) -> str:
-        """The first document in quarantine, and its error."""
+        """The first document that is in quarantine for the most frequent reason, and its error."""
+        records = list(records)
+        reasons = total_counts(record.metrics.document_counts for record in records).quarantine_reasons
+        [reason, *_] = [reason for reason, _ in reasons.most_common(1)] or [""]
         quarantined = ((record, output) for record in records for output in record.of("quarantine", TableFile))
         for record, output in quarantined:
-            for batch in read_table(self.ledger.root, output):
-                row = batch.slice(0, 1).to_pylist()[0]
-                name = document_name(record.step.partition("/")[0], row["path"], row["place"])
-                reason = row["error"].strip().rpartition("\n")[2]
-                return f"The first, by {row['stage']}: {name}: {reason.rstrip('.')}."
+            for batch in read_table(self.ledger.root, output, ["path", "place", "stage", "error"]):
+                for row in batch.to_pylist():
+                    if quarantine_reason(row["stage"], row["error"]) == reason:
+                        name = document_name(record.step.partition("/")[0], row["path"], row["place"])
+                        error = row["error"].strip().rpartition("\n")[2]
+                        return f"The first, by {row['stage']}: {name}: {error.rstrip('.')}."
         return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
-from datapipe.inputs.discovery import discover
+from datapipe.inputs.discovery import discover, takes
+from datapipe.ledger.names import OWN_FILES
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
@@ -168,8 +170,14 @@ def _canonical(value: Any) -> Any:
 
 
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
-    """Raises UserError for an input that the run itself would overwrite or delete."""
-    root = Root(mixture.output)
+    """Raises UserError for an input that the run itself would overwrite or delete, and for one that it writes."""
+    root, source = Root(mixture.output), mixture.sources[name]
+    for own in OWN_FILES:
+        if takes(source.path, source.exclude, f"{os.path.abspath(root.local) if root.local else root.url}/{own}"):
+            raise UserError(
+                f"{mixture.where('sources', name, 'path')}: the pattern takes {own} in the output {mixture.output} too, which "
+                f"the run writes. Give another output, or move the input to a folder below."
+            )
     taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|work|length-\d+)/")
     for url in urls:
         if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):

@@ -86,6 +86,13 @@ def discover(
     return [files[path] for path in sorted(files)]
 
 
+def takes(patterns: Sequence[str], exclude: Sequence[str], path: str) -> bool:
+    """Whether a file at an absolute path or URL would be an input file, if it were there."""
+    globs = [_expression(_absolute(pattern), "") for pattern in patterns if _WILD.search(_bare(pattern))]
+    left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), "") for pattern in exclude]
+    return any(glob.fullmatch(path) for glob in globs) and not any(glob.fullmatch(path) for glob in left_out)
+
+
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
     """The file with the facts that opening it tells: pieces, and the digest of its content where that is its stamp."""
     try:

@@ -125,7 +125,7 @@ class Inspector:
         """What the run decided about one document, step by step. Raises UserError where it has no such document.
 
         Args:
-            text: a form that `document_name.named_key` takes, or the document's own id, which kept documents have.
+            text: a form that `document_name.named_key` takes, or the document's own id.
         """
         files = {number: (source, file.path) for number, (source, file, _) in self.locator.files.items()}
         try:
@@ -134,7 +134,7 @@ class Inspector:
             key, problem = None, str(error)
         key = key or self.key_of_own_id(text)
         if key is None:
-            raise UserError(f"{problem} No kept document has it as its id.")
+            raise UserError(f"{problem} No document has it as its id, of those that could be read.")
         found = [
             self._document(outcome, row)
             for outcome in ("kept", "dropped", "quarantined")
@@ -145,18 +145,21 @@ class Inspector:
         return found
 
     def key_of_own_id(self, own_id: str) -> bytes | None:
-        """The key of the kept document with this id; None where there is none. Raises UserError where several have it."""
+        """The key of the document with this id; None where there is none. Raises UserError where several have it."""
+        outcomes: tuple[Outcome, ...] = ("kept", "dropped", "quarantined")
         found = [
-            (source, key)
+            key
+            for outcome in outcomes
             for source in self.sources
-            for _, output in self._tables("kept", source)
+            for _, output in self._tables(outcome, source)
             for batch in read_table(self.root, output, ["key", "id"])
+            if "id" in batch.schema.names  # outputs of earlier versions do not name the documents that they dropped
             for key in batch.column("key").filter(compute.equal(batch.column("id"), own_id)).to_pylist()
         ]
         if len(found) > 1:
-            names = ", ".join(self.locator.locate(key, text=False).label for _, key in found[:_SHOWN_NAMES])
+            names = ", ".join(self.locator.locate(key, text=False).label for key in found[:_SHOWN_NAMES])
             raise UserError(f"{own_id!r}: {len(found):,} documents have this id: {names}. Expected one of these names.")
-        return found[0][1] if found else None
+        return found[0] if found else None
 
     def select_sources(self, source: str) -> list[str]:
         """The named source alone, or all sources for "". Raises UserError for an unknown source."""
@@ -212,7 +215,7 @@ class Inspector:
     def _document(self, outcome: Outcome, row: dict[str, Any]) -> InspectedDocument:
         located = self.locator.locate(row["key"], text=outcome != "kept")
         text = self._kept_text(*row["stored in"]) if outcome == "kept" else located.text
-        own_id = row.get("id", "")
+        own_id = row.get("id") or ""
         survivor = None if row.get("survivor") is None else self.locator.locate(row["survivor"], text=False)
         return InspectedDocument(
             source=row["source"],

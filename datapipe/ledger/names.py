@@ -25,6 +25,9 @@ FILES = "files.parquet"
 MIXTURE = "mixture.yaml"
 REPORT = "report.json"
 
+OWN_FILES = ("snapshot.json", TOKENIZER, FILES, MIXTURE, REPORT)
+"""The files of the output itself, which runs replace."""
+
 WORK = "work"
 LEDGER = f"{WORK}/ledger"
 ATTEMPTS = f"{WORK}/attempts"

@@ -62,6 +62,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         total.dropped.update(part.dropped)
         total.counts.update(part.counts)
         total.quarantined += part.quarantined
+        total.quarantine_reasons.update(part.quarantine_reasons)
         if step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
@@ -158,6 +159,17 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
                     )
                 )
     return excesses
+
+
+_NAMED_REASONS = 3
+
+
+def quarantine_text(document_counts: DocumentCounts) -> str:
+    """Why documents are in quarantine, the most frequent reasons first: "read: not a JSON object (50), …"; empty for none."""
+    named = document_counts.quarantine_reasons.most_common(_NAMED_REASONS)
+    more = len(document_counts.quarantine_reasons) - len(named)
+    texts = [f"{reason} ({count:,})" for reason, count in named]
+    return "; ".join([*texts, *([f"and {counted(more, 'more reason')}"] if more else [])])
 
 
 _NAMED_FILES = 5

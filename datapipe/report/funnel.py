@@ -118,6 +118,9 @@ def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
     counts = [column["documents"]["quarantined"] for column in columns]
     if any(counts):
         yield _Row(label="  quarantined", cells=list(map(_minus, counts)))
+    reasons = [column["documents"].get("quarantine_reasons", {}) for column in columns]  # earlier reports lack them
+    for reason in reasons[-1]:
+        yield _Row(label=f"    {reason}", cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
 
 
 def _in_stage_order(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """report.json: every number of a run, by source and in total, summed over committed tasks. Pure except `write_report`.
 
-sources.web.documents   {read, kept, dropped: {reason: count}, quarantined}
+sources.web.documents   {read, kept, dropped: {reason: count}, quarantined, quarantine_reasons: {reason: count}}
            .bytes       bytes of text read
            .kept_bytes  bytes of text kept
            .tokens      tokens of the kept text
@@ -139,6 +139,7 @@ def _entry(counts: SourceCounts) -> dict[str, Any]:
             "kept": document_counts.kept,
             "dropped": dict(document_counts.dropped.most_common()),
             "quarantined": document_counts.quarantined,
+            "quarantine_reasons": dict(document_counts.quarantine_reasons.most_common()),
         },
         "bytes": document_counts.read_bytes,
         "kept_bytes": document_counts.kept_bytes,

@@ -16,6 +16,7 @@ from datapipe.columns import KEY_TYPE
 DROPS = pa.schema(
     [
         pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("id", pa.large_string(), nullable=False),
         pa.field("stage", pa.string(), nullable=False),
         pa.field("rule", pa.string(), nullable=False),
         pa.field("value", pa.float64(), nullable=False),
@@ -28,6 +29,7 @@ DROPS = pa.schema(
 QUARANTINE = pa.schema(
     [
         pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("id", pa.large_string()),
         pa.field("path", pa.string(), nullable=False),
         pa.field("place", pa.uint64(), nullable=False),
         pa.field("stage", pa.string(), nullable=False),
@@ -35,6 +37,7 @@ QUARANTINE = pa.schema(
         pa.field("excerpt", pa.binary(), nullable=False),
     ]
 )
+"""One row per document that could not be read or processed; without an id where it could not be read."""
 
 
 def token_type(vocab_size: int) -> pa.DataType:

@@ -71,6 +71,11 @@ class Record(dict[str, Any]):
             "under the source's `keep`, or move the stage that writes the column before this one"
         )
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)  # copying and pickling ask for such names
+        raise StageError(f'it reads record.{name}, and a record is a dict. Write record["{name}"]')
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise StageError(
             "it changes the record that it got, which has no effect. Return the new text, or a dict such as "

@@ -88,8 +88,8 @@ class DecisionApplier:
     ) -> None:
         name = self.decisions.name
         self.document_counts.dropped[f"{name}:{rule}"] += len(rows)
-        keys, names, rules = batch.keys.take(pa.array(rows)), pa.array([name] * len(rows)), pa.array([rule] * len(rows))
-        arrays = [keys, names, rules, pa.array(values), limits, survivors]
+        keys, ids = (column.take(pa.array(rows)) for column in (batch.keys, batch.record.column("id")))
+        arrays = [keys, ids, pa.array([name] * len(rows)), pa.array([rule] * len(rows)), pa.array(values), limits, survivors]
         self.drops.add(pa.record_batch(arrays, schema=schemas.DROPS))
 
     def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:

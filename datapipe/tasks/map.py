@@ -133,13 +133,15 @@ class _Mapper:
         if not rejected:
             return
         self.document_counts.read += len(rejected)
-        self.document_counts.quarantined += len(rejected)
+        for record in rejected:
+            self.document_counts.quarantine("read", record.error)
         self.metrics.unreadable_files += damages(split.file, rejected)
         positions = np.array([record.position for record in rejected], np.uint64)
         self.quarantine.add(
             pa.record_batch(
                 [
                     make_keys(file_hash(self.task.source, split.file.path), positions),
+                    pa.nulls(len(rejected), pa.large_string()),
                     pa.array([split.file.path] * len(rejected)),
                     pa.array(positions),
                     pa.array(["read"] * len(rejected)),
@@ -227,6 +229,7 @@ class _Mapper:
             pa.record_batch(
                 [
                     part.keys.take(pa.array(rows)),
+                    part.record.column("id").take(pa.array(rows)),
                     pa.array([name] * len(rows)),
                     names,
                     pa.array(result.value[rows]),
@@ -273,12 +276,13 @@ class _Mapper:
 
     def _isolate(self, name: str, batch: DocumentBatch, failed: tuple[FailedDocument, ...]) -> None:
         """Quarantines documents that made a stage raise or crash."""
-        self.document_counts.quarantined += len(failed)
         for document in failed:
+            self.document_counts.quarantine(name, document.error)
             alone = batch.slice(document.row, document.row + 1)
             path, position = self.input_paths.of(alone)
             row = {
                 "key": alone.keys[0].as_py(),
+                "id": alone.record.column("id")[0].as_py(),
                 "path": path,
                 "place": position,
                 "stage": name,

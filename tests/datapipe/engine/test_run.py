@@ -180,6 +180,16 @@ def test_run_with_input_inside_its_output_is_refused_before_anything_is_touched(
         assert kept.exists()
 
 
+@pytest.mark.parametrize("pattern", ["*.parquet", "**/*.json", "**"])
+def test_run_whose_pattern_takes_what_it_writes_is_refused_at_the_first_run(tmp_path, pattern):
+    corpora.write_parquet(tmp_path / "in/a.parquet", corpora.documents(1, 3))
+    corpora.write_jsonl(tmp_path / "in/b.json", corpora.documents(1, 3))
+    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/in/{pattern}}}\n", "stages: []")
+    with pytest.raises(UserError, match=r"the pattern takes .* in the output .* too, which the run writes"):
+        runs.run_mixture(mixture, output=tmp_path / "in", make_engine=runs.InProcess)
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["a.parquet", "b.json"]
+
+
 @pytest.mark.slow
 def test_run_leaves_files_that_are_not_its_own_under_shards(tmp_path, mixture):
     own = tmp_path / "out/shards/web/notes.txt"

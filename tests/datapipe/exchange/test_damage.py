@@ -87,12 +87,12 @@ def _documents(root: Root) -> tuple[OutputFile, Read]:
 
 def _drops(root: Root) -> tuple[OutputFile, Read]:
     row = {"stage": "filter.length", "rule": "too_short", "value": 1.0, "threshold": 2.0, "survivor": None}
-    return _read_table(root, schemas.DROPS, [{"key": _KEYS[0].as_py(), **row}])
+    return _read_table(root, schemas.DROPS, [{"key": _KEYS[0].as_py(), "id": "a:1", **row}])
 
 
 def _quarantine(root: Root) -> tuple[OutputFile, Read]:
     row = {"path": "a.jsonl", "place": 7, "stage": "read", "error": "no JSON", "excerpt": b"{"}
-    return _read_table(root, schemas.QUARANTINE, [{"key": _KEYS[0].as_py(), **row}])
+    return _read_table(root, schemas.QUARANTINE, [{"key": _KEYS[0].as_py(), "id": "a:1", **row}])
 
 
 def _used_ids(root: Root) -> tuple[OutputFile, Read]:

@@ -34,13 +34,13 @@ def test_plain_loop_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp
     assert train(str(output), STEPS, tmp_path / "parts.pt") == whole[STOPPED_AT:]
 
 
-def start_ddp(output: Path, folder: Path, program: list[str], world_size: int) -> list[subprocess.Popen[str]]:
+def start(example: str, output: Path, folder: Path, program: list[str], world_size: int) -> list[subprocess.Popen[str]]:
     """One process for each rank, which runs `program` with the example, the snapshot and a folder as arguments."""
     paths = os.pathsep.join([str(EXAMPLES.parents[1]), *sys.path])
     own = {"PYTHONPATH": paths, "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [sys.executable, *program, str(EXAMPLES / "ddp.py"), str(output), str(folder)],
+            [sys.executable, *program, str(EXAMPLES / example), str(output), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -63,7 +63,7 @@ for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
 
 @pytest.mark.slow
 def test_ddp_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    running = start_ddp(output, tmp_path, ["-c", RANK], world_size=2)
+    running = start("ddp.py", output, tmp_path, ["-c", RANK], world_size=2)
     wholes = []
     for process in running:
         printed, errors = process.communicate(timeout=240)
@@ -75,32 +75,34 @@ def test_ddp_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: 
     assert wholes[0] != wholes[1]  # each rank has its own rows
 
 
-ONE_RUN = """
+TWO_RUNS = """
 import runpy, sys
 example, output, folder = sys.argv[1:]
-sys.argv = [example, output, "--steps", "4", "--checkpoint", f"{folder}/model.pt", "--init", f"file://{folder}/together"]
-runpy.run_path(example, run_name="__main__")
+for steps in ("2", "4"):
+    sys.argv = [example, output, "--steps", steps, "--checkpoint", f"{folder}/model.pt", "--init", f"file://{folder}/{steps}"]
+    runpy.run_path(example, run_name="__main__")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ddp_on_ragged_ranks_has_the_parameters_and_losses_of_one_process(
-    output: Path, tmp_path: Path, world_size: int
+@pytest.mark.parametrize(("example", "world_size"), [("ddp.py", 2), ("ddp.py", 3), ("context_parallel.py", 2)])
+def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
+    output: Path, tmp_path: Path, example: str, world_size: int
 ) -> None:
     import torch
 
     parameters, losses = [], []
-    for size in (1, world_size):  # three processes have 2, 3 and 3 of the 8 rows
+    for size in (1, world_size):  # three data-parallel processes have 2, 3 and 3 of 8 rows
         folder = tmp_path / str(size)
         folder.mkdir()
         printed = []
-        for process in start_ddp(output, folder, ["-c", ONE_RUN], size):
+        for process in start(example, output, folder, ["-c", TWO_RUNS], size):
             text, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
-            printed.append(ast.literal_eval(text))
+            printed.append([loss for line in text.splitlines() for loss in ast.literal_eval(line)])
         parameters.append(torch.load(folder / "model.pt")["model"])
         losses.append(torch.tensor(printed).sum(dim=0))
+    assert losses[0].shape == (4,)
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
 

@@ -1,11 +1,15 @@
-"""The loader as a torch dataset of whole batches, correct under a DataLoader with any number of workers.
+"""The loader as a torch dataset, correct under a DataLoader with any number of workers.
 
     dataset = StreamingDataset("runs/x", batch_size=8)
-    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
+    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …             whole batches
+    dataset = StreamingDataset("runs/x", batch_size=8, samples=True)
+    for batch in DataLoader(dataset, batch_size=8, num_workers=4): …                rows, which the DataLoader collates
+
+`datapipe.loader.torch.dataloader` makes the DataLoader too, and counts for the trainer. A dataset alone is for programs that
+make their own DataLoader.
 
 Worker w of W builds the steps w, w + W, … of this rank. A DataLoader hands out its workers' batches in turn, so the batches are
-those of one process, each once. No shard is opened and no thread is started before a worker iterates. Without
-`batch_size=None` a DataLoader would make batches of batches: its `default_collate` refuses them.
+those of one process, each once. No shard is opened and no thread is started before a worker iterates.
 
 Checkpoints. Workers run ahead of the trainer, so their positions do not say which batches were trained on:
 
@@ -14,10 +18,9 @@ Checkpoints. Workers run ahead of the trainer, so their positions do not say whi
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
     StatefulDataLoader       its own state_dict()                 it keeps each worker's `dataset.state_dict()` with each batch
 
-Call `load_state_dict` before the DataLoader is iterated. A new pass over a DataLoader with workers starts at the position of
-the dataset in the main process; with `persistent_workers` it starts at the positions of the workers, and batches that were
-built and not taken are lost. So continue after a break from a state. For object stores, start workers with
-`multiprocessing_context="spawn"`.
+A second pass goes on after the first where this process handed out the batches. After a pass of workers it is refused until
+`load_state_dict` sets a position (`passes.py`). A validation pass always starts over. Libraries that would hand out other
+batches are refused at the start of an iteration (`wrappers.py`).
 """
 
 from __future__ import annotations
@@ -33,20 +36,26 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
 from datapipe.loader.fields.chunk import Labels
+from datapipe.loader.fields.table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
 from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
+from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
 from datapipe.loader.torch.tensor_batch import TensorBatch
+from datapipe.loader.torch.wrappers import find_wrappers, is_called_by
 from datapipe.shards.manifest import Snapshot, has_snapshot
 from datapipe.storage import Root
 
+PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
+"""The fields that can be cut into rows."""
+
 
 class StreamingDataset(IterableDataset):
-    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`.
+    """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
         output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` applies to
@@ -55,6 +64,8 @@ class StreamingDataset(IterableDataset):
         options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt, check.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
+        samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
+            With workers and another size, the order depends on the number of workers. Each row is collated in Python.
         mesh: as for `Loader`, instead of rank and world size; see `mesh_of`.
         rank, world_size: by default those of `torch.distributed` if it is initialised, else the environment's RANK and
             WORLD_SIZE (as torchrun sets them), else 0 of 1.
@@ -76,9 +87,12 @@ class StreamingDataset(IterableDataset):
         seed: int | None = None,
         prefetch: int | None = None,
         pin_memory: bool = False,
+        samples: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
+        if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
+            raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
         default_rank, default_size = _rank_and_world_size() if mesh is None else (0, 1)
         self._arguments: dict[str, Any] = {
@@ -99,6 +113,14 @@ class StreamingDataset(IterableDataset):
         self._loader = Loader(**self._arguments)
         self._resumed: dict[str, int] | None = None
         self._iterated_in: tuple[int, int] | None = None
+        self._cuts_rows = samples
+        self._rows_done = 0  # of the next step
+        self._runs_ahead = ""
+        self._is_owned = False
+        self._passes = Passes()
+        self._passes.permit()
+        self._positioned_in: int | None = None  # the worker process in which `load_state_dict` was called
+        self._opened_in: int | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -124,19 +146,48 @@ class StreamingDataset(IterableDataset):
         """As `Loader.stats`, of the batches handed out in this process; the workers of a DataLoader count their own."""
         return self._loader.stats()
 
+    @property
+    def loader(self) -> Loader:
+        """The loader of this process: its order, its position, its state."""
+        return self._loader
+
+    def __len__(self) -> int:
+        """Batches of the whole run. Raises TypeError where the run has no end, and for rows."""
+        if self._cuts_rows:
+            raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
+        return len(self._loader)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: epochs are part of the order. Accelerate calls it before it iterates, and is refused if it splits."""
+        find_wrappers(self).refuse_splitting(self._loader.mesh.data_size)
+
+    def belong_to_loader(self) -> None:
+        """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
+        if self._cuts_rows:
+            raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
+        self._is_owned, self._passes = True, Passes()  # none is permitted
+
+    def begin_pass(self, step: int) -> None:
+        """Permits one pass from `step` on, by workers or in this process."""
+        self._loader.seek(step)
+        self._passes.permit(self._loader.step)
+
     def __iter__(self) -> Iterator[Batch]:
-        worker, num_workers = _dataloader_worker()
-        if self._pins and get_worker_info() is not None:
-            raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-        if not self._is_iterated_here():
-            step = self._first_step()
-            if get_worker_info() is not None:  # a fork copies locks as they are, and the open loader's may be held
-                self._reopen(self._loader.state_dict())
-            self._loader.seek(step)
-            self._resumed, self._iterated_in = None, (os.getpid(), worker)
-        elif self._arguments["split"] == "validation" and self._loader.step >= (self.num_steps or 0):
-            self._loader.seek(worker)
-        return self._iterate(num_workers)
+        wrappers = find_wrappers(self)
+        try:
+            if self._pins and get_worker_info() is not None:
+                raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
+            wrappers.refuse(self._cuts_rows, self._loader.mesh.data_size)
+            self._begin(*_dataloader_worker())
+        except DatapipeError as error:
+            if get_worker_info() is None:
+                raise
+            return _raise_at_first(error)  # raised here, it would kill a persistent worker, and its message would be lost
+        self._runs_ahead = wrappers.runs_ahead
+        return self._iterate(_dataloader_worker()[1])
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
         """The state to resume from; see the head of this file for who counts.
@@ -150,27 +201,76 @@ class StreamingDataset(IterableDataset):
         if get_worker_info() is not None:
             worker, num_workers = _dataloader_worker()
             step = state["step"] if self._is_iterated_here() else self._first_step()
-            return {**state, "step": step, "worker": {"id": worker, "num_workers": num_workers}}
-        if not self._is_iterated_here():
-            raise UserError(
-                "this process handed out no batch, so it does not know how many the trainer took from DataLoader workers. "
-                "Call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on."
-            )
-        return state
+            state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
+            return state | ({"rows_done": self._rows_done} if self._rows_done else {})
+        if not self._is_owned:
+            self._refuse_counting()
+        return state | ({"rows_done": self._rows_done} if self._rows_done else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
 
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
-        whole, worker = {name: value for name, value in state.items() if name != "worker"}, state.get("worker")
-        if worker is not None and state.get("global_batch_size") != self._loader.global_batch_size:
+        whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
+        worker, rows_done = state.get("worker"), state.get("rows_done", 0)
+        if len(whole) < len(state) and state.get("global_batch_size") != self._loader.global_batch_size:
             raise SnapshotError(
-                f"the state of a DataLoader worker has global batch size {state.get('global_batch_size')}, and this dataset "
-                f"{self._loader.global_batch_size}. Use the same size, or a state of the whole run: state_dict(steps_done)."
+                f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
+                f"this dataset {self._loader.global_batch_size}. Use the same size, or a state of the whole run: "
+                f"state_dict(steps_done)."
+            )
+        if rows_done and not self._cuts_rows:
+            raise SnapshotError(
+                f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
+                f"of whole steps: state_dict(steps_done)."
             )
         self._loader.load_state_dict(whole)
-        self._resumed, self._iterated_in = worker, None
+        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead = worker, rows_done, None, ""
+        if get_worker_info() is None:
+            self._passes.permit()
+        else:
+            self._positioned_in = os.getpid()
+
+    def _refuse_counting(self) -> None:
+        """Raises UserError where this process does not know how many batches the trainer took."""
+        if self._passes.is_begun:
+            reason = "DataLoader workers handed out the batches"
+        elif self._runs_ahead and not is_called_by("torchdata."):
+            reason = f"{self._runs_ahead} takes batches before the trainer asks for them"
+        else:
+            return
+        raise UserError(
+            f"{reason}, so this process does not know how many were trained on. Use datapipe.loader.torch.dataloader(…), which "
+            f"counts; or call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on."
+        )
+
+    def _begin(self, worker: int, num_workers: int) -> None:
+        """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
+        is_worker, is_first = get_worker_info() is not None, not self._is_iterated_here()
+        if self._positioned_in == os.getpid():
+            is_permitted = self._passes.claim(worker) or True
+        elif self._is_owned or is_worker:
+            is_permitted = self._passes.claim(worker) and (self._is_owned or is_first)
+        else:
+            is_permitted = not (self._passes.is_begun or self._runs_ahead)
+        if self._arguments["split"] == "validation" and not self._is_owned and not (is_permitted and is_first):
+            self._rows_done = 0
+            self._loader.seek(0)
+            step = self._loader.next_step(worker)
+        elif not is_permitted:
+            reader = self._runs_ahead or "DataLoader workers"
+            raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
+        elif self._is_owned:
+            self._loader.seek(self._passes.first_step or 0)
+            step = self._loader.next_step(worker)
+        else:
+            step = self._first_step() if is_first else self._loader.step
+        if is_worker and self._opened_in != os.getpid():
+            self._reopen(self._loader.state_dict())  # a fork copies locks as they are, and the open loader's may be held
+            self._opened_in = os.getpid()
+        self._loader.seek(step)
+        self._resumed, self._positioned_in, self._iterated_in = None, None, (os.getpid(), worker)
 
     def _is_iterated_here(self) -> bool:
         """Whether the position counts batches of this process. A copy in a new worker holds the position of its parent."""
@@ -198,10 +298,25 @@ class StreamingDataset(IterableDataset):
                 arrays = ahead.take(loader.step)
                 batch = TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
                 loader.clock.takes(asked_at, arrays)
-                loader.seek(loader.next_step(stride))
-                yield batch
+                if self._cuts_rows:
+                    yield from self._rows(batch, stride)
+                else:
+                    loader.seek(loader.next_step(stride))
+                    yield batch
         finally:
             ahead.close()
+
+    def _rows(self, batch: TensorBatch, stride: int) -> Iterator[Batch]:
+        """The rows of a batch that were not handed out yet. The position after the last of them is the next step."""
+        step, num_rows = self._loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
+        while self._loader.step == step:
+            row = self._rows_done
+            self._rows_done += 1
+            if self._rows_done >= num_rows:
+                self._loader.seek(self._loader.next_step(stride))
+                self._rows_done = 0
+            if row < num_rows:  # a rank may have no row in a step
+                yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
 
     def _as_tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -234,6 +349,11 @@ class StreamingDataset(IterableDataset):
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
     return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else dtype
+
+
+def _raise_at_first(error: Exception) -> Iterator[Batch]:
+    raise error
+    yield  # makes it a generator
 
 
 def _dataloader_worker() -> tuple[int, int]:

@@ -91,15 +91,28 @@ def test_dataset_under_a_dataloader_that_makes_batches_of_batches_is_refused(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_dataset_under_a_dataloader_with_a_collate_function_of_the_user_is_accepted(output: Path, num_workers: int) -> None:
+def test_dataset_under_a_dataloader_that_makes_batches_by_a_function_of_the_user_is_refused(
+    output: Path, num_workers: int
+) -> None:
     dataset = loader_torch.StreamingDataset(output, **OPTIONS)
-    loader = torch_data.DataLoader(dataset, batch_size=1, collate_fn=_only, num_workers=num_workers)
-    np.testing.assert_array_equal(np.stack(ids(loader)), np.stack(expected_batches(output)))
+    loader = torch_data.DataLoader(dataset, batch_size=4, collate_fn=_stacked, num_workers=num_workers)
+    with pytest.raises(UserError, match="whole batches already"):
+        next(iter(loader))
 
 
-def _only(batches: list[Any]) -> Any:
-    (batch,) = batches
-    return batch
+def _stacked(batches: list[Any]) -> Any:
+    return {"input_ids": torch.stack([batch["input_ids"] for batch in batches])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_collate_function_is_given_each_whole_batch(output: Path, num_workers: int) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = torch_data.DataLoader(dataset, batch_size=None, collate_fn=_input_ids, num_workers=num_workers)
+    np.testing.assert_array_equal(np.stack(list(loader)), np.stack(expected_batches(output)))
+
+
+def _input_ids(batch: Any) -> Any:
+    return batch["input_ids"].numpy()
 
 
 def test_batches_are_dicts_that_tree_map_and_pickle_take(output: Path) -> None:
@@ -186,7 +199,7 @@ def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any)
     in_worker(0, 3)
     dataset.load_state_dict(states[1])
     with pytest.raises(SnapshotError, match="worker 1 of 2"):
-        iter(dataset)
+        next(iter(dataset))
 
 
 def test_state_of_a_worker_before_its_first_batch_is_its_own_first_step(output: Path, in_worker: Any) -> None:

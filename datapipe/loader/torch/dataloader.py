@@ -1,0 +1,214 @@
+"""A DataLoader that counts the batches it hands out, and goes on where the trainer stopped.
+
+    loader = dataloader("runs/x", global_batch_size=32, num_workers=2)
+    loader.load_state_dict(state)              from a checkpoint
+    for batch in loader: …                     from the loader's position on
+    state = loader.state_dict()                after the batches handed out, whatever the workers have built
+
+The position lives in the main process. A pass of workers begins at it, and every batch that reaches the trainer moves it on. So
+each `for` goes on after the last one, with and without workers, persistent ones too; a finished run hands out nothing more; and
+the state is that of `Loader`, of the whole run, for any rank, world and number of workers. A validation pass always starts
+over, unless a state was loaded since the last.
+
+Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of torch.distributed.checkpoint:
+
+    Accelerate     `prepare` returns it as it is, since each process reads its own rows; `save_state` and `load_state` save and
+                   restore its state; `accumulate` steps at the last batch. Batches stay on the CPU (`prefetch_to_device`)
+    Trainer        return it from `get_train_dataloader`, with ignore_data_skip=True
+    Lightning      saves and restores its state with a checkpoint. A run without an end needs limit_train_batches, since
+                   Lightning holds a batch of a loader without a length
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader.torch.dataset import StreamingDataset
+from datapipe.loader.torch.wrappers import find_wrappers
+from datapipe.storage import Root
+
+
+def dataloader(
+    output: str | Path,
+    *,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    persistent_workers: bool = False,
+    prefetch_factor: int | None = None,
+    multiprocessing_context: str | BaseContext | None = None,
+    **options: Any,
+) -> StreamingDataLoader:
+    """The batches of this rank as tensors, with `state_dict` and `load_state_dict`.
+
+    Args:
+        output: the output of a run, a path or URL.
+        num_workers: processes that build batches; 0 builds them in threads of this one, which is enough for most trainers.
+        pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
+        persistent_workers: keep the workers, and the batches that they built, between loops.
+        prefetch_factor: batches that each worker has ready, 2 by default.
+        multiprocessing_context: how workers start. By default "spawn" for object stores, whose clients do not survive a fork,
+            else torch's default.
+        options: arguments of `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
+    """
+    if multiprocessing_context is None and num_workers and Root(str(output)).local is None:
+        multiprocessing_context = "spawn"
+    return StreamingDataLoader(
+        StreamingDataset(output, **options),
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+        persistent_workers=persistent_workers,
+        prefetch_factor=prefetch_factor,
+        multiprocessing_context=multiprocessing_context,
+    )
+
+
+class StreamingDataLoader(DataLoader):
+    """A DataLoader of whole batches whose position counts the batches handed out; see the head of this file.
+
+    Args:
+        dataset: a dataset of whole batches, which from now on only this loader iterates.
+        collate_fn: applied to each batch, in the workers.
+        num_workers, pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout, worker_init_fn: as for
+            `DataLoader`.
+
+    Attributes:
+        end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was handed out; no row is added to it.
+    """
+
+    dataset: StreamingDataset  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    """Accelerate reads these two: do not wrap, and save the state."""
+
+    end_of_dataloader, remainder = False, -1
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        dataset.belong_to_loader()
+        super().__init__(
+            dataset,
+            batch_size=None,
+            collate_fn=collate_fn or _as_it_is,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            persistent_workers=persistent_workers,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            generator=torch.Generator(),  # a DataLoader draws a seed for each pass, and must not disturb that of the model
+        )
+        self._step = dataset.step
+        self._pass: Iterator[Any] | None = None
+        self._is_resumed = False
+
+    @property
+    def step(self) -> int:
+        """The next step to hand out."""
+        return self._step
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        wrappers = find_wrappers(self.dataset)
+        if wrappers.runs_ahead:
+            raise UserError(
+                f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would "
+                f"leave one out. This run has no end: set Trainer(limit_train_batches=1000), or another length of its epochs."
+            )
+        if self.dataset.loader.split == "validation" and not self._is_resumed:
+            self._end_pass(keep_workers=self.persistent_workers)
+            self._step = self._steps.next(0)
+        self._is_resumed = False
+        return self._iterate()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
+        return {**self.dataset.loader.state_dict(), "step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues after the batches that `state` counts: a state of this loader, of a `Loader` or of a `StreamingDataset`."""
+        if "worker" in state:
+            raise SnapshotError(
+                f"the state is that of DataLoader worker {state['worker']['id']} alone. Give a state of the whole run: "
+                f"state_dict() of this loader, or dataset.state_dict(steps_done)."
+            )
+        self.dataset.load_state_dict(state)
+        self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
+        self._step, self._is_resumed = self.dataset.step, True
+
+    @property
+    def _steps(self) -> Any:
+        return self.dataset.loader.batch_order.steps
+
+    def _has_more(self) -> bool:
+        return self._steps.num_steps is None or self._step < self._steps.num_steps
+
+    def _iterate(self) -> Iterator[Any]:
+        """Batches from the position on. Several iterators at a time share the position, so each batch is handed out once."""
+        accelerate = _gradient_state()
+        self.end_of_dataloader = False
+        if accelerate is not None:
+            accelerate._add_dataloader(self)
+        try:
+            while self._has_more():
+                batch = self._take()
+                self.end_of_dataloader = not self._has_more()
+                yield batch
+        finally:
+            if accelerate is not None:
+                accelerate._remove_dataloader(self)
+            if not self.persistent_workers:
+                self._end_pass(keep_workers=False)
+
+    def _take(self) -> Any:
+        """The next batch. An error leaves the position where it was, so another loop asks for the same batch."""
+        if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers, too
+            self.dataset.begin_pass(self._step)
+            self._pass = super().__iter__()
+        try:
+            batch = next(self._pass)
+        except BaseException:
+            self._end_pass(keep_workers=False)
+            raise
+        self._step = self._steps.advance(self._step, 1)
+        return batch
+
+    def _end_pass(self, *, keep_workers: bool) -> None:
+        """Drops the batches that workers have built and nobody took."""
+        batches, self._pass = self._pass, None
+        if not keep_workers:
+            self._iterator = None
+            if hasattr(batches, "_shutdown_workers"):
+                batches._shutdown_workers()  # type: ignore[union-attr] # now, not when the last reference to it goes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pass": None, "_iterator": None}
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _gradient_state() -> Any:
+    """Accelerate's record of the loaders that are being iterated; None in a program that does not use it."""
+    accelerate = sys.modules.get("accelerate.state")
+    return accelerate.GradientState() if accelerate is not None and accelerate.GradientState._shared_state else None

@@ -1,0 +1,105 @@
+"""Which libraries iterate a dataset, from the call stack at the start of an iteration.
+
+Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. None
+tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence:
+
+    makes batches    a DataLoader with a batch_size collates several items into one
+    splits           Accelerate hands each process a part of what rank 0, or the rank itself, reads
+    runs ahead       a batch is taken and held before the trainer asks for it, so positions count it too early
+
+The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
+`set_epoch` of a dataset in the main process before each iteration, and is found there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.errors import UserError
+
+SPLITTING = frozenset(
+    {
+        ("accelerate.data_loader", "DataLoaderDispatcher"),
+        ("accelerate.data_loader", "IterableDatasetShard"),
+        ("transformers.trainer_pt_utils", "IterableDatasetShard"),
+    }
+)
+HOLDING = frozenset({("accelerate.data_loader", "DataLoaderDispatcher"), ("accelerate.data_loader", "DataLoaderShard")})
+FETCHERS = frozenset(
+    {
+        ("lightning.pytorch.loops.fetchers", "_PrefetchDataFetcher"),
+        ("pytorch_lightning.loops.fetchers", "_PrefetchDataFetcher"),
+    }
+)
+"""Lightning's: it holds a batch only while the length of the run is unknown to it."""
+
+MOST_FRAMES = 64
+"""Looked at: a trainer is within the first dozen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wrappers:
+    """What stands between a dataset and the trainer.
+
+    Attributes:
+        makes_batches: a DataLoader collates several items of the dataset into one.
+        splits: the class that gives each process a part; "" if there is none.
+        runs_ahead: the class that holds batches before the trainer asks for them; "" if there is none.
+    """
+
+    makes_batches: bool
+    splits: str
+    runs_ahead: str
+
+    def refuse(self, cuts_rows: bool, data_size: int) -> None:
+        """Raises UserError where the trainer would get other batches than the dataset hands out."""
+        if self.makes_batches and not cuts_rows:
+            raise UserError(
+                "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
+                "DataLoader(dataset, batch_size=None, …), with a collate_fn or not, or datapipe.loader.torch.dataloader(…), "
+                "which Hugging Face's Trainer takes from its get_train_dataloader. Or hand out rows: "
+                "StreamingDataset(…, samples=True)."
+            )
+        self.refuse_splitting(data_size)
+
+    def refuse_splitting(self, data_size: int) -> None:
+        """Raises UserError where a part of the rows of one of `data_size` ranks would be handed out."""
+        if self.splits and data_size > 1:
+            raise UserError(
+                f"Accelerate ({self.splits}) would hand each process a part of what this dataset reads, which is the part of "
+                f"one rank of {data_size} already: rows would be left out. Use datapipe.loader.torch.dataloader(…), which "
+                f"accelerator.prepare takes as it is; in Hugging Face's Trainer, return it from get_train_dataloader."
+            )
+
+
+def find_wrappers(dataset: object) -> Wrappers:
+    """The wrappers through which `dataset` is being iterated, as seen by the caller of this function."""
+    makes_batches, splits, runs_ahead = False, "", ""
+    for owner in _owners():
+        name = (type(owner).__module__, type(owner).__name__)
+        if name == ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher") and owner.dataset is dataset:
+            makes_batches = bool(owner.auto_collation)
+        if name in SPLITTING:
+            splits = splits or name[1]
+        if name in HOLDING or (name in FETCHERS and owner.length is None):
+            runs_ahead = runs_ahead or name[1]
+    return Wrappers(makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead)
+
+
+def is_called_by(*modules: str) -> bool:
+    """Whether a method of a class from one of `modules` is on the call stack."""
+    return any(type(owner).__module__.startswith(modules) for owner in _owners())
+
+
+def _owners() -> Iterator[Any]:
+    """The objects whose methods are on the call stack, innermost first."""
+    frame = sys._getframe(2)
+    for _ in range(MOST_FRAMES):
+        if frame is None:
+            return
+        if "self" in frame.f_code.co_varnames[:1]:
+            yield frame.f_locals.get("self")
+        frame = frame.f_back

@@ -1,0 +1,333 @@
+"""One rule for every loop over a loader: it goes on after the last one or is refused; no batch is repeated or left out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from traceback import clear_frames
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import CorruptionError, SnapshotError, UserError
+from datapipe.loader import Loader
+from tests.support.late_import import late_import
+from tests.support.snapshots import make_snapshot
+
+torch = late_import("torch")
+torch_data = late_import("torch.utils.data")
+stateful = late_import("torchdata.stateful_dataloader")
+accelerate = late_import("accelerate")
+loader_torch = late_import("datapipe.loader.torch")
+device = late_import("datapipe.loader.device")
+
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.medium,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+    pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),  # torchdata calls it
+]
+
+S = 16
+NUM_STEPS = 15
+OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step")}
+WORKERS: dict[str, dict[str, Any]] = {
+    "none": {"num_workers": 0},
+    "two": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    validation = {"code": 4, "web": 9}
+    return make_snapshot(
+        tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * 63, validation=validation
+    )
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Callable[[], Any]]:
+    """Makes an Accelerator of one process, and leaves none of its state behind."""
+    pytest.importorskip("accelerate")
+
+    def reset() -> None:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerate.state.GradientState._reset_state()
+
+    yield lambda: accelerate.Accelerator(cpu=True)
+    reset()
+
+
+def plain(output: Path, workers: dict[str, Any], **options: Any) -> Any:
+    return torch_data.DataLoader(loader_torch.StreamingDataset(output, **OPTIONS, **options), batch_size=None, **workers)
+
+
+def counting(output: Path, workers: dict[str, Any], **options: Any) -> Any:
+    return loader_torch.dataloader(output, **workers, **OPTIONS, **options)
+
+
+def of_torchdata(output: Path, workers: dict[str, Any], **options: Any) -> Any:
+    pytest.importorskip("torchdata")
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS, **options)
+    return stateful.StatefulDataLoader(dataset, batch_size=None, **workers)
+
+
+KINDS = {"plain": plain, "dataloader": counting, "StatefulDataLoader": of_torchdata}
+
+
+def take(loader: Any, count: int) -> list[int]:
+    """The steps of the first `count` batches of a loop, which then breaks."""
+    steps: list[int] = []
+    if count:
+        for batch in loader:
+            steps.append(batch["step"])
+            if len(steps) == count:
+                break
+    return steps
+
+
+def assert_refused(loader: Any, expected: str = "datapipe.loader.torch.dataloader") -> None:
+    """A loop is refused, with `expected` in the message."""
+    try:
+        take(loader, 1)
+        message = ""
+    except UserError as error:
+        message = str(error)
+        clear_frames(error.__traceback__)  # torch's refer to themselves: its workers take 5 s to stop when the collector comes
+    assert expected in message
+
+
+GOES_ON = {("plain", "none"), ("StatefulDataLoader", "none")} | {("dataloader", workers) for workers in WORKERS}
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_loop_goes_on_or_is_refused(output: Path, kind: str, workers: str) -> None:
+    loader = KINDS[kind](output, WORKERS[workers])
+    steps = take(loader, 4)
+    if (kind, workers) in GOES_ON:
+        steps += take(loader, 1) + take(loader, 5) + take(loader, 99)
+        assert steps == list(range(NUM_STEPS))
+    else:
+        assert_refused(loader)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_loop_after_the_end_of_a_run_is_empty_or_refused(output: Path, kind: str, workers: str) -> None:
+    loader = KINDS[kind](output, WORKERS[workers])
+    assert take(loader, 99) == list(range(NUM_STEPS))
+    for _ in range(2):
+        if (kind, workers) in GOES_ON:
+            assert take(loader, 99) == []
+        else:
+            assert_refused(loader)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_loop_after_a_state_was_loaded_goes_on_there(output: Path, kind: str, workers: str) -> None:
+    loader = KINDS[kind](output, WORKERS[workers])
+    take(loader, 6)
+    count = {} if hasattr(loader, "state_dict") else {"steps_done": 6}
+    state = (loader if hasattr(loader, "state_dict") else loader.dataset).state_dict(**count)
+    other = KINDS[kind](output, WORKERS[workers])
+    (other if hasattr(other, "state_dict") else other.dataset).load_state_dict(json.loads(json.dumps(state)))
+    assert take(other, 99) == list(range(6, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_loaded_state_of_the_end_hands_out_nothing(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    take(loader, 99)
+    other = counting(output, WORKERS[workers])
+    other.load_state_dict(loader.state_dict())
+    assert take(other, 99) == []
+    assert other.step == NUM_STEPS
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_states_count_the_batches_handed_out_and_fit_loader_dataset_and_any_workers(output: Path, workers: str) -> None:
+    loader, reference = counting(output, WORKERS[workers]), Loader(output, **OPTIONS)
+    assert loader.state_dict() == reference.state_dict()
+    for batch, expected in zip(loader, reference):
+        np.testing.assert_array_equal(batch["input_ids"].numpy(), expected["input_ids"])
+        assert loader.state_dict() == reference.state_dict()
+        if batch["step"] == 6:
+            break
+    state = json.loads(json.dumps(loader.state_dict()))
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    resumed = [Loader(output, **OPTIONS), dataset, *(counting(output, other) for other in WORKERS.values())]
+    for each in resumed:
+        each.load_state_dict(state)
+        assert take(each, 99) == list(range(7, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_state_may_be_loaded_in_the_middle_of_a_run_forwards_and_back(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    start = loader.state_dict()
+    assert take(loader, 5) == [0, 1, 2, 3, 4]
+    later = loader.state_dict()
+    loader.load_state_dict(start)
+    assert take(loader, 2) == [0, 1]
+    loader.load_state_dict(later)
+    assert take(loader, 99) == list(range(5, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_loaded_history_reaches_workers_that_are_kept(output: Path, workers: str) -> None:
+    """A state of another batch size changes which rows a step has, which workers must not learn too late."""
+    saved = Loader(output, global_batch_size=2, fields=OPTIONS["fields"])
+    take(saved, 3)
+    loader, reference = counting(output, WORKERS[workers]), Loader(output, **OPTIONS)
+    take(loader, 4)
+    loader.load_state_dict(saved.state_dict())
+    reference.load_state_dict(saved.state_dict())
+    for batch, expected in zip(loader, reference, strict=True):
+        np.testing.assert_array_equal(batch["input_ids"].numpy(), expected["input_ids"])
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_several_iterators_share_the_position(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    first, second = iter(loader), iter(loader)
+    steps = [next(stream)["step"] for stream in (first, first, second, first, second)]
+    first.close()
+    steps += [batch["step"] for batch in second]
+    assert steps == list(range(NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_validation_passes_start_over_after_a_break_and_after_the_end(output: Path, workers: str) -> None:
+    for make in (plain, counting):
+        loader = make(output, WORKERS[workers], split="validation")
+        assert [take(loader, count) for count in (2, 99, 99, 1, 2)] == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_validation_pass_goes_on_once_after_its_state_was_loaded(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers], split="validation")
+    take(loader, 3)
+    loader.load_state_dict(loader.state_dict())
+    assert [take(loader, 99), take(loader, 99)] == [[3], [0, 1, 2, 3]]
+
+
+def test_length_is_that_of_the_whole_run(output: Path) -> None:
+    loader = counting(output, {}, skip=[(3, 5), (14, 30)])
+    assert len(loader) == len(loader.dataset) == 12
+    assert take(loader, 99) == [0, 1, 2, *range(5, 14)]
+    assert len(loader) == 12
+
+
+def test_run_without_end_has_no_length(tmp_path: Path) -> None:
+    loader = counting(make_snapshot(tmp_path, {"web": 20}), {})
+    with pytest.raises(TypeError, match="no end"):
+        len(loader)
+    assert loader.dataset  # is no question for its length
+    assert take(loader, 9) == list(range(9))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_loop_after_an_error_asks_for_the_same_batch(tmp_path: Path, workers: str) -> None:
+    output = make_snapshot(tmp_path, {"web": 280}, total_tokens=S * 60)
+    reference = Loader(output, **OPTIONS)
+    shards = [set((batch["input_ids"][:, 0] - 1) // S // 7) for batch in reference]  # of each step
+    step, new = next((at, shards[at].difference(*shards[:at])) for at in range(3, 15) if shards[at].difference(*shards[:at]))
+    damaged = output / reference.snapshot.shards[new.pop()].path
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:2000] + bytes(64) + whole[2064:])
+    loader = counting(output, WORKERS[workers])
+    batches = iter(loader)
+    with pytest.raises(CorruptionError):
+        deque(batches, maxlen=0)
+    assert loader.step == step
+    with pytest.raises(CorruptionError):
+        next(iter(loader))
+    damaged.write_bytes(whole)
+    other = counting(output, WORKERS[workers])
+    other.load_state_dict(loader.state_dict())
+    assert take(other, 99) == list(range(step, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", ["none", "two"])
+def test_dataset_of_a_loader_is_iterated_by_no_other(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    take(loader, 2)
+    for other in (torch_data.DataLoader(loader.dataset, batch_size=None, **WORKERS[workers]), loader.dataset):
+        assert_refused(other, "belongs to a StreamingDataLoader")
+    assert take(loader, 99) == list(range(2, NUM_STEPS))
+
+
+def test_dataset_that_was_read_here_and_by_workers_does_not_go_on_here(output: Path) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    assert take(dataset, 3) == [0, 1, 2]
+    assert take(torch_data.DataLoader(dataset, batch_size=None, num_workers=2), 4) == [3, 4, 5, 6]
+    assert_refused(dataset, "where another pass would go on")
+    with pytest.raises(UserError, match="steps_done"):
+        dataset.state_dict()
+    dataset.load_state_dict(dataset.state_dict(7))
+    assert take(dataset, 99) == list(range(7, NUM_STEPS))
+
+
+def test_state_of_one_worker_or_of_torchdata_is_refused(output: Path) -> None:
+    loader = counting(output, {})
+    with pytest.raises(SnapshotError, match="worker 1 alone"):
+        loader.load_state_dict({**loader.state_dict(), "worker": {"id": 1, "num_workers": 2}})
+    with pytest.raises(SnapshotError, match="version None"):
+        loader.load_state_dict(of_torchdata(output, {}).state_dict())
+    assert take(loader, 1) == [0]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_copies_go_on_by_themselves(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    take(loader, 3)
+    for other in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert take(other, 2) == [3, 4]
+    assert take(loader, 99) == list(range(3, NUM_STEPS))
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned_go_on(output: Path) -> None:
+    loader = counting(output, {"num_workers": 2, "multiprocessing_context": "spawn"})
+    assert take(loader, 4) + take(loader, 99) == list(range(NUM_STEPS))
+    other = plain(output, {"num_workers": 2, "multiprocessing_context": "spawn"})
+    take(other, 2)
+    assert_refused(other)
+
+
+def test_random_numbers_of_the_model_do_not_depend_on_loops(output: Path) -> None:
+    loader = counting(output, {"num_workers": 1})
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    take(loader, 2)
+    take(loader, 2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_batches_on_the_device_count_for_the_loader(output: Path) -> None:
+    loader = counting(output, WORKERS["two"])
+    with device.prefetch_to_device(loader, "cpu", depth=3) as batches:
+        assert take(batches, 5) == [0, 1, 2, 3, 4]
+        assert batches.state_dict()["step"] == 5
+    assert take(loader, 99) == list(range(5, NUM_STEPS))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("workers", WORKERS)
+def test_distributed_checkpoint_restores_the_position(output: Path, tmp_path: Path, workers: str) -> None:
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    loader = counting(output, WORKERS[workers])
+    take(loader, 6)
+    checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "state")
+    other = counting(output, WORKERS["none"])
+    checkpoint.load({"loader": other}, checkpoint_id=tmp_path / "state")
+    assert take(other, 99) == list(range(6, NUM_STEPS))

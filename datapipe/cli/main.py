@@ -83,15 +83,17 @@ def main() -> None:
     except DatapipeError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("stopped", 130)
+        _fail("stopped", 130, style="")
     except Exception as error:
         if (refusal := refusal_of(error)) is not None:
             _fail(f"{refusal}, and run the same command again", 2)
         _fail(_unexpected(error), 1)
 
 
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"datapipe: {masked(message)}", file=sys.stderr)
+def _fail(message: str, status: int, style: str = "red") -> NoReturn:
+    from datapipe.report.layout import say
+
+    say(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)
 
 

@@ -27,11 +27,12 @@ _SHOWN_SOURCES = 10
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
     from datapipe.config.starter import starter_mixture
+    from datapipe.report.layout import say
 
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    print(f"wrote {file}. Next: datapipe plan {file}, then datapipe run {file}")
+    say(f"wrote {file}. Next: `datapipe plan {file}`, then `datapipe run {file}`")
 
 
 def run(
@@ -60,8 +61,15 @@ def run(
         _run(mixture, engine_factory(engine, workers, address), limit, runs_here=engine == "local", replaces=replace)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        print(f"stopped. Committed tasks are kept. Resume with the same command: {_command()}", file=sys.stderr)
+        _say_stopped()
         raise typer.Exit(130) from None
+
+
+def _say_stopped() -> None:
+    from datapipe.report.layout import say
+
+    command = masked(" ".join(["datapipe", *sys.argv[1:]]))
+    say(f"stopped. Committed tasks are kept. Resume with the same command: `{command}`", to_stderr=True)
 
 
 def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, runs_here: bool, replaces: bool) -> None:
@@ -129,10 +137,6 @@ def _documents(run: Run) -> list[str]:
     return [*lines, "Add a tokenizer to the mixture and run it again for tokens: nothing is cleaned again."]
 
 
-def _command() -> str:
-    return masked(" ".join(["datapipe", *sys.argv[1:]]))
-
-
 def plan(
     mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
 ) -> None:
@@ -147,8 +151,8 @@ def plan(
     from datapipe.engine.run import planned
     from datapipe.outages import free_bytes
     from datapipe.report.funnel import wide_console
+    from datapipe.report.layout import print_paragraphs
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
-    from datapipe.report.screen import print_lines
     from datapipe.storage import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
@@ -163,7 +167,7 @@ def plan(
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
     free = None if root.local is None else free_bytes(str(root.local))
-    print_lines(
+    print_paragraphs(
         [estimate_text(expected, free, usable_cores()), *(f"warning: {warning}" for warning in request.warnings)], console
     )
 

@@ -11,22 +11,25 @@ from datapipe.credentials import masked
 
 
 def snapshots(output: OutputFolder) -> None:
-    """List the snapshots of an output: when each was published, what changed, and its size.
+    """List the snapshots of an output, and what changed.
 
-    "its own" is the size of the shards that no other snapshot has.
+    Each has the time of its publication, what it holds and its size. "its own" is the size of the shards that no other
+    snapshot has, where that is not all.
     """
     from datapipe.report.funnel import wide_console
-    from datapipe.report.snapshot_list import snapshots_table
+    from datapipe.report.layout import print_text
+    from datapipe.report.snapshot_list import print_snapshots
     from datapipe.shards.manifest import Snapshot
     from datapipe.shards.snapshots import publications
     from datapipe.storage import Root
 
     root = Root(output)
     every = publications(root)
-    wide_console().print(snapshots_table(root, every))
+    console = wide_console()
+    print_snapshots(root, every, console)
     with_tokens = [each.fingerprint[:12] for each in every if isinstance(each.snapshot, Snapshot)]
-    opens = f' Loader("{masked(output)}", snapshot="{with_tokens[0]}") opens another.' if with_tokens else ""
-    print(f"\nThe last one is the newest.{opens}")
+    opens = f' `Loader("{masked(output)}", snapshot="{with_tokens[0]}")` opens another.' if len(with_tokens) > 1 else ""
+    print_text(f"\nThe last one is the newest.{opens}", console)
 
 
 def clean(

@@ -9,11 +9,13 @@ Fingerprints decide what runs; this module only explains. Where no record tells 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe import catalogue
+from datapipe.config.stage_use import StageUse, parse_stage
+from datapipe.errors import UserError
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.fingerprint import KINDS, code_digest
 from datapipe.plan.request import Request
@@ -36,6 +38,8 @@ _OPTIONS_BY_KIND: Mapping[str, tuple[str, ...]] = {
 
 _OPTIONS_OF_READING = tuple(f"sources.SOURCE.{name}" for name in ("format", "text", "id", "keep"))
 _SHOWN_OPTIONS = 4
+_SHOWN_SOURCES = 3
+_OPTIONS_CHARS = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,19 +95,18 @@ def reasons(last: LastRun | None, request: Request, plan: Plan, options: Mapping
     waiting = [step for step in plan.steps if not step.is_committed]
     if last is None:
         return {step.id: [NEW] for step in waiting}
-    comparison = _Comparison(last, request, plan, flat(last.options), flat(options), facts_of(request))
+    comparison = _Comparison(last, request, plan, options, facts_of(request))
     return {step.id: comparison.reasons(step) for step in waiting}
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Two runs of one output. `before` and `now` are their options by dotted key."""
+    """Two runs of one output. `options` are those of this run."""
 
     last: LastRun
     request: Request
     plan: Plan
-    before: Mapping[str, str]
-    now: Mapping[str, str]
+    options: Mapping[str, Any]
     facts: RunFacts
 
     def reasons(self, step: Step) -> list[str]:
@@ -146,7 +149,7 @@ class _Comparison:
             lines |= dict.fromkeys(line for stage in bound.values() for line in self._stage(source, stage, before))
             if step.kind == "map":
                 gone = before.keys() - {stage.name for stage in self.request.sources[source].stages}
-                lines |= dict.fromkeys(f"{name} left out" for name in sorted(gone))
+                lines |= dict.fromkeys(f"left out {name}" for name in sorted(gone))
         return list(lines)
 
     def _stages_of(self, step: Step, source: str) -> Iterable[BoundStage]:
@@ -164,13 +167,14 @@ class _Comparison:
     def _stage(self, source: str, bound: BoundStage, before: Mapping[str, Sequence[str]]) -> list[str]:
         """How a stage differs from the one of its name in the last run."""
         if bound.name not in before:
-            return [f"{bound.name} added"]
+            return [f"added {bound.name}"]
         code, digest = before[bound.name]
         now_code, now_digest = self.facts.stages[source][bound.name]
         if digest == now_digest:
             return []
         changed = [*(["code of " + bound.name + " changed"] if code != now_code else [])]
-        changed += _options_changed(self.before, self.now, [f"{prefix}.{bound.name}" for prefix in _stage_lists(source)])
+        old, new = stage_uses(self.last.options, source).get(bound.name), stage_uses(self.options, source).get(bound.name)
+        changed += _options_changed(use_changes(old, new)) if old is not None and new is not None else []
         return changed or [f"options of {bound.name}, or a file that it reads, changed"]
 
     def _inputs(self, step: Step) -> list[str]:
@@ -189,43 +193,113 @@ class _Comparison:
         keys = _OPTIONS_BY_KIND.get(step.kind, ()) + (_OPTIONS_OF_READING if step.id.endswith("/read") else ())
         named = (key.replace("SOURCE", step.source) for key in keys)
         prefixes = [each for key in named for each in ([key] if "*" not in key else self._of_every_source(key))]
-        return _options_changed(self.before, self.now, prefixes)
+        return _options_changed(value_changes(flat(self.last.options), flat(self.options), prefixes))
 
     def _of_every_source(self, key: str) -> list[str]:
         return [key.replace("*", name) for name in self.request.sources]
 
 
-def _stage_lists(source: str) -> tuple[str, str]:
-    """Where the stages of a source stand in the mixture."""
-    return "stages", f"sources.{source}.stages"
+def _options_changed(changes: Sequence[str]) -> list[str]:
+    """["options changed: pack.sequence_length 2048 → 1024"]; nothing without changes."""
+    more = [f"and {len(changes) - _SHOWN_OPTIONS:,} more"] if len(changes) > _SHOWN_OPTIONS else []
+    return [f"options changed: {', '.join([*changes[:_SHOWN_OPTIONS], *more])}"] if changes else []
 
 
-def _options_changed(before: Mapping[str, str], now: Mapping[str, str], prefixes: Sequence[str]) -> list[str]:
-    """["options changed: pack.sequence_length 2048 → 1024"]; nothing where the keys below the prefixes are equal."""
+# ------------------------------------------------------------------------------------------------ two mixtures
+
+
+def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: Sequence[str]) -> list[str]:
+    """["pack.sequence_length 2048 → 1024"], of the keys that are equal to a prefix or below one."""
     starts = tuple(f"{prefix}." for prefix in prefixes)
     keys = [key for key in dict.fromkeys((*now, *before)) if f"{key}.".startswith(starts)]
-    changed = [
+    return [
         f"{key} {before.get(key, 'not given')} → {now.get(key, 'not given')}" for key in keys if before.get(key) != now.get(key)
     ]
-    more = [f"and {len(changed) - _SHOWN_OPTIONS:,} more"] if len(changed) > _SHOWN_OPTIONS else []
-    return [f"options changed: {', '.join([*changed[:_SHOWN_OPTIONS], *more])}"] if changed else []
+
+
+def stage_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the stages of the sources of two mixtures differ. Stages are compared by their name in the run.
+
+    ["added dedup.exact", "left out filter.length", "filter.url.mode drop → tag (of web)", "order of stages changed"]
+    """
+    sources = [name for name in now.get("sources", {}) if name in before.get("sources", {})]
+    of_sources: dict[str, list[str]] = {}
+    for source in sources:
+        for line in _list_changes(stage_uses(before, source), stage_uses(now, source)):
+            of_sources.setdefault(line, []).append(source)
+    return [line if of == sources else f"{line} (of {_some(of)})" for line, of in of_sources.items()]
+
+
+def _list_changes(before: Mapping[str, StageUse], now: Mapping[str, StageUse]) -> Iterator[str]:
+    yield from (f"added {_use_text(use)}" for name, use in now.items() if name not in before)
+    yield from (f"left out {name}" for name in before if name not in now)
+    for name in now:
+        if name in before:
+            yield from use_changes(before[name], now[name])
+    if [name for name in now if name in before] != [name for name in before if name in now]:
+        yield "order of stages changed"
+
+
+def _use_text(use: StageUse) -> str:
+    options = ", ".join(f"{key}: {_value_text(value)}" for key, value in use.options.items())
+    options = f"{options[:_OPTIONS_CHARS]}…" if len(options) > _OPTIONS_CHARS else options
+    kind = f" ({use.name})" if use.alias != use.name else ""
+    return f"{use.alias}{kind}{f' {{{options}}}' if options else ''}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_SOURCES:,} more" if len(names) > _SHOWN_SOURCES else ""
+    return ", ".join(names[:_SHOWN_SOURCES]) + more
+
+
+def stage_uses(options: Mapping[str, Any], source: str) -> dict[str, StageUse]:
+    """The stages that a source passes through, in order, by their name in the run."""
+    own = options.get("sources", {}).get(source, {}).get("stages")
+    uses = map(parse_stage, (options.get("stages") or ()) if own is None else own)
+    return {use.alias: use for use in uses}
+
+
+def use_changes(before: StageUse, now: StageUse) -> list[str]:
+    """How two uses of a name differ: ["filter.length.min_chars 20 → 30"]. An option that one does not give has its default."""
+    if before.name != now.name:
+        return [f"{now.alias}: {before.name} → {now.name}"]
+    if before.options == now.options:
+        return []
+    old, new = _all_options(before), _all_options(now)
+    differing = {key for key in before.options | now.options if key not in old or key not in new or old[key] != new[key]}
+    shown = [
+        flat({key: value for key, value in (every | use.options).items() if key in differing}, now.alias)
+        for every, use in ((dict(old), before), (dict(new), now))
+    ]
+    return value_changes(shown[0], shown[1], [now.alias])
+
+
+def _all_options(use: StageUse) -> Mapping[str, Any]:
+    """The options of a stage with its defaults. Those of a user's stage are as given: nothing of the user is imported here."""
+    if ":" in use.name:
+        return use.options
+    try:
+        return catalogue.build_stage(use).model_dump(mode="json")
+    except UserError:  # options of another version
+        return use.options
 
 
 def flat(options: Any, prefix: str = "") -> dict[str, str]:
-    """The values of a mixture by dotted key. A stage's options are below its name: "stages.filter.length.min_chars"."""
+    """The values of a mixture by dotted key, without its lists of stages."""
     if isinstance(options, Mapping):
-        return {
-            key: value
-            for name, child in options.items()
-            for key, value in flat(child, f"{prefix}.{name}" if prefix else str(name)).items()
-        }
+        named = ((f"{prefix}.{name}" if prefix else str(name), child) for name, child in options.items())
+        return {leaf: value for key, child in named if not _is_stages(key) for leaf, value in flat(child, key).items()}
     if isinstance(options, list) and any(isinstance(child, Mapping) for child in options):
-        uses = [_aliased(child) for child in options if isinstance(child, Mapping)]
-        return {key: value for use in uses for key, value in flat(use, prefix).items()}
-    text = ", ".join(map(str, options)) if isinstance(options, list) else str(options)
-    return {prefix: text}
+        numbered = (flat(child, f"{prefix}[{number}]") for number, child in enumerate(options))
+        return {key: value for child in numbered for key, value in child.items()}
+    return {prefix: _value_text(options)}
 
 
-def _aliased(use: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stage's use under its name in the run."""
-    return {given["as"] if isinstance(given, Mapping) and "as" in given else name: given for name, given in use.items()}
+def _is_stages(key: str) -> bool:
+    return key == "stages" or (key.startswith("sources.") and key.endswith(".stages"))
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    return ", ".join(map(_value_text, value)) or "none" if isinstance(value, list) else str(value)

@@ -9,18 +9,16 @@ shows what is committed and its warnings: its reason comes last.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage, print_funnel
+from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
 
-MOST_COLUMNS = 80
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
 _SHOWN_WARNINGS = 3
@@ -40,13 +38,13 @@ def print_screen(report: Mapping[str, Any], output: str, console: Console, news:
     width = min(console.width, MOST_COLUMNS)
     is_done = report["status"] == "done"
     if not is_done:
-        _print(console, wrapped(_committed(report, output), width))
+        print_lines(wrapped(_committed(report, output), width), console)
     elif report["total"]["documents"]["read"]:
-        _print(console, wrapped(_heading(report), width), "bold")
-        _print(console, ["", *_table(report, width), *wrapped(_dropped(report), width)])
+        print_lines(wrapped(_heading(report), width), console, "bold")
+        print_lines(["", *_table(report, width), *wrapped(_dropped(report), width)], console)
     if is_done:
-        _print(console, [line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [])
-        _print(console, ["", *_next(report, output, width)])
+        print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
+        print_lines(["", *_next(report, output, width)], console)
     print_warnings(report, console, f"`datapipe report {output} --full` shows them")
 
 
@@ -64,37 +62,14 @@ def print_warnings(report: Mapping[str, Any], console: Console, look: str) -> No
     """
     width, shown = min(console.width, MOST_COLUMNS), list(_shown_warnings(report["warnings"], look))
     lines = [line for text in shown for line in wrapped(f"warning: {text}", width)]
-    _print(console, ["", *lines] if lines else [], "yellow")
+    print_lines(["", *lines] if lines else [], console, "yellow")
 
 
 def print_problem(report: Mapping[str, Any], console: Console) -> None:
     """Prints why a run is not done."""
     if report["problem"]:
-        _print(console, wrapped(masked(f"{report['status']}: {report['problem']}"), min(console.width, MOST_COLUMNS)))
-
-
-def print_lines(texts: Iterable[str], console: Console) -> None:
-    """Prints texts that are not empty, each after an empty line and wrapped at words."""
-    width = min(console.width, MOST_COLUMNS)
-    _print(console, [line for text in texts if text for line in ("", *wrapped(text, width))])
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Text as lines, the later ones indented; what cannot be printed is replaced. A line that is indented stays so."""
-    indent = " " * (len(text) - len(text.lstrip(" ")))
-    wrapper = textwrap.TextWrapper(
-        width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
-    )
-    return wrapper.wrap(" ".join(map(_printable, text.split()))) or [""]
-
-
-def _printable(word: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in word)
-
-
-def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
-    for line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        width, style = min(console.width, MOST_COLUMNS), "red" if report["status"] == "failed" else ""
+        print_lines(wrapped(masked(f"{report['status']}: {report['problem']}"), width), console, style)
 
 
 def _shown_warnings(warnings: Sequence[Mapping[str, Any]], look: str) -> Iterator[str]:
@@ -187,9 +162,11 @@ def _dropped(report: Mapping[str, Any]) -> str:
     quarantined = report["total"]["documents"]["quarantined"]
     ranked = sorted(by_stage, key=lambda stage: -by_stage[stage])
     parts = [f"{stage} {by_stage[stage]:,}" for stage in ranked[:_SHOWN_STAGES]]
-    if len(ranked) > _SHOWN_STAGES:
-        others = ranked[_SHOWN_STAGES:]
-        parts.append(f"{counted(len(others), 'other stage')} {sum(by_stage[stage] for stage in others):,}")
+    others = ranked[_SHOWN_STAGES:]
+    if len(others) == 1:
+        parts.append(f"{others[0]} {by_stage[others[0]]:,}")
+    elif others:
+        parts.append(f"{len(others):,} other stages {sum(by_stage[stage] for stage in others):,}")
     parts += [f"quarantined {quarantined:,}"] if quarantined else []
     return f"dropped: {', '.join(parts)}" if parts else "dropped: nothing"
 
@@ -199,8 +176,8 @@ def _committed(report: Mapping[str, Any], output: str) -> str:
     tasks = report["tasks"].values()
     done = sum(step["planned"] is not None and step["committed"] >= step["planned"] for step in tasks)
     read = counted(report["total"]["documents"]["read"], "document")
-    steps = f"{report['status']} after {done:,} of {counted(len(report['tasks']), 'step')}, {read} read"
-    return f"{report['name']}: {steps}; `datapipe report {output} --full` shows the counts"
+    steps = f"after {done:,} of {counted(len(tasks), 'step')}" if done < len(tasks) else f"with all {len(tasks):,} steps done"
+    return f"{report['name']}: {report['status']} {steps}, {read} read; `datapipe report {output} --full` shows the counts"
 
 
 # ------------------------------------------------------------------------------------------------ what is next

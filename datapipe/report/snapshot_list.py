@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from ruamel.yaml import YAML
+from rich.cells import cell_len
+from rich.console import Console
 
+from datapipe.config.resolved import parsed_yaml
+from datapipe.credentials import masked
 from datapipe.engine.clean import Cleaning
 from datapipe.ledger.names import MIXTURE
 from datapipe.metrics import counted, size
+from datapipe.plan.reasons import flat, stage_changes, value_changes
+from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
 from datapipe.shards.snapshots import Publication, files_needed
 from datapipe.storage import Root, parquet_table
 
 NAME_DIGITS = 12
-_LISTED_CHANGES = 5
+_LISTED_CHANGES = 8
 
 
-def snapshots_table(root: Root, every: Sequence[Publication]) -> Table:
-    """The snapshots of an output, the newest last."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("snapshot", no_wrap=True)
-    table.add_column("published", no_wrap=True)
-    table.add_column("holds", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("its own", justify="right", no_wrap=True)
-    table.add_column("what changed", overflow="fold")
+def print_snapshots(root: Root, every: Sequence[Publication], console: Console) -> None:
+    """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before."""
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
-    for number, each in enumerate(every):
+    width = min(console.width, MOST_COLUMNS)
+    before: Manifest | None = None
+    for each in every:
         shards = files_needed([each.snapshot])
         own = sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
-        table.add_row(
-            each.fingerprint[:NAME_DIGITS],
-            when(each),
-            amount(each.snapshot),
-            size(sum(shards.values())),
-            size(own),
-            "\n".join(changes(root, every[number - 1].snapshot, each.snapshot)) if number else "the first there is",
-        )
-    return table
+        held = f"{amount(each.snapshot)}  {size(sum(shards.values()))}"
+        head = f"{each.fingerprint[:NAME_DIGITS]}  {when(each)}  {held}"
+        shared = "" if own == sum(shards.values()) else f"its own: {size(own)}"
+        told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
+        before = each.snapshot
+        print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
+        lines = (f"  {masked(line)}" for line in [shared, *told] if line)
+        print_lines([part for line in lines for part in wrapped(line, width)], console)
 
 
 def amount(snapshot: Manifest) -> str:
@@ -80,10 +76,10 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
 
 
 def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
-    """The differences between two snapshots of an output, a line each: sources, options, input files, shards."""
-    options = list(_option_changes(_mixture(root, before), _mixture(root, after)))
+    """The differences between two snapshots of an output, a line each: sources, stages, options, input files, shards."""
+    options = _option_changes(_mixture(root, before), _mixture(root, after))
     if len(options) > _LISTED_CHANGES:
-        options = [*options[:_LISTED_CHANGES], f"and {counted(len(options) - _LISTED_CHANGES, 'more option')}"]
+        options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES:,} more"]
     lines = [*_source_changes(before, after), *options, *_file_changes(root, before, after)]
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
 
@@ -93,32 +89,17 @@ def _source_changes(before: Manifest, after: Manifest) -> Iterator[str]:
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
 
 
-def _option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """The options of a mixture that differ; those of sources that were added or removed are not listed."""
+def _option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The stages and options of a mixture that differ; those of sources that were added or removed are not listed."""
+    if not before or not after:
+        return []
     known = [set(content.get("sources", {})) for content in (before, after)]
     strangers = tuple(f"sources.{name}." for name in known[0] ^ known[1])
-    old, new = dict(_flat(before, "")), dict(_flat(after, ""))
-    if not old or not new:
-        return
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and not key.startswith((*strangers, "execution.", "output")):
-            yield f"{key}: {_shown(old.get(key))} → {_shown(new.get(key))}"
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)
-
-
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested options with its dotted key."""
-    if isinstance(value, Mapping):
-        for name, child in value.items():
-            yield from _flat(child, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and any(isinstance(child, Mapping | list) for child in value):
-        for number, child in enumerate(value):
-            yield from _flat(child, f"{key}[{number}]")
-    else:
-        yield key, value
+    old, new = (
+        {key: value for key, value in flat(content).items() if not key.startswith((*strangers, "execution.", "output"))}
+        for content in (before, after)
+    )
+    return [*stage_changes(before, after), *value_changes(old, new, sorted(old.keys() | new.keys()))]
 
 
 def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
@@ -127,7 +108,7 @@ def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
         content = root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}")
     except FileNotFoundError:
         return {}
-    return YAML(typ="safe").load(io.BytesIO(content)) or {}
+    return parsed_yaml(content.decode())
 
 
 def _file_changes(root: Root, before: Manifest, after: Manifest) -> Iterator[str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from datapipe import catalogue
 from datapipe.config import load_mixture
 from datapipe.engine.history import why
 from datapipe.engine.run import planned
 from datapipe.ledger.names import RUN
-from datapipe.plan.reasons import flat
+from datapipe.plan.reasons import flat, stage_changes
 from datapipe.storage import Root
 from tests.support import corpora, runs
 
@@ -71,11 +72,11 @@ def test_reasons_of_changed_inputs_count_files_of_that_source_alone(mixture: Pat
 def test_reasons_of_a_stage_are_its_options_that_it_is_added_or_left_out(mixture: Path) -> None:
     text = mixture.read_text()
     mixture.write_text(text.replace("min_chars: 20", "min_chars: 30"))
-    assert reasons(mixture)["web/read"] == ["options changed: stages.filter.length.min_chars 20 → 30"]
+    assert reasons(mixture)["web/read"] == ["options changed: filter.length.min_chars 20 → 30"]
     mixture.write_text(text.replace("  - dedup.exact", "  - normalize.unicode\n  - dedup.exact"))
-    assert reasons(mixture)["books/read"] == ["normalize.unicode added"]
+    assert reasons(mixture)["books/read"] == ["added normalize.unicode"]
     mixture.write_text(text.replace("  - filter.length: {min_chars: 20}\n", ""))
-    assert reasons(mixture)["books/read"] == ["filter.length left out"]
+    assert reasons(mixture)["books/read"] == ["left out filter.length"]
 
 
 def test_reasons_of_changed_code_name_the_stage_or_datapipe(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +114,62 @@ def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> 
     assert reasons(mixture) == {"web/pack": ["the last run did not commit it"]}
 
 
-def test_flat_options_of_stages_are_below_the_name_in_the_run() -> None:
-    listed = ["dedup.exact", {"filter.length": {"min_chars": 2}}, {"filter.length": {"as": "long", "min_chars": 9}}]
-    assert flat({"stages": listed, "seed": 3, "pack": {"sequence_length": [8, 9]}}) == {
-        "stages.filter.length.min_chars": "2",
-        "stages.long.as": "long",
-        "stages.long.min_chars": "9",
-        "seed": "3",
-        "pack.sequence_length": "8, 9",
+def test_reasons_of_an_option_that_was_not_given_name_its_default(mixture: Path) -> None:
+    mixture.write_text(mixture.read_text().replace("min_chars: 20", "min_chars: 20, min_words: 3"))
+    default = catalogue.stage_class("filter.length").model_fields["min_words"].default
+    assert reasons(mixture)["web/read"] == [f"options changed: filter.length.min_words {flat(default)['']} → 3"]
+
+
+def test_flat_options_are_by_dotted_key_without_stages() -> None:
+    phases = [{"tokens": 5, "weights": {"web": 1}}, {"tokens": 7, "weights": {"web": 2}}]
+    sources = {"web": {"keep": ["a", "b"], "stages": ["dedup.exact"]}}
+    assert flat({"stages": [{"filter.length": {"min_chars": 2}}], "sources": sources, "phases": phases, "seed": None}) == {
+        "sources.web.keep": "a, b",
+        "phases[0].tokens": "5",
+        "phases[0].weights.web": "1",
+        "phases[1].tokens": "7",
+        "phases[1].weights.web": "2",
+        "seed": "none",
     }
+
+
+_REPETITION = "filter.gopher_repetition"
+_BEFORE = ["normalize.unicode", {"filter.length": {"min_chars": 20}}, _REPETITION, "dedup.exact"]
+
+
+@pytest.mark.parametrize(
+    ("now", "lines"),
+    [
+        (_BEFORE, []),
+        (
+            [*_BEFORE[:2], {_REPETITION: {"max_duplicate_5_grams": 0.35}}, _BEFORE[3]],
+            [f"{_REPETITION}.max_duplicate_5_grams 0.15 → 0.35"],
+        ),
+        ([*_BEFORE[:2], {_REPETITION: {"max_duplicate_5_grams": 0.15}}, _BEFORE[3]], []),
+        ([{"mine:Shouts": {"share": 0.5, "of": ["a", "b"]}}, *_BEFORE], ["added mine:Shouts {share: 0.5, of: a, b}"]),
+        ([*_BEFORE, {"dedup.exact": {"as": "again"}}], ["added again (dedup.exact)"]),
+        (_BEFORE[:3], ["left out dedup.exact"]),
+        ([_BEFORE[1], _BEFORE[0], *_BEFORE[2:]], ["order of stages changed"]),
+        (
+            [_BEFORE[0], {"filter.url": {"as": "filter.length"}}, *_BEFORE[2:]],
+            ["filter.length: filter.length → filter.url"],
+        ),
+        (
+            [_BEFORE[0], {"filter.length": {"min_chars": 20, "unknown_option": 1}}, *_BEFORE[2:]],
+            ["filter.length.unknown_option not given → 1"],
+        ),
+    ],
+)
+def test_changes_of_stages_are_told_by_their_names_in_the_run(now: list[object], lines: list[str]) -> None:
+    before, after = ({"sources": {"web": {}, "books": {}}, "stages": stages} for stages in (_BEFORE, now))
+    assert stage_changes(before, after) == lines
+
+
+def test_changes_of_the_stages_of_some_sources_name_these() -> None:
+    sources = {name: {"stages": None} for name in "abcde"}
+    before = {"sources": sources, "stages": ["dedup.exact"]}
+    own = {"stages": ["dedup.exact", "normalize.unicode"]}
+    assert stage_changes(before, before | {"sources": sources | {"a": own}}) == ["added normalize.unicode (of a)"]
+    many = dict.fromkeys("abcd", own)
+    assert stage_changes(before, before | {"sources": sources | many}) == ["added normalize.unicode (of a, b, c and 1 more)"]
+    assert stage_changes(before, before | {"sources": dict.fromkeys("abcde", own)}) == ["added normalize.unicode"]

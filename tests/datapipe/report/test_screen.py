@@ -7,11 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
-from datapipe.report.screen import print_problem, print_screen, print_warnings, snapshot_news, wrapped
+from datapipe.report.screen import print_problem, print_screen, print_warnings, snapshot_news
 
 
 def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
@@ -139,13 +137,29 @@ def test_screen_of_a_failed_run_is_a_line_and_its_warnings_without_tables() -> N
     report = _two() | {"status": "failed", "problem": "the disk s3://KEY:SECRET@bucket is full"}
     lines = _printed(report, 80).splitlines()
     assert lines[:2] == [
-        "trial: failed after 1 of 2 steps, 1,904 documents read; `datapipe report",
-        "  runs/trial --full` shows the counts",
+        "trial: failed after 1 of 2 steps, 1,904 documents read;",
+        "  `datapipe report runs/trial --full` shows the counts",
     ]
     assert [line.partition(":")[0] for line in lines[2:]] == ["", "warning", "warning"]
     stream = io.StringIO()
     print_problem(report, Console(file=stream, width=80))
     assert stream.getvalue() == "failed: the disk s3://***@bucket is full\n"
+
+
+def test_screen_of_a_run_that_failed_at_its_end_says_that_all_steps_are_done() -> None:
+    done = {name: {"planned": 2, "committed": 2} for name in ("web/read", "web/pack")}
+    (first, *_) = _printed(_two() | {"status": "failed", "tasks": done}, 200).splitlines()
+    assert first.startswith("trial: failed with all 2 steps done, 1,904 documents read;")
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "last"), [(3, "stage-2 8"), (4, "stage-3 7"), (5, "2 other stages 13"), (6, "3 other stages 18")]
+)
+def test_screen_names_a_single_other_stage_that_dropped(num_stages: int, last: str) -> None:
+    entry = _entry(100, 50, 1)
+    entry["documents"]["dropped"] = {f"stage-{number}:rule": 10 - number for number in range(num_stages)}
+    (line,) = [line for line in _printed(_report({"web": entry}, entry), 80).splitlines() if line.startswith("dropped: ")]
+    assert line.split(", ")[-1] == last
 
 
 def test_screen_warns_in_yellow_on_a_terminal_alone() -> None:
@@ -180,13 +194,3 @@ def test_news_of_a_first_and_of_the_same_snapshot() -> None:
     assert snapshot_news("o", "ab" * 16, "", [], 0)[0] == "snapshot abababababab"
     assert "`datapipe snapshots` lists it" in snapshot_news("o", "ab" * 16, "cd" * 16, [], 0, loads_before=False)[1]
     assert snapshot_news("o", "ab" * 16, "ab" * 16, [], 0)[0] == "snapshot abababababab, as before"
-
-
-@given(st.text(max_size=200), st.integers(20, 100))
-def test_wrapped_text_keeps_its_words_within_the_width(text: str, width: int) -> None:
-    lines = wrapped(text, width)
-    assert "".join(lines).isprintable()
-    words = text.split()
-    assert [len(word) for line in lines for word in line.split()] == [len(word) for word in words]
-    for line in lines:
-        assert len(line) <= width or len(line.split()) == 1

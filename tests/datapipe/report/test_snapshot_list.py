@@ -1,0 +1,41 @@
+"""`datapipe snapshots`: a line for each snapshot, and what changed below it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from datapipe.report.snapshot_list import print_snapshots
+from datapipe.shards.snapshots import publications
+from datapipe.storage import Root
+from tests.support import corpora, runs
+
+pytestmark = pytest.mark.medium
+
+_FIRST = "stages:\n  - filter.length: {min_chars: 2}\n  - dedup.exact\n"
+_SECOND = "stages:\n  - normalize.unicode\n  - filter.length: {min_chars: 2, max_chars: 90000}\n"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_list_of_snapshots_names_stages_that_changed_and_fits_the_width(tmp_path: Path, width: int) -> None:
+    corpora.write_jsonl(tmp_path / "web" / "a.jsonl", corpora.documents(1, 20))
+    for stages in (_FIRST, _SECOND):
+        file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", stages, "tokenizer: none\n")
+        runs.run_mixture(file, make_engine=runs.InProcess)
+        corpora.write_jsonl(tmp_path / "web" / "b.jsonl", corpora.documents(2, 20))
+    root, stream = Root(str(tmp_path / "out")), io.StringIO()
+    every = publications(root)
+    print_snapshots(root, every, Console(file=stream, width=width))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line[:12] for line in lines if not line.startswith(" ")] == [each.fingerprint[:12] for each in every]
+    assert [line for line in lines if line.startswith("  ") and "its own" not in line] == [
+        "  the first there is",
+        "  added normalize.unicode",
+        "  left out dedup.exact",
+        "  filter.length.max_chars none → 90000",
+        "  files of web: 1 added",
+    ]

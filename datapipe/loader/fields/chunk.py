@@ -63,6 +63,8 @@ class Chunk:
         if hidden is not None:
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden
+        if self.mesh.splits_documents and self.mesh.num_parts == 1:
+            return [rows.reshape(1, -1) for rows in self.per_row(values)]
         if self.mesh.splits_documents:
             return [
                 part.take(rows, filler, self.pool.empty((1, len(part.places)), values.dtype))

@@ -51,7 +51,7 @@ def _labels(chunk: Chunk) -> list[Any]:
 
 
 def _position_ids(chunk: Chunk) -> list[Any]:
-    if chunk.mesh.splits_documents:
+    if chunk.mesh.splits_documents and chunk.mesh.num_parts > 1:
         return [part.positions.astype(chunk.dtype).reshape(1, -1) for part in chunk.document_parts]
     out = chunk.per_token()
     _KERNELS["positions", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
@@ -61,12 +61,10 @@ def _position_ids(chunk: Chunk) -> list[Any]:
 def _segment_ids(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
     _KERNELS["segments", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
-    segments = chunk.per_row_of_tokens(out, filler=0, hidden=0)
-    if chunk.mesh.splits_documents:  # the rows of a batch are one flat row, so pieces are numbered over all
-        for batch, part, offsets in zip(segments, chunk.document_parts, _piece_offsets(chunk)):
-            before = offsets[part.places // chunk.sequence_length]
-            np.add(batch, before[None], out=batch, where=batch > 0, casting="same_kind")
-    return segments
+    if chunk.mesh.splits_documents:  # the rows of a batch become one flat row, so pieces are numbered over all
+        earlier = np.concatenate([offsets[:-1] for offsets in _piece_offsets(chunk)])
+        np.add(out, earlier[:, None], out=out, where=out > 0, casting="same_kind")
+    return chunk.per_row_of_tokens(out, filler=0, hidden=0)
 
 
 def _piece_offsets(chunk: Chunk) -> list[Any]:

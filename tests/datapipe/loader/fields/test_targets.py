@@ -47,6 +47,13 @@ def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(
                 assert all(type(part[field]) is int for part in parts for field in FIELDS[2:])
 
 
+def test_counts_of_a_smaller_last_batch_are_those_of_its_rows(output: Path) -> None:
+    options: dict[str, Any] = {"global_batch_size": 9, "fields": FIELDS, "drop_last": False}
+    last = [Loader(output, rank=rank, world_size=2, **options).batch(11) for rank in range(2)]
+    assert [(part["global_rows"], len(part["labels"])) for part in last] == [(1, 0), (1, 1)]
+    assert {part["global_target_tokens"] for part in last} == {counted(last[1]["labels"], "shifted")}
+
+
 def test_counts_are_the_same_without_other_fields(output: Path) -> None:
     alone = Loader(output, global_batch_size=9, rank=2, world_size=4, fields=("global_target_tokens",)).batch(1)
     assert alone == {
@@ -96,6 +103,9 @@ def test_even_refuses_ragged_ranks_with_the_nearest_sizes(output: Path, size: in
 def test_even_refuses_a_last_batch_that_ranks_cannot_share(output: Path) -> None:
     Loader(output, split="validation", global_batch_size=7, world_size=7, even=True)  # 21 rows
     Loader(output, global_batch_size=9, world_size=3, even=True)  # the last 1 of 100 rows is dropped
+    Loader(output, global_batch_size=8, world_size=4, drop_last=False, even=True)  # 100 rows: 4 in the last batch
+    with pytest.raises(UserError, match="step 11, the last, has 1 rows for 3 ranks"):
+        Loader(output, global_batch_size=9, world_size=3, drop_last=False, even=True)
     with pytest.raises(UserError, match="step 2, the last, has 5 rows for 4 ranks"):
         Loader(output, split="validation", global_batch_size=8, world_size=4, even=True)
 

@@ -90,6 +90,7 @@ class Loader:
         seed: of the permutations; the snapshot's by default.
         window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
             `order/source_order.py`.
+        shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
         mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
@@ -134,6 +135,7 @@ class Loader:
         dtype: npt.DTypeLike = np.int64,
         seed: int | None = None,
         window: int | None = None,
+        shuffle: bool = True,
         mixture: Override | None = None,
         skip: Sequence[tuple[int, int]] = (),
         skip_documents: Sequence[str] = (),
@@ -163,7 +165,8 @@ class Loader:
         self.snapshot: Snapshot = read_snapshot(root, snapshot)
         self.mesh.check(self.snapshot.sequence_length)
         seed = self.snapshot.seed if seed is None else seed
-        inventory = Inventory(self.snapshot, split, seed, self.snapshot.window_shards if window is None else window)
+        window = self.snapshot.window_shards if window is None else window
+        inventory = Inventory(self.snapshot, split, seed, window, shuffle=shuffle)
         documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
         self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips, drop_last=drop_last is not False)
@@ -388,4 +391,5 @@ class Loader:
             tokenizer=self.snapshot.tokenizer.fingerprint,
             snapshot=self.snapshot.fingerprint,
             lineage=self.batch_order.lineage_json,
+            order="shuffled" if inventory.shuffle else "stored",
         )

@@ -16,10 +16,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from datapipe.errors import SnapshotError
+from datapipe.loader.order.batch_order import BatchOrder, check_same_rows
+from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Lineage
-from datapipe.loader.order.sample_order import num_samples_of
+from datapipe.loader.order.sample_order import Inventory, num_samples_of
 from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.steps import MOST_STEPS, Steps
+from datapipe.shards.manifest import Snapshot
 
 VERSION = 3
 READ_VERSIONS = (2, 3)
@@ -29,6 +32,7 @@ _ADVICE = {
     "split": "Open the loader with that split.",
     "seed": "Open the loader with that seed.",
     "window_shards": "Open the loader with that `window`: it is part of the order.",
+    "order": "Open the loader with that `shuffle`: False for the stored order, True for the shuffled one.",
     "tokenizer": "Open the output that this state was saved with: tokens of two tokenizers cannot be mixed.",
     "sequence_length": "Open the output that this state was saved with: rows of another length are other rows.",
 }
@@ -48,6 +52,7 @@ class LoaderState:
         sequence_length: tokens of a row.
         tokenizer, snapshot: fingerprints.
         lineage: JSON of the lineage.
+        order: "shuffled"; or "stored", for the rows of each source in the order of its shards.
     """
 
     version: int = VERSION
@@ -60,9 +65,11 @@ class LoaderState:
     tokenizer: str
     snapshot: str
     lineage: str
+    order: str = "shuffled"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """The record; `order` is in it where it is not the usual one."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")}
 
 
 def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
@@ -74,6 +81,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"the loader state has version {state.get('version')!r}; this datapipe reads versions 2 and 3. "
             f"Resume with the release that wrote it, or start without a state."
         )
+    state = {"order": "shuffled", **state}
     kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
     if set(state) != set(kinds):
         differing = ", ".join(sorted(set(kinds) ^ set(state)))
@@ -115,6 +123,16 @@ def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
 def _ends_at(lineage: Lineage, sample: int, split: str) -> bool:
     """Whether the run ended at `sample`, before it went on: its last step may have had fewer rows."""
     return split == "validation" or (sample > 0 and num_samples_of(lineage.mixture_at(sample - 1)) == sample)
+
+
+def saved_order(saved: LoaderState, lineage: Lineage, snapshot: Snapshot) -> BatchOrder:
+    """The order of a saved run over the rows of `snapshot`. Raises SnapshotError if the run drew from others."""
+    split: Split = "train" if saved.split == "train" else "validation"
+    inventory = Inventory(snapshot, split, saved.seed, saved.window_shards, shuffle=saved.order == "shuffled")
+    check_same_rows(lineage, inventory)
+    order = BatchOrder(inventory, lineage)
+    counts_last = order.num_steps is not None and saved.step > order.num_steps  # a smaller last batch
+    return BatchOrder(inventory, lineage, drop_last=False) if counts_last else order
 
 
 def check_same_order(saved: LoaderState, here: LoaderState) -> None:

@@ -21,14 +21,14 @@ from datapipe import columns
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows
+from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
-from datapipe.loader.state import read_state
+from datapipe.loader.state import read_state, saved_order
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys
 from datapipe.shards.manifest import ShardEntry, Snapshot, has_snapshot, read_snapshot
@@ -208,12 +208,7 @@ def _open_run(
         if name is None and has_snapshot(root, saved.snapshot):
             name = saved.snapshot
         snapshot = read_snapshot(root, name)
-        saved_split: Split = "train" if saved.split == "train" else "validation"
-        inventory = Inventory(snapshot, saved_split, saved.seed, saved.window_shards)
-        check_same_rows(lineage, inventory)
-        order = BatchOrder(inventory, lineage)
-        if order.num_steps is not None and saved.step > order.num_steps:  # the state counts a smaller last batch
-            order = BatchOrder(inventory, lineage, drop_last=False)
+        order = saved_order(saved, lineage, snapshot)
     elif global_batch_size is not None and global_batch_size >= 1:
         snapshot = read_snapshot(root, name)
         inventory = Inventory(snapshot, split, snapshot.seed if seed is None else seed, snapshot.window_shards)

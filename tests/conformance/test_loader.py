@@ -1,7 +1,7 @@
 """The loader's contract, over every combination: restored at any step, in a world of any size, it continues exactly there.
 
-Mixtures (one phase, steps, a staircase with redistributed caps), skips, windows and world sizes 1 to 9, from a
-local folder and from an S3 server on loopback, with its cache and without.
+Mixtures (one phase, steps, a staircase with redistributed caps), skips, windows, rows in the order of shards, and world sizes
+1 to 9, from a local folder and from an S3 server on loopback, with its cache and without.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ CASES = {
     ),
 }
 SKIPS: dict[str, list[tuple[int, int]]] = {"none": [], "ranges": [(3, 5), (9, 10), (14, 30)]}
-WINDOWS = (0, 1, 2, 4)
+ORDERS: dict[str, dict[str, Any]] = {
+    **{f"window-{shards}": {"window": shards} for shards in (0, 1, 2, 4)},
+    "unshuffled": {"shuffle": False},
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +77,14 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["local", "remote", "cached"])
-@pytest.mark.parametrize(("case", "skip", "window"), list(product(CASES, SKIPS, WINDOWS)))
+@pytest.mark.parametrize(("case", "skip", "order"), list(product(CASES, SKIPS, ORDERS)))
 def test_loader_restored_at_every_step_in_any_world_continues_exactly(
-    outputs: dict[tuple[str, str], str], tmp_path: Path, storage: str, case: str, skip: str, window: int
+    outputs: dict[tuple[str, str], str], tmp_path: Path, storage: str, case: str, skip: str, order: str
 ) -> None:
-    options: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "window": window, "skip": SKIPS[skip]}
+    options: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "skip": SKIPS[skip], **ORDERS[order]}
+    reference = Loader(outputs[case, "local"], **options)
     if storage != "local":
         options |= {"cache_bytes": 0} if storage == "remote" else {"cache_bytes": 1 << 20, "cache_folder": tmp_path}
-    reference = Loader(outputs[case, "local"], global_batch_size=GLOBAL_BATCH, fields=FIELDS, window=window, skip=SKIPS[skip])
     states, batches = [reference.state_dict()], []
     for batch in islice(reference, NUM_STEPS):
         states.append(json.loads(json.dumps(reference.state_dict())))

@@ -27,9 +27,10 @@ WINDOWS_PER_SOURCE = 2
 WINDOW_WIDTH = 6
 FIRST, STOP, PERMUTATION, BASE, NUM_ENTRIES, ENTRIES = range(WINDOW_WIDTH)
 """A window: its ordinals FIRST to STOP - 1, 0 and 0 where there is none; the address of its shuffled table (uint16, up to
-`TABLE_SIZE` samples) or of its round keys; the address of its first row where its rows follow each other, else the address of
-the source's first row; its number of entries, 0 where its rows follow each other; and the memory address of the entries:
-NUM_ENTRIES first positions, ascending from 0, then for each entry the row in the source minus the position."""
+`TABLE_SIZE` samples) or of its round keys, 0 where its samples are in the order of its rows; the address of its first row where
+its rows follow each other, else the address of the source's first row; its number of entries, 0 where its rows follow each
+other; and the memory address of the entries: NUM_ENTRIES first positions, ascending from 0, then for each entry the row in the
+source minus the position."""
 
 
 @inline
@@ -121,6 +122,9 @@ def find_addresses(sources: Int64s, ordinals: Int64s, windows: Int64Matrix, out:
                 continue
             window = windows[line]
             size, index = window[STOP] - window[FIRST], ordinals[i] - window[FIRST]
+            if window[PERMUTATION] == 0:
+                out[i] = _address_of(window, index)
+                continue
             if size <= TABLE_SIZE:
                 out[i] = _address_of(window, np.int64(uint16_at(window[PERMUTATION], size)[index]))
                 continue

@@ -99,5 +99,6 @@ class AddressFinder:
 
 def _line(window: Window, source_start: int) -> list[int]:
     """The line of a window in the tables: the items of `kernels.FIRST` to `kernels.ENTRIES`."""
-    permutation, entries = window.permutation.ctypes.data, window.entries.ctypes.data
+    permutation = window.permutation.ctypes.data if len(window.permutation) else 0
+    entries = window.entries.ctypes.data
     return [window.first, window.stop, permutation, source_start + window.base, len(window.entries) // 2, entries]

@@ -29,6 +29,7 @@ class Inventory:
 
     Args:
         window_shards: shards of a source that are mixed at a time; 0 for all.
+        shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
 
     Attributes:
         layout: the address of every row.
@@ -38,8 +39,8 @@ class Inventory:
         sizes: by source, samples of one epoch.
     """
 
-    def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int) -> None:
-        self.snapshot, self.seed, self.window_shards = snapshot, seed, window_shards
+    def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
+        self.snapshot, self.seed, self.window_shards, self.shuffle = snapshot, seed, window_shards, shuffle
         self.split: Split = split
         self.layout: Layout = plan_layout(snapshot, split)
         self.data = digest_sources(snapshot, self.layout)
@@ -50,6 +51,7 @@ class Inventory:
                 self.layout.shards[start:stop],
                 snapshot.sources[name].strata if split == "train" else None,
                 window_shards,
+                shuffle=shuffle,
             )
             for name, start, stop in zip(self.layout.sources, self.layout.source_shards, self.layout.source_shards[1:])
         )

@@ -16,6 +16,8 @@ built, so the only cost of a window is that neighbours in one epoch are more lik
 
 Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the other as
 a curriculum. A stratum that is repeated in an epoch has its shards listed as often, and all copies are mixed.
+
+Without shuffling, every epoch has the rows in the order of the shards, one shard after the other: each is a window by itself.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Epoch:
         starts: (n + 1,) int64, position of the first row of each shard.
         window_starts: (num_windows + 1,) int64, position (and index) at which each window begins.
         window_shards: (num_windows + 1,) int64, the window's first entry in `shards`.
-        keys: of the permutation of each window.
+        keys: of the permutation of each window; empty where samples are in the order of the rows.
     """
 
     shards: np.ndarray
@@ -70,6 +72,8 @@ class Epoch:
 
     def index_of(self, position: int) -> int:
         """The index that is drawn from a position."""
+        if not self.keys:
+            return position
         window = int(np.searchsorted(self.window_starts, position, side="right")) - 1
         start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
         return start + int(invert(self.keys[window], stop - start, np.array([position - start]))[0])
@@ -92,7 +96,7 @@ class Window:
 
     Attributes:
         first, stop: its ordinals, over all epochs.
-        permutation: of its positions, `permute.permutation`.
+        permutation: of its positions, `permute.permutation`; empty where they are in order.
         base: the row in the source at position 0, where the rows follow each other; else 0.
         entries: (2 * n,) int64, where they do not: the first position of each of its n shards, then the row in the source
             minus the position; else empty.
@@ -118,16 +122,24 @@ class SourceOrder:
         shards: of the source, sorted by path.
         strata: how strata are drawn; None where the source has none.
         window_shards: shards mixed at a time; 0 for all.
+        shuffle: whether rows are mixed; otherwise they come in the order of the shards.
     """
 
     def __init__(
-        self, seed: int, names: tuple[str | int, ...], shards: Sequence[ShardEntry], strata: Strata | None, window_shards: int
+        self,
+        seed: int,
+        names: tuple[str | int, ...],
+        shards: Sequence[ShardEntry],
+        strata: Strata | None,
+        window_shards: int,
+        *,
+        shuffle: bool = True,
     ) -> None:
         self._seed, self._names = seed, names
         sizes = np.array([shard.sequences for shard in shards], np.int64)
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._sections = _sections(shards, sizes, strata)
-        self._window_shards = window_shards
+        self._window_shards, self._shuffle = window_shards if shuffle else 1, shuffle
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
 
@@ -149,7 +161,7 @@ class SourceOrder:
         return Window(
             first=epoch * self.size + start,
             stop=epoch * self.size + stop,
-            permutation=permutation(laid_out.keys[number], stop - start),
+            permutation=permutation(laid_out.keys[number], stop - start) if self._shuffle else np.zeros(0, np.uint16),
             base=int(offsets[0]) if follow else 0,
             entries=np.zeros(0, np.int64) if follow else np.concatenate([starts, offsets]),
         )
@@ -185,7 +197,7 @@ class SourceOrder:
         while True:
             laid_out = self._epoch(epoch)
             first = int(np.searchsorted(laid_out.window_starts, index, side="right")) - 1
-            for window in range(first, len(laid_out.keys)):
+            for window in range(first, len(laid_out.window_shards) - 1):
                 start, stop = laid_out.window_shards[window : window + 2].tolist()
                 yield epoch * self.size + int(laid_out.window_starts[window]), laid_out.shards[start:stop].tolist()
             epoch, index = epoch + 1, 0
@@ -202,7 +214,7 @@ class SourceOrder:
             width = self._window_shards or count
             num_windows = -(-count // width)
             order = np.arange(count)
-            if num_windows > 1:
+            if num_windows > 1 and self._shuffle:
                 order = permute(seed_for(self._seed, *names, "shards"), count, order)
             orders.append(section.shards[order])
             sizes.append(section.sizes[order])
@@ -217,7 +229,7 @@ class SourceOrder:
             starts=starts,
             window_starts=starts[window_shards],
             window_shards=window_shards,
-            keys=tuple(keys),
+            keys=tuple(keys) if self._shuffle else (),
         )
 
 

@@ -30,6 +30,7 @@ def _windows(case: Case) -> tuple[list[oracle.ListWindow], np.ndarray, list[np.n
             continue  # nothing is laid out there
         size, key = int(generator.choice(_SIZES)), int(generator.integers(0, 1 << 62))
         first, base = int(generator.integers(0, 1 << 40)), int(generator.integers(0, 1 << 40))
+        in_order = bool(generator.integers(4) == 0)
         held, addresses = permutation(key, size), range(base, base + size)
         entries = np.zeros(0, np.int64)
         if size <= 300 and generator.integers(2):
@@ -38,10 +39,10 @@ def _windows(case: Case) -> tuple[list[oracle.ListWindow], np.ndarray, list[np.n
             entries = np.concatenate([starts, jumps])
             runs = zip(starts.tolist(), [*starts[1:].tolist(), size], jumps.tolist())
             addresses = [base + jump + position for start, stop, jump in runs for position in range(start, stop)]
-        table = shuffled(key, size) if size <= TABLE_SIZE else None
+        table = range(size) if in_order else shuffled(key, size) if size <= TABLE_SIZE else None
         source = line // kernels.WINDOWS_PER_SOURCE
         windows.append(oracle.ListWindow(source, first, first + size, addresses, table, round_keys(key, NUM_ROUNDS)))
-        lines[line] = [first, first + size, held.ctypes.data, base, len(entries) // 2, entries.ctypes.data]
+        lines[line] = [first, first + size, 0 if in_order else held.ctypes.data, base, len(entries) // 2, entries.ctypes.data]
         kept += [held, entries]
     return windows, lines, kept
 

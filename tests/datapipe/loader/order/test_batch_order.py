@@ -307,3 +307,38 @@ def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
         loader = Loader(output, global_batch_size=5, mixture={"code": 1e-30, "web": 1})
     lineage = json.loads(loader.state_dict()["lineage"])
     assert (lineage["sources"], lineage["mixtures"][0]["phases"]) == (["code", "web"], [[None, [1, 2**40 - 1]]])
+
+
+def test_unshuffled_rows_come_in_the_order_of_the_shards_and_sources_by_their_quota(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0, shuffle=False)
+    batches = list(islice(loader, 70))
+    rows = rows_by_source(batches, loader)
+    first = {"code": 0, "web": SIZES["code"]}  # numbers of the sources' first rows
+    for source, found in rows.items():
+        assert [(token - 1) // S - first[source] for token in found] == [number % SIZES[source] for number in range(len(found))]
+    shuffled = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
+    for batch, other in zip(batches, shuffled):
+        np.testing.assert_array_equal(batch["sources"], other["sources"])
+
+
+def test_unshuffled_run_is_traced_migrated_and_kept_apart_from_a_shuffled_one(output: Path) -> None:
+    loader = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0, shuffle=False)
+    batches = list(islice(loader, 30))
+    changed = resumed(loader, output, shuffle=False, mixture={"code": 3, "web": 1}, migrate=True)
+    batches += islice(changed, 30)
+    code = [(token - 1) // S for token in rows_by_source(batches, loader)["code"]]
+    assert code == [number % SIZES["code"] for number in range(len(code))]  # without a gap
+    state = json.loads(json.dumps(changed.state_dict()))
+    assert state["order"] == "stored"
+    key = batches[0]["document_keys"][0].tobytes().hex()
+    expected = [step for step, batch in enumerate(batches) if key in {one.tobytes().hex() for one in batch["document_keys"]}]
+    assert [one.step for one in trace_document(output, key, state=state)] == expected
+    assert [row.key for row in trace_step(output, 40, state=state)] == [
+        one.tobytes().hex() for one in batches[40]["document_keys"]
+    ]
+    shuffled = Loader(output, global_batch_size=5, fields=FIELDS, prefetch=0)
+    with pytest.raises(SnapshotError, match=r"another order: stored, and the loader was opened with shuffled.*`shuffle`"):
+        shuffled.load_state_dict(state)
+    with pytest.raises(SnapshotError, match="another order: shuffled, and the loader was opened with stored"):
+        changed.load_state_dict(shuffled.state_dict())
+    assert "order" not in shuffled.state_dict()

@@ -30,9 +30,11 @@ def make_shards(sizes: list[int], strata: list[int] | None = None) -> list[Shard
     ]
 
 
-def make_order(sizes: list[int], window: int = 0, strata: list[int] | None = None, **options) -> SourceOrder:
+def make_order(
+    sizes: list[int], window: int = 0, strata: list[int] | None = None, shuffle: bool = True, **options
+) -> SourceOrder:
     declared = None if strata is None else Strata(column="score", bounds=(1.0,) * max(strata), **options)
-    return SourceOrder(5, ("loader", "train", "web"), make_shards(sizes, strata), declared, window)
+    return SourceOrder(5, ("loader", "train", "web"), make_shards(sizes, strata), declared, window, shuffle=shuffle)
 
 
 def rows_of(order: SourceOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -123,3 +125,31 @@ def test_unreadable_row_is_replaced_by_a_row_of_the_same_epoch() -> None:
 def test_shards_outside_the_strata_are_refused() -> None:
     with pytest.raises(SnapshotError, match="its stratum is not one of"):
         make_order([3, 3], strata=[0, 3], repeats=(1, 1))
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_unshuffled_epochs_have_the_rows_in_the_order_of_the_shards(window: int) -> None:
+    order = make_order(SIZES, window, shuffle=False)
+    rows = rows_of(order, np.arange(3 * order.size))
+    assert rows.tolist() == list(range(order.num_rows)) * 3
+    for row in range(0, order.num_rows, 7):
+        assert order.ordinals_of(row, 2) == [2 * order.size + row]
+    shards = [shards for _, shards in islice(order.windows_from(order.size + 8), 7)]
+    assert shards == [[2], [3], [4], [5], [6], [8], [0]]
+
+
+def test_unshuffled_strata_keep_their_repeats_and_their_order() -> None:
+    strata = [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    order = make_order(SIZES, 0, strata, shuffle=False, repeats=(1, 0, 2), order="descending")
+    starts = np.cumsum([0, *SIZES])
+    shards = [number for number in (4, 5, 8, 4, 5, 8, 0, 6) for _ in range(SIZES[number])]
+    rows = rows_of(order, np.arange(order.size))
+    assert (np.searchsorted(starts, rows, side="right") - 1).tolist() == shards
+    assert (np.diff(rows)[np.diff(shards) == 0] == 1).all()
+
+
+def test_unreadable_row_of_an_unshuffled_source_is_replaced_from_the_same_epoch() -> None:
+    order = make_order(SIZES, shuffle=False)
+    replaced = rows_of(order, np.arange(order.size), attempt=1)
+    assert sorted(replaced.tolist()) == list(range(order.num_rows))
+    assert replaced.tolist() != list(range(order.num_rows))

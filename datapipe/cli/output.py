@@ -26,7 +26,7 @@ def report(
 
     datapipe report OUTPUT --full
     """
-    from datapipe.ledger.names import REPORT
+    from datapipe.ledger.names import MIXTURE, REPORT
     from datapipe.report.funnel import wide_console
     from datapipe.report.screen import print_full, print_problem, print_screen
     from datapipe.report.summary import parse_report
@@ -46,6 +46,10 @@ def report(
             print_screen(found, masked(output), console)
         print_problem(found, console)
     except FileNotFoundError as error:
+        if Root(output).exists(MIXTURE):
+            raise UserError(
+                f"{output}: no {REPORT} yet: the run has not ended. A run writes it when it ends, well or not."
+            ) from error
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(

@@ -349,8 +349,9 @@ def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
     snapshot = read_manifest(root, name)
     if isinstance(snapshot, DocumentsSnapshot):
         raise SnapshotError(
-            f"{root.url}: this output holds documents, not tokens. Add a tokenizer to the mixture and run it again: nothing is "
-            f"cleaned again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
+            f"{root.url}: this output holds documents, not tokens: {snapshot.document_format} files, in "
+            f"{root.child_url('documents')}. For tokens, add a tokenizer to the mixture and run it again: nothing is cleaned "
+            f"again. `datapipe snapshots` lists earlier snapshots, which may hold tokens."
         )
     return snapshot
 

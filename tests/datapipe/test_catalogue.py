@@ -38,11 +38,17 @@ class DropShort(Filter):
     ratio: float | None = Field(default=0.5, gt=0, description="Largest share.")
     unit: Literal["line", "word"] = Field(default="line", description="What is counted.")
 
+    def process(self, batch):
+        return {}
+
 
 class Lower(Map):
     """Lower case."""
 
     libraries: ClassVar[tuple[str, ...]] = ("numpy",)
+
+    def process(self, batch):
+        return {}
 
 
 class Derived(Lower):
@@ -157,6 +163,44 @@ def test_unknown_stage_names_the_nearest():
         f"{WHERE}: unknown stage '{name}x'. Did you mean '{name}'? Expected one of: {', '.join(catalogue.stage_names())}; "
     )
     assert refusal(catalogue.stage_class, f"{name}x", WHERE).startswith(expected)
+
+
+def test_own_stage_with_a_dot_for_the_colon_is_told_the_colon():
+    with pytest.raises(UserError, match=r"unknown stage 'my\.module\.keep'\. Did you mean 'my\.module:keep'\? Expected one of"):
+        catalogue.stage_class("my.module.keep")
+
+
+_UNUSABLE = """
+from datapipe.stage import Filter, Map
+
+class WithInit(Filter):
+    def __init__(self, least):
+        self.least = least
+
+class WithoutProcess(Map):
+    def filter(self, document):
+        return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (
+            "WithInit",
+            "the class has an __init__ of its own, and a stage is a frozen record of options. Declare options as fields",
+        ),
+        (
+            "WithoutProcess",
+            r"the class has no method process\. Define process\(self, batch: DocumentBatch\) -> dict\[str, pa\.Array\]",
+        ),
+    ],
+)
+def test_own_class_of_which_no_stage_can_be_made_is_told_why(tmp_path, monkeypatch, name: str, problem: str):
+    (tmp_path / "unusable_stages.py").write_text(_UNUSABLE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=problem):
+        catalogue.stage_class(f"unusable_stages:{name}")
 
 
 def test_reader_is_no_stage():
@@ -305,6 +349,7 @@ def test_segmentations_that_options_choose_are_covered():
 def test_code_digest_names_a_library_that_is_not_installed(own: Path):
     (own / "own_needs.py").write_text(
         "from datapipe.stage import Map\n\n\nclass Needs(Map):\n    libraries = ('not-there-at-all',)\n"
+        "    def process(self, batch): ...\n"
     )
     assert refusal(catalogue.code_digest, catalogue.stage_class("own_needs:Needs")()) == (
         "own_needs:Needs needs not-there-at-all, which is not installed. Run: pip install not-there-at-all"

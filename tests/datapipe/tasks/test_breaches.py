@@ -258,6 +258,9 @@ _EXITS_AT = {
 class Own(Map):
     def columns_read(self):
         sys.exit(0)
+
+    def process(self, batch):
+        return {}
 """,
 }
 
@@ -337,6 +340,9 @@ def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_tol
     monkeypatch.setattr(runs, "Watcher", lambda: watcher)
     code = f"""
 class Own(Map):
+    def process(self, batch):
+        return {{}}
+
     def {method}(self, argument):
         np.empty(1 << 60, np.uint8)
 """

@@ -125,7 +125,10 @@ def test_a_tokenizer_that_is_added_cleans_nothing_again(tmp_path, corpus, tokeni
 
 
 def test_the_loader_refuses_documents_and_says_what_to_do(written):
-    with pytest.raises(DatapipeError, match=r"holds documents, not tokens. Add a tokenizer to the mixture and run it again"):
+    with pytest.raises(
+        DatapipeError,
+        match=r"holds documents, not tokens: parquet files, in .*/documents. For tokens, add a tokenizer",
+    ):
         Loader(written.mixture.output, batch_size=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def test_counts_of_a_smaller_last_batch_are_those_of_its_rows(output: Path) -> N
     last = [Loader(output, rank=rank, world_size=2, **options).batch(11) for rank in range(2)]
     assert [(part["global_rows"], len(part["labels"])) for part in last] == [(1, 0), (1, 1)]
     assert {part["global_target_tokens"] for part in last} == {counted(last[1]["labels"], "shifted")}
+
+
+def test_counts_of_replaced_rows_are_the_same_on_every_rank(output: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(output, damaged)
+    sorted(damaged.glob("shards/web/train-*"))[2].unlink()
+    ranks = [
+        Loader(damaged, global_batch_size=9, rank=rank, world_size=2, fields=FIELDS, on_corrupt="replace") for rank in range(2)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        batches = [[rank.batch(step) for rank in ranks] for step in range(11)]
+    for parts in batches:
+        targets = sum(counted(part["labels"], "shifted") for part in parts)
+        assert [part["global_target_tokens"] for part in parts] == [targets, targets]
 
 
 def test_counts_are_the_same_without_other_fields(output: Path) -> None:

@@ -1,39 +1,44 @@
-"""Batches a second against a bare gather from one memory map and against MosaicML streaming, in one run over the same rows.
+"""Microseconds a batch by its size, sources, epoch and prefetch, beside a bare gather, torch and MosaicML streaming.
 
-    taskset -c 0 python -m tests.benchmarks.loader FOLDER [PYTHON]
+    taskset -c 0 python -m tests.benchmarks.loader FOLDER [--quick] [--streaming PYTHON]
 
-FOLDER is scratch room for 300 MB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
-that peer is left out. Each is measured `_ROUNDS` times in turn, and its best is what is compared.
+FOLDER is scratch room for 200 MB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
+that peer is left out. All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a
+machine with other work slows both; figures are medians over the rounds. About two minutes.
+
+    gather      rows of one warm memory map in a random order, as int64: no shuffle, no check, no state
+    first       of the loader, from its first batch to the end of the epoch: shards are opened and blocks checked
+    second      the epoch that follows
+    torch       a DataLoader without workers over a dataset that returns a row of that map; RandomSampler, default collate
+    streaming   StreamingDataset in a DataLoader without workers, shuffled
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from itertools import cycle
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from datapipe import columns
 from datapipe.loader import Loader
-from datapipe.loader.fields.table import FIELDS
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
-from datapipe.shards.writer import ShardWriter, shard_schema
-from datapipe.storage import Root
-from tests.benchmarks.tables import NOT_MEASURED, Settings, Table
+from tests.benchmarks.loader_rows import Rows, gather, us_a_batch, us_for, write_rows
+from tests.benchmarks.loader_timings import Timings
+from tests.benchmarks.tables import Settings, Table
 
-S, N, B = 2048, 20_000, 16
-_STEPS, _ROUNDS, _SHARDS = 1_200, 5, 8
-_TOKENIZER = "xxh3_128:of-a-tokenizer"
+BATCH_SIZES, LENGTHS, SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
+_TOKENS, _ROUNDS = 1 << 24, 7
+_QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
+_GATHER_S, _PEER_S = 0.02, 0.03
+"""The time for the gather, at 2 * 10^9 ids a second, and for each peer in a round."""
 
-VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
-"""The fields of a trainer with variable-length attention, and the origin of each token."""
+_LOADERS = ("first", "second", "first, prefetch 0", "second, prefetch 0")
+_PEERS = ("torch", "streaming")
 
 _STREAMING = """
 import json, os, sys, time
@@ -41,145 +46,145 @@ from unittest.mock import MagicMock
 import numpy as np, torch
 sys.modules["streaming.vision"] = MagicMock()  # it wants a torchvision that fits torch to the digit, and has no part in this
 from streaming import MDSWriter, StreamingDataset
-folder, tokens, steps, batch_size = sys.argv[1], np.load(sys.argv[2], mmap_mode="r"), int(sys.argv[3]), int(sys.argv[4])
-if not os.path.exists(folder):
-    with MDSWriter(out=folder, columns={"tokens": f"ndarray:uint16:{tokens.shape[1]}"}, size_limit=1 << 26) as writer:
-        for row in tokens:
-            writer.write({"tokens": np.array(row)})
-for workers in (0, 2):
-    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size, shuffle_seed=1)
-    options = {"prefetch_factor": 4} if workers else {}
-    batches = iter(torch.utils.data.DataLoader(dataset, batch_size=batch_size, num_workers=workers, **options))
+def batches_of(file, length, batch_size):
+    folder = f"{file}.mds"
+    if not os.path.exists(folder):
+        with MDSWriter(out=folder, columns={"tokens": f"ndarray:uint16:{length}"}, size_limit=1 << 26) as writer:
+            for row in np.memmap(file, np.uint16, "r").reshape(-1, length):
+                writer.write({"tokens": np.array(row)})
+    while True:
+        dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size, shuffle_seed=1)
+        yield from torch.utils.data.DataLoader(dataset, batch_size=batch_size)
+known = {}
+for line in sys.stdin:
+    *key, seconds = json.loads(line)
+    batches = known.setdefault(tuple(key), batches_of(*key))
     next(batches)
-    started = time.perf_counter()
-    for _ in range(steps):
+    started, taken = time.perf_counter(), 0
+    while not taken or time.perf_counter() - started < seconds:
         next(batches)
-    print(json.dumps([workers, steps / (time.perf_counter() - started)]), flush=True)
+        taken += 1
+    print(json.dumps((time.perf_counter() - started) / taken * 1e6), flush=True)
 """
 
 
-def write_snapshot(folder: Path, tokens: np.ndarray) -> None:
-    """The rows as documents of 300 tokens or more, in `_SHARDS` shards."""
-    root = Root(str(folder))
-    generator = np.random.default_rng(2)
-    schema = shard_schema(pa.uint16(), S, _TOKENIZER, "web")
-    writer = ShardWriter(root, "shards/web/train-0000", "arrow", schema, -(-N // _SHARDS) * S * 2)
-    for first in range(0, N, 1000):
-        rows = tokens[first : first + 1000]
-        cuts = [np.unique(generator.integers(1, 7, 4)) * 300 for _ in rows]
-        lengths = np.concatenate([np.diff([0, *cut.tolist(), S]) for cut in cuts])
-        offsets = pa.array(np.cumsum([0, *(len(cut) + 1 for cut in cuts)]), pa.int32())
-        values = [
-            pa.array(lengths, pa.int32()),
-            columns.make_keys(1, np.arange(len(lengths))),
-            pa.array(np.zeros(len(lengths)), pa.int64()),
-        ]
-        lists = [
-            pa.ListArray.from_arrays(offsets, value, type=schema.field(name).type)
-            for name, value in zip(("lengths", "keys", "starts"), values)
-        ]
-        ids = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), type=schema.field("tokens").type)
-        writer.append(pa.record_batch([ids, *lists], schema=schema))
-    snapshot = Snapshot(
-        name="benchmark",
-        seed=1,
-        sequence_length=S,
-        shard_format="arrow",
-        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=_TOKENIZER, vocab_size=32_000, eos_id=0),
-        sources={"web": SourceEntry(weight=1)},
-        phases=(Phase(until_tokens=None, weights={"web": 1}),),
-        shards=tuple(
-            ShardEntry(**{field: getattr(shard, field) for field in shard.__slots__}, source="web", split="train")
-            for shard in writer.finish()
-        ),
-    )
-    root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+class Streaming:
+    """MosaicML streaming in a process of its own, which measures when it is asked to."""
+
+    def __init__(self, python: str, stack: ExitStack) -> None:
+        command = [python, "-c", _STREAMING]
+        self._process = stack.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        )
+
+    def us_a_batch(self, rows: Rows, batch_size: int) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(rows.file), rows.length, batch_size, _PEER_S]) + "\n")
+        self._process.stdin.flush()
+        return float(json.loads(self._process.stdout.readline()))
 
 
-def rate(batches: Iterator[Any], num_steps: int) -> float:
-    """Batches a second, after enough to have every block checked."""
-    for _ in range(100):
+def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:
+    import torch
+    from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+    class MappedRows(Dataset):
+        def __init__(self) -> None:
+            self.ids = rows.mapped()
+
+        def __len__(self) -> int:
+            return rows.num_rows
+
+        def __getitem__(self, row: int) -> Any:
+            return torch.from_numpy(self.ids[row].astype(np.int64))
+
+    dataset = MappedRows()
+    order = RandomSampler(dataset, replacement=True, num_samples=1 << 40)  # the peer must not end
+    return iter(DataLoader(dataset, batch_size=batch_size, sampler=order))
+
+
+def measure_loader(rows: Rows, batch_size: int, timings: Timings) -> None:
+    """Adds one round to `timings`: both epochs of a loader, and a gather before it."""
+    num_batches = rows.num_rows // batch_size
+    baseline = gather(rows, batch_size)
+    few = max(4, min(num_batches, int(_GATHER_S * 2e9 / (batch_size * rows.length))))
+    for name, prefetch in (("", None), (", prefetch 0", 0)):
+        us_a_batch(baseline, few // 4)
+        gather_us = us_a_batch(baseline, few)
+        timings.add("gather", gather_us, gather_us)
+        loader = Loader(rows.snapshot, global_batch_size=batch_size, fields=("input_ids",), prefetch=prefetch)
+        batches = iter(loader)
+        for epoch in ("first", "second"):
+            timings.add(f"{epoch}{name}", us_a_batch(batches, num_batches), gather_us)
+        del batches
+        loader.close()
+
+
+def measure_peers(rows: Rows, batch_size: int, streaming: Streaming | None, every: Sequence[Timings]) -> None:
+    """Adds one round of the peers, for which the number of sources makes no difference, to each of `every`."""
+    us: dict[str, float] = {}
+    if importlib.util.find_spec("torch"):
+        batches = _torch_batches(rows, batch_size)
         next(batches)
-    started = time.perf_counter()
-    for _ in range(num_steps):
-        next(batches)
-    return num_steps / (time.perf_counter() - started)
+        us["torch"] = us_for(batches, _PEER_S)
+    if streaming is not None:
+        us["streaming"] = streaming.us_a_batch(rows, batch_size)
+    for timings in every:
+        for name, figure in us.items():
+            timings.add(name, figure, timings.us["gather"][-1])
 
 
-def gather(path: Path, dtype: type) -> Iterator[np.ndarray]:
-    """The baseline: rows of one memory map in a random order."""
-    rows = np.memmap(path, np.uint16, "r").reshape(N, S)
-    order = np.random.default_rng(1).permutation(N)
-    return (rows[order[i : i + B]].astype(dtype) for i in cycle(range(0, N - B, B)))
-
-
-def streaming_rates(folder: Path, python: str) -> dict[str, float]:
-    command = [python, "-c", _STREAMING, str(folder / "mds"), str(folder / "tokens.npy"), "600", str(B)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    found = [json.loads(line) for line in lines if line.startswith("[")]
-    return {f"MosaicML streaming, {workers} workers": speed for workers, speed in found}
-
-
-def measure(folder: Path, python: str = "", num_rounds: int = _ROUNDS, num_steps: int = _STEPS) -> dict[str, float]:
-    """Batches a second of everything, the best of `num_rounds` in turn.
+def measure(folder: Path, python: str, num_tokens: int, num_rounds: int) -> dict[tuple[int, int, int], Timings]:
+    """By (length, batch size, number of sources).
 
     Args:
-        python: the interpreter that has the peer; "": it is left out.
+        python: the interpreter that has streaming; "": it is left out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    tokens = np.random.default_rng(0).integers(1, 32_000, (N, S)).astype(np.uint16)
-    tokens.tofile(folder / "tokens.bin")
-    np.save(folder / "tokens.npy", tokens)
-    write_snapshot(folder / "snapshot", tokens)
-
-    def ours(prefetch: int | None, *fields: str, dtype: str = "int64") -> Callable[[], Iterator[Any]]:
-        return lambda: iter(Loader(folder / "snapshot", global_batch_size=B, fields=fields, dtype=dtype, prefetch=prefetch))
-
-    runs: dict[str, Callable[[], Iterator[Any]]] = {
-        "memmap gather, int64": lambda: gather(folder / "tokens.bin", np.int64),
-        "input_ids": ours(None, "input_ids"),
-        "input_ids, prefetch 2": ours(2, "input_ids"),
-        "input_ids, prefetch 0": ours(0, "input_ids"),
-        "input_ids, int32": ours(None, "input_ids", dtype="int32"),
-        "input_ids and labels": ours(None, "input_ids", "labels"),
-        "for variable-length attention": ours(None, *VARIABLE_LENGTH),
-        "every field": ours(None, *FIELDS),
-        "every field, int32": ours(None, *FIELDS, dtype="int32"),
-    }
-    best = dict.fromkeys(runs, 0.0)
-    for _ in range(num_rounds):
-        for name, make in runs.items():
-            best[name] = max(best[name], rate(make(), num_steps))
-    return best | (streaming_rates(folder, python) if python else {})
+    every: dict[tuple[int, int, int], Timings] = {}
+    with ExitStack() as stack:
+        streaming = Streaming(python, stack) if python else None
+        for length in LENGTHS:
+            kinds = {
+                number: write_rows(folder / f"{length}-{number}", num_tokens // length, length, number) for number in SOURCES
+            }
+            for _ in range(num_rounds):
+                for batch_size in BATCH_SIZES:
+                    here = {number: every.setdefault((length, batch_size, number), Timings()) for number in SOURCES}
+                    for number, timings in here.items():
+                        measure_loader(kinds[number], batch_size, timings)
+                    measure_peers(kinds[1], batch_size, streaming, list(here.values()))
+    return dict(sorted(every.items(), key=lambda line: (line[0][1], line[0])))
 
 
 def table(settings: Settings) -> Table:
-    """Batches a second, beside a bare gather and MosaicML streaming."""
-    rounds = {"num_rounds": 1, "num_steps": 50} if settings.quick else {}
-    best = measure(settings.folder / "loader", settings.streaming, **rounds)
-    bare = best["memmap gather, int64"]
-    peer = max((speed for name, speed in best.items() if name.startswith("Mosaic")), default=None)
+    """The loader by size, beside a bare gather, torch and MosaicML streaming."""
+    num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
+    every = measure(settings.folder / "loader", settings.streaming, num_tokens, num_rounds)
+    names = ("gather", *_LOADERS, *_PEERS)
     rows = [
-        (name, f"{speed:,.0f}", f"{speed / bare:.2f}", f"{speed / peer:.0f}" if peer else "") for name, speed in best.items()
+        (f"{batch_size} x {length:,}, {num_sources}", *(timings.cell(name) for name in names))
+        for (length, batch_size, num_sources), timings in every.items()
     ]
     return Table(
-        title="The loader, beside a bare gather and MosaicML streaming",
-        note=f"{B} rows of {S:,} tokens from {_SHARDS} local shards. The gather copies rows of one memory map in a random "
-        f"order and does nothing else. The best of {rounds.get('num_rounds', _ROUNDS)}.",
-        header=("fields", "batches/s", "of the gather", "of streaming"),
-        rows=rows if peer else [*rows, ("MosaicML streaming", NOT_MEASURED, "", "")],
+        title="The loader, beside a bare gather, torch and MosaicML streaming",
+        note=f"Microseconds a batch of `input_ids`, int64, and in brackets the speed beside the gather of the same round. "
+        f"{num_tokens * 2 / 1e6:,.0f} MB of rows in memory. The gather copies rows of one warm memory map in a random order, "
+        f"and does nothing else; torch is a DataLoader without workers over that map. first, second: epochs of the loader, the "
+        f"first with opening its shards and checking their blocks. The medians of {num_rounds} rounds.",
+        header=("batch x length, sources", *names),
+        rows=rows,
     )
 
 
-def main() -> None:
-    best = measure(Path(sys.argv[1]), sys.argv[2] if sys.argv[2:] else "")
-    bare = best["memmap gather, int64"]
-    peer = max((speed for name, speed in best.items() if name.startswith("Mosaic")), default=0.0)
-    for name, speed in best.items():
-        against = f"{speed / peer:>9.1f} of streaming" if peer else ""
-        print(
-            f"{name:<36}{speed:>10,.0f} batches/s{speed * B * S / 1e6:>9,.0f} Mtokens/s{speed / bare:>7.2f} of memmap{against}"
-        )
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes and one round")
+    parser.add_argument("--streaming", default="", help="a Python with mosaicml-streaming and torch")
+    given = parser.parse_args(arguments)
+    settings = Settings(quick=given.quick, data=Path(), folder=given.folder, web=Path(), streaming=given.streaming)
+    print(table(settings).to_markdown())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.write_readme [--quick] [--data FOLDER] [--only NAME …]
         [--streaming PYTHON] [--datatrove PYTHON --datatrove-script SCRIPT]
 
-About five minutes on one idle core. Everything above the heading "Earlier measurements" is written anew; the rest stays.
+About seven minutes on one idle core. Everything above the heading "Earlier measurements" is written anew; the rest stays.
 With `--quick` or `--only` the file is left alone and the tables are printed. Peers run in environments of their own, named by
 their Python; the rows of a peer that is not given say so.
 """
@@ -31,7 +31,10 @@ from tests.benchmarks.tables import Settings, Table
 README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 EARLIER = "## Earlier measurements\n"
-BENCHMARKS = ("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders", "loader", "loader_start", "kernels")
+BENCHMARKS = (
+    *("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders"),
+    *("loader", "loader_fields", "loader_start", "kernels"),
+)
 """Modules beside this one, imported when they run: each has `table(settings)`."""
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "pyarrow", "tokenizers", "fasttext-predict")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from datapipe.loader.buffers import BufferPool
 from datapipe.loader.fields.chunk import Chunk, Labels
 from datapipe.loader.fields.document_parts import check_context, check_num_runs
 from datapipe.loader.fields.table import FIELDS, PIECES
-from datapipe.loader.fields.targets import count_targets
+from datapipe.loader.fields.targets import count_targets, tokens_of_rows
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
@@ -32,7 +32,7 @@ OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
 
 ROWS_AT_A_TIME = 1 << 16
-"""Where all rows of a split are read: their lengths take a few MiB."""
+"""Where the rows of many steps are counted: their lengths take a few MiB."""
 
 
 class BatchBuilder:
@@ -136,16 +136,22 @@ class BatchBuilder:
         length = self.batch_order.inventory.snapshot.sequence_length
         return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
 
-    def most_runs(self) -> int:
-        """A number of runs that no batch of this rank exceeds: its rows, times the most runs of a row of the split."""
-        num_rows, length = self.batch_order.layout.num_sequences, self.batch_order.inventory.snapshot.sequence_length
-        most = 1
-        for start in range(0, num_rows, ROWS_AT_A_TIME):
-            read = self._rows(np.arange(start, min(start + ROWS_AT_A_TIME, num_rows)), PIECES)
-            sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(read.piece_lengths, dtype=np.int64)])
-            used = sums[read.piece_offsets[1:]] - sums[read.piece_offsets[:-1]]
-            most = max(most, int((np.diff(read.piece_offsets) + (used < length)).max()))
-        return most * self._num_rows
+    def most_runs(self, step: int, num_steps: int | None) -> int:
+        """The most runs that any rank has in any of `num_steps` batches from `step` on; None: in all that are left."""
+        if num_steps is None and self.batch_order.num_steps is None:
+            raise UserError("most_runs: this run has no end. Give the number of steps to count: most_runs(num_steps=100_000).")
+        if num_steps is not None and num_steps < 1:
+            raise UserError(f"most_runs: num_steps={num_steps}. Expected at least 1.")
+        at_a_time = max(1, ROWS_AT_A_TIME // self.batch_order.lineage.global_batch_size)
+        upcoming, most = islice(self.batch_order.steps.upcoming(step), num_steps), 1
+        while steps := list(islice(upcoming, at_a_time)):
+            samples, borders = _ranges([self.batch_order.steps.samples(step) for step in steps])
+            _, read = self._read(samples, PIECES)
+            # runs: (num_rows,) documents, and the padding of the row
+            runs = np.diff(read.piece_offsets) + (tokens_of_rows(read) < self.batch_order.inventory.snapshot.sequence_length)
+            for number, start, stop in zip(steps, borders, borders[1:]):
+                most = max(most, int(np.bincount(self.ranks(number), runs[start:stop]).max()))
+        return most
 
     @property
     def _num_rows(self) -> int:

@@ -346,9 +346,9 @@ class Loader:
         self._builder = self._builder.on(resumed)
         self.seek(saved.step)
 
-    def most_runs(self) -> int:
-        """A value of `pad_cu_seqlens` that suffices for every batch. Reads the lengths of all rows of the split, once."""
-        return self._builder.most_runs()
+    def most_runs(self, num_steps: int | None = None) -> int:
+        """A `pad_cu_seqlens` for the next `num_steps` batches of all ranks, by default all that are left; reads lengths."""
+        return self._builder.most_runs(self._step, num_steps)
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments, the position and the history, with which a copy opens the files itself."""

@@ -135,7 +135,7 @@ class Chunk:
                 raise UserError(
                     f"step {step}: this rank's batch has {len(each) - 1} runs (documents, and the padding of rows), and "
                     f"pad_cu_seqlens={num_runs} has room for {num_runs}. Open the loader with a larger one, and load the same "
-                    f"state: pad_cu_seqlens is not part of it. Loader.most_runs() tells a number that always suffices."
+                    f"state: pad_cu_seqlens is not part of it. Loader.most_runs(num_steps) counts ahead what steps need."
                 )
 
     def _padded(self, borders: np.ndarray, num_runs: int) -> np.ndarray:

@@ -72,7 +72,7 @@ def check_num_runs(mesh: Mesh, fields: Collection[str], num_runs: int, num_rows:
     if num_runs < max(1, num_rows):
         raise UserError(
             f"pad_cu_seqlens={num_runs}: this rank has {num_rows} rows of each batch, and a row has at least one run. Give the "
-            f"most runs (documents, and the padding of rows) of a batch; Loader.most_runs() tells one that always suffices."
+            f"most runs (documents, and the padding of rows) of a batch; Loader.most_runs(num_steps) counts them ahead."
         )
     if not mesh.splits_documents and not {"cu_seqlens", "max_seqlen"} & set(fields):
         raise UserError(

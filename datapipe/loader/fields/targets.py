@@ -21,13 +21,17 @@ def count_targets(read: SequenceRows, hidden: np.ndarray, borders: Sequence[int]
         hidden: (n, 3) int64, the row, start token and stop token of each left-out piece.
         borders: batch b has the rows borders[b]:borders[b + 1].
     """
-    offsets = read.piece_offsets
-    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(read.piece_lengths, dtype=np.int64)])
     # used, untaught: (num_rows,) tokens of documents, and those of them that no token predicts
-    used = sums[offsets[1:]] - sums[offsets[:-1]]
-    untaught = np.diff(offsets) if labels == "shifted" else (used > 0).astype(np.int64)
+    used = tokens_of_rows(read)
+    untaught = np.diff(read.piece_offsets) if labels == "shifted" else (used > 0).astype(np.int64)
     targets = used - untaught
     rows, starts, stops = hidden.T
     np.subtract.at(targets, rows, stops - starts - ((starts == 0) | (labels == "shifted")))
     totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(targets)])
     return np.diff(totals[np.array(borders)]).tolist()
+
+
+def tokens_of_rows(read: SequenceRows) -> np.ndarray:
+    """The tokens of documents in each row: (num_rows,) int64."""
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(read.piece_lengths, dtype=np.int64)])
+    return sums[read.piece_offsets[1:]] - sums[read.piece_offsets[:-1]]

@@ -9,7 +9,7 @@ A step keeps its number and its samples, whichever steps are skipped before it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -93,6 +93,13 @@ class Steps:
         """The last step before `step` that is not skipped; -1 if there is none."""
         number = bisect_right(self._first_skipped, step - 1) - 1
         return self._skip[number][0] - 1 if number >= 0 and step - 1 < self._skip[number][1] else step - 1
+
+    def upcoming(self, step: int) -> Iterator[int]:
+        """The steps from `step` on that are not skipped, to the end."""
+        step = self.next(step)
+        while self.num_steps is None or step < self.num_steps:
+            yield step
+            step = self.next(step + 1)
 
     def advance(self, step: int, count: int) -> int:
         """The `count`-th step after `step`, counting those that are not skipped."""

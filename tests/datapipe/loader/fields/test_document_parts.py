@@ -149,7 +149,7 @@ def test_parts_of_runs_of_five_three_and_two_tokens(
 def test_padded_borders_give_every_batch_the_same_shapes(output: Path, layout: Any, size: int) -> None:
     mesh = meshes(layout, size)[-1]
     free = Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS)
-    fixed = Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS, pad_cu_seqlens=free.most_runs(), dtype="int32")
+    fixed = Loader(output, global_batch_size=5, mesh=mesh, fields=FIELDS, pad_cu_seqlens=free.most_runs(40), dtype="int32")
     shapes = set()
     for step in range(40):
         expected, batch = free.batch(step), fixed.batch(step)
@@ -196,11 +196,31 @@ def test_left_out_documents_are_padding_in_their_part(output: Path) -> None:
         assert (part["labels"][~document] == -100).all()
 
 
-def test_most_runs_is_the_number_of_runs_of_the_richest_row_for_each_row(output: Path) -> None:
-    loader = Loader(output, global_batch_size=1, fields=("cu_seqlens",))
-    most = max(len(loader.batch(step)["cu_seqlens"]) - 1 for step in range(300))
-    assert loader.most_runs() == most
-    assert Loader(output, global_batch_size=9, rank=1, world_size=3).most_runs() == 3 * most
+@pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+@pytest.mark.parametrize("balance", ["rows", "attention"])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_most_runs_are_those_of_the_richest_of_the_next_batches_of_all_ranks(
+    output: Path, world_size: int, balance: Any
+) -> None:
+    options: dict[str, Any] = {"global_batch_size": 7, "fields": ("cu_seqlens",), "balance": balance, "skip": [(3, 5)]}
+    ranks = [Loader(output, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    runs = {step: max(len(rank.batch(step)["cu_seqlens"]) - 1 for rank in ranks) for step in (*range(3), *range(5, 40))}
+    for rank in ranks:
+        assert rank.most_runs(1) == runs[0]
+        assert rank.most_runs(6) == max(runs[step] for step in (0, 1, 2, 5, 6, 7))
+        rank.seek(4)
+        assert rank.most_runs(2) == max(runs[5], runs[6])
+        assert (rank.step, rank.most_runs(35)) == (5, max(runs[step] for step in range(5, 40)))
+
+
+def test_most_runs_of_a_run_with_an_end_are_those_of_all_steps(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path, {"web": 40}, validation={"web": 11}, sequence_length=S)
+    loader = Loader(folder, split="validation", global_batch_size=4, fields=("cu_seqlens",))
+    assert loader.most_runs() == max(len(batch["cu_seqlens"]) - 1 for batch in loader)
+    with pytest.raises(UserError, match="no end"):
+        Loader(folder, global_batch_size=4).most_runs()
+    with pytest.raises(UserError, match="num_steps=0"):
+        loader.most_runs(0)
 
 
 def test_more_runs_than_there_is_room_for_are_an_error_that_a_state_survives(output: Path) -> None:
@@ -216,7 +236,7 @@ def test_more_runs_than_there_is_room_for_are_an_error_that_a_state_survives(out
     ):
         next(batches)
     assert len(handed_out) == loader.step == first
-    larger = Loader(output, global_batch_size=5, fields=("cu_seqlens",), pad_cu_seqlens=loader.most_runs())
+    larger = Loader(output, global_batch_size=5, fields=("cu_seqlens",), pad_cu_seqlens=loader.most_runs(1))
     larger.load_state_dict(loader.state_dict())
     assert next(iter(larger))["cu_seqlens"][: counts[first] + 1].tolist() == free.batch(first)["cu_seqlens"].tolist()
 

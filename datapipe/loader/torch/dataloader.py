@@ -15,8 +15,9 @@ Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of
     Accelerate     `prepare` returns it as it is, since each process reads its own rows; `save_state` and `load_state` save and
                    restore its state; `accumulate` steps at the last batch. Batches stay on the CPU (`prefetch_to_device`)
     Trainer        return it from `get_train_dataloader`, with ignore_data_skip=True
-    Lightning      saves and restores its state with a checkpoint. A run without an end needs limit_train_batches, since
-                   Lightning holds a batch of a loader without a length
+    Lightning      saves its state in checkpoints, and restores it with max_steps; with max_epochs, a LightningDataModule
+                   restores it. A run without an end needs limit_train_batches: Lightning holds a batch of a loader
+                   without a length
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch.utils.data import DataLoader
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.torch.dataset import StreamingDataset
-from datapipe.loader.torch.wrappers import find_wrappers
+from datapipe.loader.torch.wrappers import Wrappers, find_wrappers
 from datapipe.storage import Root
 
 
@@ -118,31 +119,25 @@ class StreamingDataLoader(DataLoader):
             worker_init_fn=worker_init_fn,
             generator=torch.Generator(),  # a DataLoader draws a seed for each pass, and must not disturb that of the model
         )
-        self._step = dataset.step
         self._pass: Iterator[Any] | None = None
         self._is_resumed = False
+        self._is_fresh = True  # nothing was handed out or loaded
 
     @property
     def step(self) -> int:
         """The next step to hand out."""
-        return self._step
+        return self.dataset.step
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        wrappers = find_wrappers(self.dataset)
-        if wrappers.runs_ahead:
-            raise UserError(
-                f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would "
-                f"leave one out. This run has no end: set Trainer(limit_train_batches=1000), or another length of its epochs."
-            )
         if self.dataset.loader.split == "validation" and not self._is_resumed:
             self._end_pass(keep_workers=self.persistent_workers)
-            self._step = self._steps.next(0)
+            self.dataset.loader.seek(0)
         self._is_resumed = False
         return self._iterate()
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
-        return {**self.dataset.loader.state_dict(), "step": self._step}
+        return self.dataset.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts: a state of this loader, of a `Loader` or of a `StreamingDataset`."""
@@ -153,17 +148,16 @@ class StreamingDataLoader(DataLoader):
             )
         self.dataset.load_state_dict(state)
         self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
-        self._step, self._is_resumed = self.dataset.step, True
-
-    @property
-    def _steps(self) -> Any:
-        return self.dataset.loader.batch_order.steps
+        self._is_resumed, self._is_fresh = True, False
 
     def _has_more(self) -> bool:
-        return self._steps.num_steps is None or self._step < self._steps.num_steps
+        loader = self.dataset.loader
+        return loader.num_steps is None or loader.step < loader.num_steps
 
     def _iterate(self) -> Iterator[Any]:
         """Batches from the position on. Several iterators at a time share the position, so each batch is handed out once."""
+        self._refuse(find_wrappers(self.dataset))
+        self._is_fresh = False
         accelerate = _gradient_state()
         self.end_of_dataloader = False
         if accelerate is not None:
@@ -179,17 +173,32 @@ class StreamingDataLoader(DataLoader):
             if not self.persistent_workers:
                 self._end_pass(keep_workers=False)
 
+    def _refuse(self, wrappers: Wrappers) -> None:
+        """Raises UserError where Lightning would lose the count."""
+        if wrappers.runs_ahead:
+            raise UserError(
+                f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "
+                f"one out. This run has no end: set Trainer(limit_train_batches=1000), or another length of its epochs."
+            )
+        if wrappers.keeps_state and self._is_fresh:
+            raise UserError(
+                "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would begin anew. Set "
+                "Trainer(max_steps=…); or save and load the loader's state in a LightningDataModule (tests/examples)."
+            )
+
     def _take(self) -> Any:
         """The next batch. An error leaves the position where it was, so another loop asks for the same batch."""
-        if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers, too
-            self.dataset.begin_pass(self._step)
+        if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers
+            self.dataset.begin_pass()
             self._pass = super().__iter__()
         try:
             batch = next(self._pass)
         except BaseException:
             self._end_pass(keep_workers=False)
             raise
-        self._step = self._steps.advance(self._step, 1)
+        if self.num_workers:  # else the dataset has moved on by itself
+            loader = self.dataset.loader
+            loader.seek(loader.next_step(1))
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
@@ -198,7 +207,7 @@ class StreamingDataLoader(DataLoader):
         if not keep_workers:
             self._iterator = None
             if hasattr(batches, "_shutdown_workers"):
-                batches._shutdown_workers()  # type: ignore[union-attr] # now, not when the last reference to it goes
+                batches._shutdown_workers()  # type: ignore[union-attr] # now, not with the last reference to it
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_pass": None, "_iterator": None}

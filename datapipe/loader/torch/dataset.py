@@ -170,23 +170,20 @@ class StreamingDataset(IterableDataset):
             raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
         self._is_owned, self._passes = True, Passes()  # none is permitted
 
-    def begin_pass(self, step: int) -> None:
-        """Permits one pass from `step` on, by workers or in this process."""
-        self._loader.seek(step)
+    def begin_pass(self) -> None:
+        """Permits one pass from the position on, by workers or in this process."""
         self._passes.permit(self._loader.step)
 
     def __iter__(self) -> Iterator[Batch]:
-        wrappers = find_wrappers(self)
         try:
             if self._pins and get_worker_info() is not None:
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-            wrappers.refuse(self._cuts_rows, self._loader.mesh.data_size)
+            find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size)
             self._begin(*_dataloader_worker())
         except DatapipeError as error:
             if get_worker_info() is None:
                 raise
             return _raise_at_first(error)  # raised here, it would kill a persistent worker, and its message would be lost
-        self._runs_ahead = wrappers.runs_ahead
         return self._iterate(_dataloader_worker()[1])
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
@@ -289,6 +286,7 @@ class StreamingDataset(IterableDataset):
         return self._loader.step
 
     def _iterate(self, stride: int) -> Iterator[Batch]:
+        self._runs_ahead = find_wrappers(self).runs_ahead
         loader, stop = self._loader, self.num_steps
         ahead = loader.prefetcher(stride)
         loader.clock.start(ahead)

@@ -1,4 +1,4 @@
-"""Which libraries iterate a dataset, from the call stack at the start of an iteration.
+"""Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
 Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. None
 tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence:
@@ -6,6 +6,7 @@ tells the dataset, and a dataset of whole batches of one rank would then train o
     makes batches    a DataLoader with a batch_size collates several items into one
     splits           Accelerate hands each process a part of what rank 0, or the rank itself, reads
     runs ahead       a batch is taken and held before the trainer asks for it, so positions count it too early
+    keeps state      a state of a checkpoint is not loaded, and the run would begin anew
 
 The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
 `set_epoch` of a dataset in the main process before each iteration, and is found there.
@@ -34,7 +35,10 @@ FETCHERS = frozenset(
         ("pytorch_lightning.loops.fetchers", "_PrefetchDataFetcher"),
     }
 )
-"""Lightning's: it holds a batch only while the length of the run is unknown to it."""
+"""Lightning's: it holds a batch only if the run has no length, which it asks for between `iter` and the first `next`."""
+
+FIT_LOOPS = frozenset({("lightning.pytorch.loops.fit_loop", "_FitLoop"), ("pytorch_lightning.loops.fit_loop", "_FitLoop")})
+"""Lightning's: with `max_epochs`, it does not load the state of a loader from a checkpoint at the end of an epoch."""
 
 MOST_FRAMES = 64
 """Looked at: a trainer is within the first dozen."""
@@ -48,11 +52,13 @@ class Wrappers:
         makes_batches: a DataLoader collates several items of the dataset into one.
         splits: the class that gives each process a part; "" if there is none.
         runs_ahead: the class that holds batches before the trainer asks for them; "" if there is none.
+        keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
     """
 
     makes_batches: bool
     splits: str
     runs_ahead: str
+    keeps_state: bool
 
     def refuse(self, cuts_rows: bool, data_size: int) -> None:
         """Raises UserError where the trainer would get other batches than the dataset hands out."""
@@ -77,7 +83,7 @@ class Wrappers:
 
 def find_wrappers(dataset: object) -> Wrappers:
     """The wrappers through which `dataset` is being iterated, as seen by the caller of this function."""
-    makes_batches, splits, runs_ahead = False, "", ""
+    makes_batches, splits, runs_ahead, keeps_state = False, "", "", False
     for owner in _owners():
         name = (type(owner).__module__, type(owner).__name__)
         if name == ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher") and owner.dataset is dataset:
@@ -86,7 +92,8 @@ def find_wrappers(dataset: object) -> Wrappers:
             splits = splits or name[1]
         if name in HOLDING or (name in FETCHERS and owner.length is None):
             runs_ahead = runs_ahead or name[1]
-    return Wrappers(makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead)
+        keeps_state = keeps_state or (name in FIT_LOOPS and bool(owner._combined_loader_states_to_load))
+    return Wrappers(makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead, keeps_state=keeps_state)
 
 
 def is_called_by(*modules: str) -> bool:

@@ -47,7 +47,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     validation = {"code": 4, "web": 9}
     return make_snapshot(
-        tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * 63, validation=validation
+        tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * 60, validation=validation
     )
 
 
@@ -331,3 +331,12 @@ def test_distributed_checkpoint_restores_the_position(output: Path, tmp_path: Pa
     other = counting(output, WORKERS["none"])
     checkpoint.load({"loader": other}, checkpoint_id=tmp_path / "state")
     assert take(other, 99) == list(range(6, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_state_of_a_run_whose_last_steps_are_skipped_is_at_its_end(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers], skip=[(12, 30)])
+    assert take(loader, 99) == list(range(12))
+    other = counting(output, WORKERS[workers], skip=[(12, 30)])
+    other.load_state_dict(loader.state_dict())
+    assert take(other, 99) == []

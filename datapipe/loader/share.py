@@ -1,7 +1,8 @@
 """The rows of a global batch that a process reads, and the tokens of each row.
 
     global batch of G rows      | rank 0 | rank 1  | rank 2 | …      contiguous: rows r*G//W to (r+1)*G//W for rank r of W
-    a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row
+    a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row, or of each
+                                                                     document in it
 
 Where W does not divide G, slices differ by one row, and a rank may have none: `check_shares` tells. Every prefix of a batch
 follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel

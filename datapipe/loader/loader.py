@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.errors import DroppedRowsWarning, EndlessError, UserError
+from datapipe.errors import EndlessError, UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.read_ahead import ReadAhead
@@ -31,9 +31,11 @@ from datapipe.loader.options import (
     check_whole,
     plan_batch,
     plan_cache,
+    plan_groups,
     plan_mesh,
     plan_prefetch,
     plan_restart,
+    warn_of_dropped_rows,
 )
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.layout import Split
@@ -91,6 +93,8 @@ class Loader:
         window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
             `order/source_order.py`.
         shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
+        group_rows: rows that come one after another from one source. 1: sources are mixed row by row. The global batch size:
+            every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/groups.py`.
         mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
@@ -136,6 +140,7 @@ class Loader:
         seed: int | None = None,
         window: int | None = None,
         shuffle: bool = True,
+        group_rows: int = 1,
         mixture: Override | None = None,
         skip: Sequence[tuple[int, int]] = (),
         skip_documents: Sequence[str] = (),
@@ -154,7 +159,7 @@ class Loader:
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
-        counts = {"seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch}
+        counts = {"seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch, "group_rows": group_rows}
         check_whole({**given, **counts, "pad_cu_seqlens": pad_cu_seqlens})
         check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
         compile_at_once(KERNELS)
@@ -169,7 +174,8 @@ class Loader:
         inventory = Inventory(self.snapshot, split, seed, window, shuffle=shuffle)
         documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
         skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
-        self._fresh = begin_run(inventory, recipe_of(self.snapshot, mixture), size, skips, drop_last=drop_last is not False)
+        recipe = recipe_of(self.snapshot, mixture, plan_groups(group_rows, size, split))
+        self._fresh = begin_run(inventory, recipe, size, skips, drop_last=drop_last is not False)
         self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
         self._even = even
         self._check_last_batch(self._fresh)
@@ -282,12 +288,7 @@ class Loader:
         num_dropped = self.batch_order.steps.num_dropped
         if self._tells_dropped and num_dropped:
             self._tells_dropped = False
-            warnings.warn(
-                f"the run ends with {num_dropped} rows that make no whole batch of {self.global_batch_size}, and they are left "
-                f"out. Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
-                DroppedRowsWarning,
-                stacklevel=3,
-            )
+            warn_of_dropped_rows(num_dropped, self.global_batch_size)
 
     def next_step(self, count: int) -> int:
         """The step that follows the next step by `count`, skipped ones not counted; at most the end."""

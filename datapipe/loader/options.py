@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import DroppedRowsWarning, UserError, suggest
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.read_ahead import plan_budget
 from datapipe.loader.order.sample_order import Inventory
@@ -36,6 +37,27 @@ def plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh
             f"batch_size counts the rows of one rank, global_batch_size those of all."
         )
     return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
+
+
+def plan_groups(group_rows: int, global_batch_size: int, split: str) -> int:
+    """The rows of a group of one source. Raises UserError for groups that batches cut unevenly."""
+    if group_rows < 1 or (group_rows % global_batch_size and global_batch_size % group_rows):
+        raise UserError(
+            f"group_rows={group_rows} with a global batch of {global_batch_size} rows: expected a number that divides it or is "
+            f"a multiple of it, so that no batch cuts a group. {global_batch_size} makes every batch of one source."
+        )
+    if group_rows > 1 and split == "validation":
+        raise UserError("group_rows: only the training split mixes sources; the validation split reads one after the other.")
+    return group_rows
+
+
+def warn_of_dropped_rows(num_dropped: int, global_batch_size: int) -> None:
+    warnings.warn(
+        f"the run ends with {num_dropped} rows that make no whole batch of {global_batch_size}, and they are left out. "
+        f"Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
+        DroppedRowsWarning,
+        stacklevel=4,
+    )
 
 
 def plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...]) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """The loader's contract, over every combination: restored at any step, in a world of any size, it continues exactly there.
 
-Mixtures (one phase, steps, a staircase with redistributed caps), skips, windows, rows in the order of shards, and world sizes
-1 to 9, from a local folder and from an S3 server on loopback, with its cache and without.
+Mixtures (one phase, steps, a staircase with redistributed caps), skips, windows, rows in the order of shards, batches of one
+source, and world sizes 1 to 9, from a local folder and from an S3 server on loopback, with its cache and without.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ SKIPS: dict[str, list[tuple[int, int]]] = {"none": [], "ranges": [(3, 5), (9, 10
 ORDERS: dict[str, dict[str, Any]] = {
     **{f"window-{shards}": {"window": shards} for shards in (0, 1, 2, 4)},
     "unshuffled": {"shuffle": False},
+    "one-source-batches": {"group_rows": GLOBAL_BATCH},
 }
 
 

@@ -132,8 +132,8 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
     lineage = saved
     held = saved.mixture_at(sample)
     changes = _changes(saved.mixtures[-1], wanted, inventory)
-    if changes:
-        if not migrate:
+    if changes or _cuts_a_group(held, sample, saved.global_batch_size, here.lineage.global_batch_size):
+        if changes and not migrate:
             kind = "snapshot" if any(change.startswith("source") for change in changes) else "mixture"
             raise SnapshotError(
                 f"the loader state is of another {kind}: {'; '.join(changes)}. Open the snapshot and the mixture that it was "
@@ -155,6 +155,11 @@ def _past_the_end(step: int, num_samples: int, global_batch_size: int) -> str:
         f"{global_batch_size}. Give a state of this run; or open the loader with the mixture, `tokens` and `max_epochs` of the "
         f"state, and with drop_last=False if the state counts a smaller last batch."
     )
+
+
+def _cuts_a_group(era: MixtureEra, sample: int, before: int, after: int) -> bool:
+    """Whether another batch size begins within a group of rows of one source, so that a new one must begin there."""
+    return before != after and (sample - era.sample) % era.recipe.group_rows > 0
 
 
 def _restart_advice(changes: list[str]) -> str:

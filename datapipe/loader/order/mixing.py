@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import floor, gcd
+from typing import Protocol
 
 import numpy as np
 
@@ -188,13 +189,13 @@ class Mixture:
         self.start = start
         _check_weights(recipe, sources)
         num_drawn = list(num_drawn) or [0] * len(sources)
-        caps = _caps(recipe, sources, sizes)
+        caps = caps_of(recipe, sources, sizes)
         redistributes = recipe.exhausted == "redistribute"
         segments, all_exhausted = plan_segments(recipe, sources, start, num_drawn, caps if redistributes else {})
         self._segments = segments
         self._segment_quotas = _plan_quotas(segments, border_counts(segments, num_drawn))
         self._starts = [quotas.start for quotas in self._segment_quotas]
-        self.end = all_exhausted if redistributes else self._first_past(caps, recipe)
+        self.end = all_exhausted if redistributes else first_past(self, recipe, caps, num_drawn)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source index and ordinal of each sample.
@@ -234,23 +235,6 @@ class Mixture:
     def _segment_at(self, sample: int) -> SegmentQuotas:
         return self._segment_quotas[bisect_right(self._starts, sample) - 1]  # an empty segment shares its start with the next
 
-    def _first_past(self, caps: Mapping[int, int], recipe: Recipe) -> int | None:
-        """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
-        num_drawn = self._segment_quotas[0].num_drawn
-        first_past = {source: self.sample_of(source, max(cap, num_drawn[source])) for source, cap in caps.items()}
-        past = [(sample, source) for source, sample in first_past.items() if sample is not None]
-        if not past:
-            return None
-        first, source = min(past)
-        if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
-            name, token = self.sources[source], first * recipe.sequence_length
-            raise SnapshotError(
-                f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
-                f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
-                f"`exhausted: redistribute` to give its share to the other sources."
-            )
-        return first
-
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:
     """The quotas of each segment: sample counts, or the weights of an endless segment."""
@@ -266,11 +250,38 @@ def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> l
     return planned
 
 
-def _caps(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int]) -> dict[int, int]:
+def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int]) -> dict[int, int]:
     """By capped source, the most samples it may give in the whole run."""
     # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
     limits = {source: recipe.max_epochs.get(name) for source, name in enumerate(sources)}
     return {source: floor(Fraction(str(limit)) * sizes[source]) for source, limit in limits.items() if limit is not None}
+
+
+class _HasSamples(Protocol):
+    sources: tuple[str, ...]
+
+    def sample_of(self, source: int, ordinal: int) -> int | None: ...
+
+
+def first_past(mixture: _HasSamples, recipe: Recipe, caps: Mapping[int, int], num_drawn: Sequence[int]) -> int | None:
+    """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run.
+
+    Args:
+        num_drawn: (num_sources,) samples of each source before the mixture.
+    """
+    passing = {source: mixture.sample_of(source, max(cap, int(num_drawn[source]))) for source, cap in caps.items()}
+    past = [(sample, source) for source, sample in passing.items() if sample is not None]
+    if not past:
+        return None
+    first, source = min(past)
+    if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
+        name, token = mixture.sources[source], first * recipe.sequence_length
+        raise SnapshotError(
+            f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
+            f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
+            f"`exhausted: redistribute` to give its share to the other sources."
+        )
+    return first
 
 
 def _check_weights(recipe: Recipe, sources: tuple[str, ...]) -> None:

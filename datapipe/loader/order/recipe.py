@@ -31,6 +31,7 @@ class Recipe:
         max_epochs: by source, for the sources with a cap.
         exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
         total_tokens: tokens of the run; None for a run without end.
+        group_rows: samples that come one after another from one source, see `groups.py`; 1: sources are mixed row by row.
     """
 
     sequence_length: int
@@ -38,6 +39,7 @@ class Recipe:
     max_epochs: dict[str, float]
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     total_tokens: int | None = None
+    group_rows: int = 1
 
     @property
     def num_samples(self) -> int | None:
@@ -60,7 +62,7 @@ class Recipe:
         }
 
 
-def recipe_of(snapshot: Snapshot, override: Override | None = None) -> Recipe:
+def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: int = 1) -> Recipe:
     """The recipe of a snapshot, with its phases replaced by `override`. Raises UserError for a source that does not exist."""
     by_source = {name: entry.weight for name, entry in snapshot.sources.items()}
     phases = snapshot.phases or (Phase(until_tokens=None, weights=by_source),)
@@ -71,6 +73,7 @@ def recipe_of(snapshot: Snapshot, override: Override | None = None) -> Recipe:
         max_epochs=caps,
         exhausted=snapshot.exhausted,
         total_tokens=snapshot.total_tokens,
+        group_rows=group_rows,
     )
 
 
@@ -84,7 +87,7 @@ def differences(before: Recipe, after: Recipe) -> list[str]:
     """The differences between two recipes, in words."""
     changes = [
         f"{name} {getattr(before, name)} -> {getattr(after, name)}"
-        for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens")
+        for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens", "group_rows")
         if getattr(before, name) != getattr(after, name)
     ]
     if before.as_dict()["phases"] != after.as_dict()["phases"]:

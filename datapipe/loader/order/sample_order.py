@@ -17,9 +17,9 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
+from datapipe.loader.order.groups import AnyMixture, make_mixture
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
-from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
@@ -71,7 +71,7 @@ class SampleOrder:
         self.inventory, self.layout, self.split = inventory, inventory.layout, inventory.split
         self._eras = tuple(eras)
         self._starts = [era.sample for era in eras]
-        self._mixtures: dict[int, Mixture] = {}
+        self._mixtures: dict[int, AnyMixture] = {}
         self._check_split()
 
     def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -170,7 +170,7 @@ class SampleOrder:
         return list(dict.fromkeys(shard for _, _, shard in sorted(uses)))
 
     @property
-    def mixture(self) -> Mixture:
+    def mixture(self) -> AnyMixture:
         """The mixture of the last era."""
         return self._mixture(len(self._eras) - 1)
 
@@ -195,7 +195,7 @@ class SampleOrder:
             if sample is not None and sample >= start and (stop is None or sample < stop) and self._fits(number, source):
                 yield sample
 
-    def _mixture(self, number: int) -> Mixture:
+    def _mixture(self, number: int) -> AnyMixture:
         if number not in self._mixtures:
             self._mixtures[number] = mixture_of(self._eras[number], self.layout.sources)
         return self._mixtures[number]
@@ -231,12 +231,12 @@ class SampleOrder:
                 )
 
 
-def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
+def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> AnyMixture:
     """The mixture of an era over the sources `first`, followed by the era's other sources."""
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
-    return Mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources])
+    return make_mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources])
 
 
 def num_samples_of(era: MixtureEra) -> int | None:
@@ -245,7 +245,7 @@ def num_samples_of(era: MixtureEra) -> int | None:
     return None if is_endless else _first_end(era, mixture_of(era))
 
 
-def _first_end(era: MixtureEra, mixture: Mixture) -> int | None:
+def _first_end(era: MixtureEra, mixture: AnyMixture) -> int | None:
     return min((end for end in (era.recipe.num_samples, mixture.end) if end is not None), default=None)
 
 

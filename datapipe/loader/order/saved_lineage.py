@@ -7,7 +7,7 @@
 
 A key that a mixture lacks is as in the mixture before it:
 
-    snapshot, exhausted, total_tokens                as in `MixtureEra` and `Recipe`
+    snapshot, exhausted, total_tokens, group_rows    as in `MixtureEra` and `Recipe`; a first mixture without groups lacks it
     phases      [[until_tokens, weights], …]         weights against those of the phase before; 0: the source has none
     max_epochs, data, sizes                          null for a source that has none
 
@@ -71,6 +71,8 @@ def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str
     for name in ("exhausted", "total_tokens"):
         if earlier is None or getattr(earlier, name) != getattr(recipe, name):
             changes[name] = getattr(recipe, name)
+    if recipe.group_rows != (1 if earlier is None else earlier.group_rows):
+        changes["group_rows"] = recipe.group_rows
     if earlier is None or _weights(earlier) != _weights(recipe):
         first = {} if earlier is None else _weights(earlier)[0][1]
         phases = _weights(recipe)
@@ -147,6 +149,10 @@ class _SavedSkips(_Record):
     shards: dict[str, _Step]
 
 
+_MAY_LACK = {"max_epochs", "places", "group_rows"}
+"""Keys that the first mixture may lack: its sources have no caps and gave nothing, and its rows are in no groups."""
+
+
 class _SavedEra(_Record):
     """An era by what it changes; a field that is not set is as in the era before."""
 
@@ -155,6 +161,7 @@ class _SavedEra(_Record):
     snapshot: str = ""
     exhausted: _Exhausted = "stop"
     total_tokens: _Count | None = None
+    group_rows: _Positive = 1
     phases: Annotated[tuple[tuple[_Count | None, tuple[_Weight, ...] | dict[str, _Weight]], ...], Field(min_length=1)] = ()
     max_epochs: tuple[_Epochs | None, ...] | dict[str, _Epochs | None] = {}
     data: tuple[_Digest | None, ...] | dict[str, _Digest | None] = {}
@@ -163,7 +170,7 @@ class _SavedEra(_Record):
 
     def read(self, before: MixtureEra | None, sequence_length: int, names: Sequence[str]) -> MixtureEra:
         """The era that follows `before`. Raises ValueError for columns that do not fit the sources."""
-        lacking = set() if before else _SavedEra.model_fields.keys() - {"max_epochs", "places"} - self.model_fields_set
+        lacking = set() if before else _SavedEra.model_fields.keys() - _MAY_LACK - self.model_fields_set
         if lacking:
             raise ValueError(f"the first mixture lacks {', '.join(sorted(lacking))}")
         recipe = self._read_recipe(None if before is None else before.recipe, sequence_length, names)
@@ -192,6 +199,7 @@ class _SavedEra(_Record):
             max_epochs=_applied({} if before is None else before.max_epochs, self.max_epochs, names, None),
             exhausted=self.exhausted if before is None or "exhausted" in given else before.exhausted,
             total_tokens=self.total_tokens if before is None or "total_tokens" in given else before.total_tokens,
+            group_rows=self.group_rows if before is None or "group_rows" in given else before.group_rows,
         )
 
 

@@ -303,6 +303,8 @@ class StreamingDataset(IterableDataset):
                     yield batch
         finally:
             ahead.close()
+        if _dataloader_worker()[0] == 0:
+            loader.tell_dropped()
 
     def _rows(self, batch: TensorBatch, stride: int) -> Iterator[Batch]:
         """The rows of a batch that were not handed out yet. The position after the last of them is the next step."""

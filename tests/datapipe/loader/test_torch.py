@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DroppedRowsWarning, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.fields.table import FIELDS
 from datapipe.loader.share import Mesh
@@ -309,3 +309,17 @@ def test_dataset_on_a_mesh_takes_what_the_loader_takes(output: Path) -> None:
     mesh = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="zigzag")
     found = next(iter(loader_torch.StreamingDataset(output, **OPTIONS, mesh=mesh)))["input_ids"]
     np.testing.assert_array_equal(found, next(iter(Loader(output, **OPTIONS, mesh=mesh)))["input_ids"])
+
+
+def test_dataset_says_that_rows_at_the_end_are_left_out(tmp_path: Path) -> None:
+    dataset = loader_torch.StreamingDataset(make_snapshot(tmp_path, {"web": 20}, total_tokens=16 * 10), batch_size=4)
+    with pytest.warns(DroppedRowsWarning, match="the run ends with 2 rows that make no whole batch of 4"):
+        assert len(list(torch_data.DataLoader(dataset, batch_size=None))) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_hands_out_a_smaller_last_batch(tmp_path: Path, num_workers: int) -> None:
+    output = make_snapshot(tmp_path, {"web": 20}, total_tokens=16 * 10)
+    dataset = loader_torch.StreamingDataset(output, batch_size=4, drop_last=False)
+    batches = list(torch_data.DataLoader(dataset, batch_size=None, num_workers=num_workers))
+    assert [len(batch["input_ids"]) for batch in batches] == [4, 4, 2]

@@ -1,0 +1,207 @@
+"""Rows in groups of one source: quotas by the group, any row found in both directions, and runs that change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.order.groups import GroupedMixture
+from datapipe.loader.order.mixing import Mixture
+from datapipe.loader.order.recipe import Recipe
+from datapipe.loader.trace import trace_document
+from datapipe.shards.manifest import Phase
+from tests.support.snapshots import make_snapshot
+
+S = 16
+SIZES = {"code": 31, "web": 83, "zeta": 9}
+FIELDS = ("input_ids", "sources", "document_keys", "step")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), SIZES, weights={"code": 1, "web": 3, "zeta": 1})
+
+
+def make_mixture(
+    phases: list[tuple[int | None, dict[str, int]]], group_rows: int, sizes: dict[str, int] | None = None, **options: Any
+) -> GroupedMixture:
+    """A mixture of the sources of the last phase. `sizes`: rows of an epoch; `start` and `num_drawn` in `options`."""
+    names = tuple(sorted({name for _, weights in phases for name in weights}))
+    of_mixture = {name: options.pop(name) for name in ("start", "num_drawn") if name in options}
+    recipe = Recipe(
+        sequence_length=S,
+        phases=tuple(Phase(until_tokens=until, weights=weights) for until, weights in phases),
+        max_epochs=options.pop("max_epochs", {}),
+        group_rows=group_rows,
+        **options,
+    )
+    return GroupedMixture(recipe, names, [(sizes or {}).get(name, 10) for name in names], **of_mixture)
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> tuple[GroupedMixture, list[dict[str, int]], list[int], int, int, list[int]]:
+    """A mixture, its phases, their first samples, its start, the rows of a group, and the samples drawn before."""
+    names = [f"s{number}" for number in range(draw(st.integers(1, 6)))]
+    weights = st.fixed_dictionaries({name: st.sampled_from([0, 1, 1, 2, 7, 1000]) for name in names})
+    phases = draw(st.lists(weights.filter(lambda one: any(one.values())), min_size=1, max_size=5))
+    start, rows = draw(st.integers(0, 40)), draw(st.integers(2, 9))
+    num_drawn = draw(st.lists(st.integers(0, 20), min_size=len(names), max_size=len(names)))
+    ends = np.cumsum(draw(st.lists(st.integers(1, 60), min_size=len(phases), max_size=len(phases)))).tolist()
+    listed = [(end * S, one) for end, one in zip(ends[:-1], phases)] + [(None, phases[-1])]
+    mixture = make_mixture(listed, rows, start=start, num_drawn=num_drawn)
+    return mixture, phases, [0, *ends[:-1]], start, rows, num_drawn
+
+
+@settings(deadline=None)
+@given(grouped())
+def test_every_row_is_found_in_both_directions_and_groups_have_one_source(case: Any) -> None:
+    mixture, _, _, start, rows, num_drawn = case
+    samples = np.arange(start, start + 40 * rows)
+    sources, ordinals = mixture.assign(samples)
+    assert (sources.reshape(-1, rows) == sources[::rows, None]).all()
+    counts = list(num_drawn)
+    for sample, source, ordinal in zip(samples.tolist(), sources.tolist(), ordinals.tolist()):
+        assert mixture.counts(sample) == counts
+        assert ordinal == counts[source]
+        assert mixture.sample_of(source, ordinal) == sample
+        counts[source] += 1
+    assert all(mixture.sample_of(source, drawn - 1) is None for source, drawn in enumerate(num_drawn) if drawn)
+
+
+@settings(deadline=None)
+@given(grouped())
+def test_quotas_hold_within_three_groups_over_all_phases(case: Any) -> None:
+    mixture, phases, begins, start, rows, num_drawn = case
+    shares = {name: float(drawn) for name, drawn in zip(mixture.sources, num_drawn)}
+    for sample in range(start, start + 50 * rows):
+        for name, drawn in zip(mixture.sources, mixture.counts(sample)):
+            assert abs(drawn - shares[name]) <= 4 * rows  # three, and one where a phase ends within a group
+        weights = phases[sum(begin <= sample for begin in begins) - 1]
+        for name, weight in weights.items():
+            shares[name] += weight / sum(weights.values())
+
+
+def test_groups_of_one_row_are_the_rows_of_a_mixture() -> None:
+    phases: list[tuple[int | None, dict[str, int]]] = [(S * 33, {"a": 5, "b": 2}), (None, {"a": 1, "b": 1, "c": 4})]
+    recipe = Recipe(
+        sequence_length=S, phases=tuple(Phase(until_tokens=until, weights=weights) for until, weights in phases), max_epochs={}
+    )
+    rows, groups = Mixture(recipe, ("a", "b", "c"), [10] * 3), make_mixture(phases, 1)
+    for mine, theirs in zip(groups.assign(np.arange(200)), rows.assign(np.arange(200))):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("exhausted", "end"), [("stop", 41), ("refuse", None), ("redistribute", None)])
+def test_caps_count_rows(exhausted: Any, end: int | None) -> None:
+    options: dict[str, Any] = {"exhausted": exhausted, "max_epochs": {"a": 2.1}, "sizes": {"a": 10, "b": 50}}
+    if exhausted == "refuse":
+        with pytest.raises(SnapshotError, match=r"source .a. would pass its max_epochs, 2\.1, at token 656"):
+            make_mixture([(None, {"a": 1, "b": 1})], 4, **options)
+        return
+    mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, **options)
+    sources, ordinals = mixture.assign(np.arange(400))
+    assert mixture.end is None if end is None else (sources[mixture.end or 0], ordinals[mixture.end or 0]) == (0, 21)
+    if exhausted == "redistribute":
+        assert Counter(sources.tolist())[0] == 20  # five groups of four, of 21 rows
+
+
+def test_run_ends_where_every_capped_source_has_given_its_groups() -> None:
+    options: dict[str, Any] = {"exhausted": "redistribute", "max_epochs": {"a": 1, "b": 1}, "sizes": {"a": 10, "b": 50}}
+    mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, start=7, num_drawn=[3, 4], **options)
+    assert mixture.end == 7 + 4 + 44
+    assert mixture.counts(mixture.end) == [3 + 4, 4 + 44]
+
+
+def resumed(loader: Loader, output: Path, **options: Any) -> Loader:
+    other = Loader(output, **{"global_batch_size": 6, "fields": FIELDS, "prefetch": 0, **options})
+    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    return other
+
+
+@pytest.mark.parametrize(("group_rows", "world_size"), [(6, 1), (6, 3), (2, 3), (12, 1)])
+def test_batches_or_the_parts_of_ranks_are_of_one_source(output: Path, group_rows: int, world_size: int) -> None:
+    ranks = [
+        Loader(output, global_batch_size=6, fields=FIELDS, group_rows=group_rows, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    batches = list(zip(*(islice(rank, 60) for rank in ranks)))
+    drawn: Counter[int] = Counter()
+    for number, parts in enumerate(batches):
+        sources = [set(part["sources"].tolist()) for part in parts]
+        assert {len(one) for one in sources} == {1}
+        assert group_rows < 6 or len(set().union(*sources)) == 1
+        assert group_rows < 12 or sources[0] == set(batches[number - number % 2][0]["sources"].tolist())
+        drawn.update(source for part in parts for source in part["sources"].tolist())
+        for source, share in enumerate((0.2, 0.6, 0.2)):
+            assert abs(drawn[source] - share * 6 * (number + 1)) <= 3 * group_rows
+
+
+def test_run_with_groups_is_restored_migrated_and_traced(output: Path) -> None:
+    """Rows in no groups, then batches of one source, then other batch sizes: no row early, every step as it was."""
+    loader = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)
+    batches: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = [
+        {},
+        {"group_rows": 6, "migrate": True},
+        {"group_rows": 6, "global_batch_size": 3},  # half a group a batch
+        {"group_rows": 6, "global_batch_size": 12},  # begins within a group
+        {"group_rows": 12, "global_batch_size": 12, "migrate": True, "mixture": {"code": 1, "web": 1}},
+        {"group_rows": 1, "global_batch_size": 5, "migrate": True},
+    ]
+    for number, options in enumerate(changes):
+        loader = resumed(loader, output, **options)
+        for _ in range(7):  # an odd number, so that groups are cut
+            again = resumed(loader, output, **options)
+            batch = next(loader)
+            np.testing.assert_array_equal(next(again)["input_ids"], batch["input_ids"])
+            assert again.state_dict() == loader.state_dict()
+            batches.append(batch)
+            size, rows = options.get("global_batch_size", 6), options.get("group_rows", 1)
+            parts = batch["sources"].reshape(-1, min(size, rows))
+            assert (parts == parts[:, :1]).all(), number
+    for step, batch in enumerate(batches):
+        np.testing.assert_array_equal(loader.batch(step)["input_ids"], batch["input_ids"])
+    by_source: dict[int, list[int]] = {}
+    for batch in batches:
+        for source, row in zip(batch["sources"].tolist(), batch["input_ids"][:, 0].tolist()):
+            by_source.setdefault(source, []).append(row)
+    for source, size in enumerate(SIZES.values()):
+        found = by_source[source]
+        assert all(len(set(found[at : at + size])) == len(found[at : at + size]) for at in range(0, len(found), size))
+    key = batches[10]["document_keys"][0].tobytes()
+    expected = [step for step, batch in enumerate(batches) if key in {one.tobytes() for one in batch["document_keys"]}]
+    assert [one.step for one in trace_document(output, key.hex(), state=loader.state_dict())] == expected
+
+
+def test_state_of_other_groups_is_refused_without_migrate(output: Path) -> None:
+    loader = Loader(output, global_batch_size=6, prefetch=0, group_rows=6)
+    assert json.loads(loader.state_dict()["lineage"])["mixtures"][0]["group_rows"] == 6
+    with pytest.raises(SnapshotError, match=r"another mixture: group_rows 6 -> 1.*migrate=True"):
+        resumed(loader, output)
+    with pytest.raises(SnapshotError, match="group_rows 1 -> 3"):
+        resumed(Loader(output, global_batch_size=6), output, group_rows=3)
+    assert "group_rows" not in Loader(output, global_batch_size=6).state_dict()["lineage"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"group_rows": 4}, "group_rows=4 with a global batch of 6 rows: expected a number that divides it"),
+        ({"group_rows": 0}, "group_rows=0"),
+        ({"group_rows": 6.0}, "expected an int"),
+        ({"group_rows": 6, "split": "validation"}, "only the training split"),
+    ],
+)
+def test_wrong_groups_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        Loader(output, global_batch_size=6, **options)

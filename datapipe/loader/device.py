@@ -31,7 +31,7 @@ try:
 except ImportError as error:
     raise ImportError("datapipe.loader.device needs torch: pip install datapipe[torch]") from error
 
-from datapipe.loader.torch import StreamingDataset
+from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
 
 Batch = dict[str, Any]
 
@@ -99,7 +99,7 @@ class DevicePrefetcher(Iterator[Batch]):
 
     def _state_now(self) -> int | dict[str, Any] | None:
         """The state of the source: only its step where nothing else changes from batch to batch."""
-        if isinstance(self._states, Loader | StreamingDataset):
+        if isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
             return self._states.step
         return None if self._states is None else dict(self._states.state_dict())
 

@@ -1,17 +1,18 @@
 """Lightning on an output of `datapipe run`; the loader's state is part of Lightning's own checkpoint.
 
 python lightning_module.py runs/quickstart --steps 100 --checkpoint last.ckpt
+torchrun --nproc-per-node 2 lightning_module.py runs/quickstart --steps 100 --checkpoint last.ckpt
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
-from datapipe.loader.torch import StreamingDataset
+from datapipe.loader.torch import StreamingDataLoader, dataloader
 
 
 class Model(lightning.LightningModule):
@@ -31,27 +32,32 @@ class Model(lightning.LightningModule):
 
 
 class Data(lightning.LightningDataModule):
-    def __init__(self, dataset: StreamingDataset) -> None:
+    """Restores the loader from every checkpoint. Lightning itself does so within an epoch alone."""
+
+    def __init__(self, loader: StreamingDataLoader) -> None:
         super().__init__()
-        self.dataset = dataset
+        self.loader = loader
 
     def train_dataloader(self):
-        return DataLoader(self.dataset, batch_size=None)
+        return self.loader
 
-    def state_dict(self):  # Lightning takes a batch ahead, so its count of steps is what counts
-        return self.dataset.state_dict(steps_done=self.trainer.global_step * self.trainer.accumulate_grad_batches)
+    def state_dict(self):
+        return self.loader.state_dict()
 
     def load_state_dict(self, state):
-        self.dataset.load_state_dict(state)
+        self.loader.load_state_dict(state)
 
 
 def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
     lightning.seed_everything(0, verbose=False)
-    dataset = StreamingDataset(output, batch_size=4)
-    model = Model(dataset.snapshot.tokenizer.vocab_size)
-    trainer = lightning.Trainer(max_steps=steps, logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    trainer.fit(model, Data(dataset), ckpt_path=checkpoint if checkpoint.exists() else None)
+    loader = dataloader(output, batch_size=4)  # the rank is torchrun's; else make the loader in `train_dataloader`
+    model = Model(loader.dataset.snapshot.tokenizer.vocab_size)
+    trainer = lightning.Trainer(
+        max_steps=steps, limit_train_batches=10, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    )  # fmt: skip
+    trainer.fit(model, Data(loader), ckpt_path=checkpoint if checkpoint.exists() else None)
     trainer.save_checkpoint(checkpoint)
     return model.losses
 

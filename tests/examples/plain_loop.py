@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from datapipe.loader import Loader
 from datapipe.loader.device import prefetch_to_device
+from datapipe.loader.torch import dataloader
 
 
 def make_model(vocab_size: int) -> nn.Module:
@@ -22,8 +22,8 @@ def make_model(vocab_size: int) -> nn.Module:
 def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    loader = Loader(output, batch_size=4)
-    model = make_model(loader.snapshot.tokenizer.vocab_size).to(device)
+    loader = dataloader(output, batch_size=4)
+    model = make_model(loader.dataset.snapshot.tokenizer.vocab_size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device)
@@ -41,7 +41,7 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
             losses.append(loss.item())
         state = batches.state_dict()  # counts the batches trained on, not pending copies
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": state}, checkpoint)
-    print(loader.stats())
+    print(loader.dataset.stats())
     return losses
 
 

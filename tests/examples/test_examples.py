@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def start(example: str, output: Path, folder: Path, program: list[str], world_si
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **own, "RANK": str(rank)},
+            env={**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world_size)
     ]
@@ -105,6 +106,57 @@ def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
     assert losses[0].shape == (4,)
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+
+
+THREE_RUNS = """
+import importlib.util, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch.distributed as dist
+example, output, folder = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("example", example)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+if "distributed_checkpoint" in example:
+    dist.init_process_group("gloo")
+for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
+    losses = module.train(output, steps, Path(folder, name))
+    print("losses", losses, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "is_cumulative"),
+    [
+        pytest.param("accelerate_loop.py", False, marks=pytest.mark.needs("accelerate")),
+        ("distributed_checkpoint.py", False),
+        pytest.param("hf_trainer.py", True, marks=pytest.mark.needs("transformers", "accelerate")),
+        pytest.param("lightning_module.py", False, marks=pytest.mark.needs("lightning")),
+    ],
+)
+def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, is_cumulative: bool
+) -> None:
+    """Started as torchrun starts processes. `is_cumulative`: the example returns the losses before the checkpoint, too."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
+    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+    wholes = []
+    for process in start(example, output, tmp_path, ["-c", THREE_RUNS], world_size=2):
+        printed, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+        lines = [line.removeprefix("losses ") for line in printed.splitlines() if line.startswith("losses ")]
+        whole, first, second = (ast.literal_eval(line) for line in lines)
+        assert len(set(whole)) == len(whole) >= STEPS
+        assert len(whole) == 3 * len(first)
+        assert whole == (second if is_cumulative else first + second)
+        assert first == whole[: len(first)]
+        wholes.append(whole)
+    assert wholes[0] != wholes[1] or example == "hf_trainer.py"  # whose losses are means over the processes
 
 
 @pytest.mark.slow

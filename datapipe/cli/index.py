@@ -15,19 +15,20 @@ def index(
     outputs: Annotated[list[str], typer.Argument(metavar="OUTPUT...", help="Outputs of runs, or indexes: paths or URLs.")],
     to: Annotated[str, typer.Option("--to", metavar="INDEX", help="Folder of the new index: a path or URL, new or empty.")],
 ) -> None:
-    """Store the rows of dedup stages of finished runs, so that later runs drop documents that these runs have seen.
+    """Store the rows of dedup stages, for later runs to compare.
 
-    A dedup stage can compare `against` the output of an earlier run directly, while that output has its work/ folder. An index
-    is a separate folder, of one output or several. It holds hashes and signatures of every document that reached a dedup stage,
-    including those that the stage dropped; for dedup.substring it holds passages of text.
+    Later runs drop documents that the runs of the index have seen. A dedup stage can compare `against` the output of an earlier
+    run directly, while that output has its work/ folder. An index is a separate folder, of one output or several. It holds
+    hashes and signatures of every document that reached a dedup stage, including those that the stage dropped; for
+    dedup.substring it holds passages of text.
 
     \b
-        datapipe index runs/2023 runs/2024 --to indexes/crawls
+    datapipe index runs/2023 runs/2024 --to indexes/crawls
 
     In the mixture of the next run:
 
     \b
-        - dedup.minhash: {against: indexes/crawls}
+    - dedup.minhash: {against: indexes/crawls}
     """
     from datapipe.index.takedown import make_index
     from datapipe.metrics import counted, size
@@ -49,14 +50,15 @@ def takedown(
     ] = None,
     from_file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with one document a line.")] = None,
 ) -> None:
-    """Delete documents from an index, so that later runs no longer compare with them.
+    """Delete documents from an index.
 
-    The rows of these documents are deleted from the disk, not marked. Files without such rows, and the outputs that the index
-    was made of, do not change. Documents without rows are listed, and the exit status is 1: the index has no such file, or the
-    document was dropped before it reached a dedup stage, or taken down before.
+    Later runs no longer compare with them. The rows of these documents are deleted from the disk, not marked. Files without
+    such rows, and the outputs that the index was made of, do not change. Documents without rows are listed, and the exit status
+    is 1: the index has no such file, or the document was dropped before it reached a dedup stage, or taken down before.
 
     \b
-        datapipe takedown indexes/crawls web/part-0.jsonl:123 --from requests.txt
+    datapipe takedown indexes/crawls web/part-0.jsonl:123
+    datapipe takedown indexes/crawls --from requests.txt
     """
     from datapipe.index.takedown import take_down
     from datapipe.metrics import counted

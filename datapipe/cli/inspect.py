@@ -74,14 +74,15 @@ def inspect(
     thresholds: Thresholds = None,
     as_json: Json = False,
 ) -> None:
-    """Show documents of an output: kept, dropped with the measured value, quarantined, or duplicates side by side.
+    """Show documents: kept, dropped, quarantined, or duplicates.
 
-    The documents are a sample that is the same each time; a larger --count contains the smaller one. To check a dedup stage,
-    read the differences in the duplicates with the lowest similarity, then in a sample:
+    Dropped documents have the measured value; duplicates stand side by side. The documents are a sample that is the same each
+    time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the duplicates with the
+    lowest similarity, then in a sample:
 
     \b
-        datapipe inspect OUTPUT --clusters dedup.minhash --least-alike
-        datapipe inspect OUTPUT --clusters dedup.minhash -n 20
+    datapipe inspect OUTPUT --clusters all --least-alike
+    datapipe inspect OUTPUT --clusters dedup.minhash -n 20
 
     'measured' is the similarity that the stage computed; 'in common' is counted here from the two texts. A dropped document
     that has little in common with the surviving one is similar to a third document of the cluster. Where pages with different
@@ -89,7 +90,8 @@ def inspect(
     filter, run it with `mode: tag` and count:
 
     \b
-        datapipe inspect OUTPUT --sweep filter.gopher_quality.min_words --at 20,50,80
+    datapipe inspect OUTPUT --at 20,50,80 \\
+      --sweep filter.gopher_quality.min_words
 
     The document of --json has `documents`, `clusters` or `sweep`, with whole texts.
     """

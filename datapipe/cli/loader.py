@@ -41,10 +41,11 @@ def trace(
     snapshot: SnapshotName = None,
     as_json: Json = False,
 ) -> None:
-    """Show the documents of a training step, or the steps of a document. The order is computed, so no logs are needed.
+    """List the documents of a step, or the steps of a document.
 
-    Give --global-batch-size for a run that never changed. Give --state, the loader's own state, for a run whose batch size or
-    mixture changed, or that left out steps or documents: the state holds the history of the run.
+    The order is computed, so no logs are needed. Give --global-batch-size for a run that never changed. Give --state, the
+    loader's own state, for a run whose batch size or mixture changed, or that left out steps or documents: the state holds the
+    history of the run.
 
     The document of --json has `step` and `rows`, or `document`, `searched` and `appearances`.
     """
@@ -152,12 +153,12 @@ def loader_bench(
     snapshot: SnapshotName = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
-    """Measure whether the data is the bottleneck: stream OUTPUT to a simulated trainer, and diagnose data-bound or
-    compute-bound.
+    """Measure whether the data is the bottleneck of training.
 
-    Each step waits --step-ms and leaves the processor idle, as a step on a GPU does. Run it on the machine that trains, once
-    for each rank on that machine at the same time, so that they compete for disk and cores as the trainers will. A second run
-    reads from the page cache, so trust the first.
+    OUTPUT is streamed to a simulated trainer, and the diagnosis is data-bound or compute-bound. Each step waits --step-ms and
+    leaves the processor idle, as a step on a GPU does. Run it on the machine that trains, once for each rank on that machine at
+    the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
+    trust the first.
 
     data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. The table shows the
     expected waits for other values of `Loader(prefetch=…)`, computed from the measured build times.

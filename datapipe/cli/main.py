@@ -24,6 +24,7 @@ from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
@@ -45,15 +46,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_UNLIMITED = 1000
 COMMANDS = (
     *(init, run, plan, bench, report, inspect, verify, snapshots, clean),
     *(export, trace, loader_bench, index, takedown, stages, schema),
 )
+
+
+class _Command(TyperCommand):
+    """A command of which the list of commands shows the whole first sentence, on two lines where one is too short."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return super().get_short_help_str(_UNLIMITED)
+
+
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 tokenizer_app = typer.Typer(help="Tokenizers without a mixture.", no_args_is_help=True, rich_markup_mode=None)
-tokenizer_app.command("train")(tokenizer_train)
+tokenizer_app.command("train", cls=_Command)(tokenizer_train)
 app.add_typer(tokenizer_app, name="tokenizer")
 
 

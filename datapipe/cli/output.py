@@ -22,7 +22,7 @@ def report(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the report of the last run: what is kept of each source, and its warnings.
+    """Print the report of the last run: what is kept, warnings.
 
     datapipe report OUTPUT --full
     """
@@ -62,9 +62,10 @@ def verify(
     snapshot: SnapshotName = None,
     all_: Annotated[bool, typer.Option("--all", help="Every snapshot of the output.")] = False,
 ) -> None:
-    """Read every file of the newest snapshot and compare it with its checksum and with the manifest.
+    """Compare every file of the newest snapshot with its checksum.
 
-    The snapshots of all sequence lengths are read, unless one snapshot is named.
+    Every file is read, and compared with the manifest too. The snapshots of all sequence lengths are read, unless one snapshot
+    is named.
     """
     from datapipe.metrics import counted
     from datapipe.report.snapshot_list import amount
@@ -120,11 +121,13 @@ def export(
     ] = False,
     snapshot: SnapshotName = None,
 ) -> None:
-    """Write a snapshot in another format: Megatron's .bin and .idx, shards of Parquet or Arrow for the loader, or as text.
+    """Write a snapshot in another format, or as text.
+
+    Formats are Megatron's .bin and .idx, and shards of Parquet or Arrow for the loader.
 
     \b
-    datapipe export OUTPUT --format megatron --to exports/megatron
-    datapipe export OUTPUT --format parquet --text --to exports/text
+    datapipe export OUTPUT --format megatron --to megatron
+    datapipe export OUTPUT --format parquet --text --to texts
     """
     from datapipe.metrics import counted
     from datapipe.shards.export import ExportRequest, export_snapshot

@@ -49,7 +49,8 @@ def run(
 ) -> None:
     """Run a mixture. The same command resumes a run that was stopped.
 
-    datapipe run mixture.yaml --output runs/trial --limit 10000
+    \b
+    datapipe run mixture.yaml --output runs/trial --limit 1000
     datapipe run mixture.yaml --engine ray --address auto
     """
     from datapipe.api import engine_factory
@@ -140,10 +141,10 @@ def _documents(run: Run) -> list[str]:
 def plan(
     mixture_file: MixtureFile, output: Output = None, limit: Limit = None, set_: Settings = None, as_json: Json = False
 ) -> None:
-    """Show the steps of a run, those that would run and why, and about how much they write and how long they take.
+    """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The document of --json has `steps`, `sources`, `estimate` and `warnings`. `tasks` of a step is null until the
-    step before is committed.
+    Nothing runs. The last line says about how much would be written, and in which time. The document of --json has `steps`,
+    `sources`, `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
     """
     from datapipe.config import load_mixture
     from datapipe.engine.history import estimated, why
@@ -180,9 +181,12 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to a file.")] = None,
     set_: Settings = None,
 ) -> None:
-    """Measure the speed of each stage on one core, on a sample of your own data, and name the bottleneck.
+    """Measure the speed of each stage, and name the bottleneck.
 
-    datapipe bench mixture.yaml --source web --sample 256MB --json bench.json
+    It runs on one core, on a sample of your own data.
+
+    \b
+    datapipe bench mixture.yaml --source web --sample 256MB
     """
     from datapipe.bench.bench import bench
     from datapipe.config import load_mixture

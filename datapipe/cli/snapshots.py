@@ -37,9 +37,10 @@ def clean(
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest snapshots stay.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> None:
-    """Delete what the newest snapshots do not need: older snapshots, their shards, and files of their tasks under work/.
+    """Delete what the newest snapshots do not need.
 
-    Loaders of the snapshots that stay go on. Tasks of the last run stay, so that a stopped run resumes.
+    That is older snapshots, their shards, and files of their tasks under work/. Loaders of the snapshots that stay go on. Tasks
+    of the last run stay, so that a stopped run resumes.
     """
     from datapipe.engine.clean import clean, plan_cleaning
     from datapipe.metrics import counted, size

@@ -1,52 +1,109 @@
-"""`datapipe stages` and `datapipe schema`: the stages and keys of a mixture file."""
+"""`datapipe stages` and `datapipe schema`: the stages and keys of a mixture file.
+
+On a terminal paragraphs and tables of docstrings are set to its width. In a pipe lines are as long as they are written.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-import textwrap
-from typing import Annotated
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-_COLUMNS = 80
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from datapipe.catalogue import StageDescription
+
 _SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+_INDENT = 4
 
 
-def stages(name: Annotated[str, typer.Argument(help="A stage: its documentation, options and defaults.")] = "") -> None:
-    """List every stage in a line; of one stage, print the documentation, options and defaults."""
+def stages(
+    name: Annotated[str, typer.Argument(help="A stage or a format: its documentation and options.")] = "",
+) -> None:
+    """List every stage and reader, or print the options of one."""
+    from rich.console import Console
+
     if name:
-        _print_stage(name)
+        _print_stage(name, Console())
     else:
-        _print_list()
+        _print_list(Console())
 
 
-def _print_stage(name: str) -> None:
+def _print_list(console: Console) -> None:
+    """Prints the name, the kind and the first sentence of each: below the name on a terminal, in a pipe in one line."""
     from datapipe import catalogue
-
-    described = catalogue.describe(name)
-    print(f"{described.name}  ({described.kind})\n    {described.summary}")
-    print("\n" + textwrap.indent(described.details, "    ") + "\n")
-    for option in described.options:
-        print(f"      {option.name}: {option.type} = {option.default}\n          {option.description}")
-    print()
-
-
-def _print_list() -> None:
-    """Prints a line of at most 80 columns for each stage: name, kind, and the first sentence, cut between words."""
-    from datapipe import catalogue
+    from datapipe.report.layout import print_text
 
     described = [catalogue.describe(name) for name in catalogue.stage_names()]
-    name_width, kind_width = (max(map(len, texts)) for texts in zip(*((stage.name, stage.kind) for stage in described)))
-    for stage in described:
-        head = f"{stage.name:<{name_width}}  {stage.kind:<{kind_width}}  "
+    readers = [(name, catalogue.describe(f"read.{name}")) for name in catalogue.formats()]
+    _print_names([(stage.name, stage) for stage in described], console)
+    print_text("\nreaders, by the `format:` of a source:", console)
+    _print_names(readers, console)
+    print_text("\n`datapipe stages NAME` prints the options of one.", console)
+
+
+def _print_names(named: list[tuple[str, StageDescription]], console: Console) -> None:
+    from datapipe.report.layout import print_text
+
+    name_width = max(len(name) for name, _ in named)
+    kind_width = max(len(stage.kind) for _, stage in named)
+    for name, stage in named:
         sentence = _SENTENCE_END.split(stage.summary, maxsplit=1)[0]
-        print(head + textwrap.shorten(sentence, _COLUMNS - len(head), placeholder=" …"))
-    print("\n`datapipe stages NAME` prints the options of one.")
+        if console.is_terminal:
+            print_text(f"{name}  ({stage.kind})\n{' ' * _INDENT}{sentence}", console, hanging=0)
+        else:
+            print_text(f"{name:<{name_width}}  {stage.kind:<{kind_width}}  {sentence}", console)
+
+
+def _print_stage(name: str, console: Console) -> None:
+    """Prints a stage: its summary, the docstring of its module, and its options. What it has not takes no line."""
+    from datapipe import catalogue
+    from datapipe.report.layout import print_text
+
+    described = catalogue.describe(f"read.{name}" if name in catalogue.formats() else name)
+    print_text(f"{described.name}  ({described.kind})", console)
+    if described.summary and described.summary != " ".join(described.details.split()):
+        print_text(f"{' ' * _INDENT}{described.summary}", console, hanging=0)
+    for block in re.split(r"\n\s*\n", described.details) if described.details else ():
+        print_text("", console)
+        _print_block(block, console)
+    if described.options:
+        print_text("", console)
+    for option in described.options:
+        print_text(f"{' ' * 6}{option.name}: {option.type} = {option.default}", console)
+        if option.description:
+            print_text(f"{' ' * 10}{option.description}", console, hanging=0)
+
+
+def _print_block(block: str, console: Console) -> None:
+    """Prints the lines of a docstring between two empty ones: prose, tables of Markdown, and lines that keep their form."""
+    from datapipe.report.layout import print_lines, print_table_of_markdown, print_text
+
+    for kind, group in groupby(block.splitlines(), _kind_of_line):
+        lines = list(group)
+        if kind == "table":
+            print_table_of_markdown(lines, console, _INDENT)
+        elif kind == "prose" and console.is_terminal:
+            print_text(" " * _INDENT + " ".join(lines), console, hanging=0)
+        else:
+            for line in (" " * _INDENT + line for line in lines):
+                fits = len(line) <= console.width
+                print_lines([line], console) if fits else print_text(line, console)
+
+
+def _kind_of_line(line: str) -> str:
+    return "table" if line.startswith("|") else "as it is" if line.startswith((" ", "- ")) else "prose"
 
 
 def schema() -> None:
-    """Print the JSON Schema of the mixture file, with the options of every stage, for editors."""
+    """Print the JSON Schema of the mixture file, for editors.
+
+    It has the options of every stage.
+    """
     from datapipe import catalogue
 
     print(json.dumps(catalogue.mixture_schema(), indent=2))

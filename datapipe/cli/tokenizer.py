@@ -23,9 +23,13 @@ def tokenizer_train(
     output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("tokenizer.json"),
     text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots select nested fields.")] = "text",
 ) -> None:
-    """Train a byte-level BPE tokenizer from files, and measure it on documents that are held out from training.
+    """Train a byte-level BPE tokenizer from files, and measure it.
 
-    datapipe tokenizer train "data/*.jsonl" --vocab-size 32000 --output tokenizer.json
+    It is measured on documents that are held out from training.
+
+    \b
+    datapipe tokenizer train "data/*.jsonl" \\
+      --vocab-size 32000 --output tokenizer.json
     """
     from datapipe.engine.train_tokenizer import train_tokenizer_from_files
     from datapipe.report.funnel import print_training, wide_console

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from datapipe.metrics import counted, size
+from datapipe.report.layout import NumberTable, print_text
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
@@ -22,65 +20,59 @@ _BUSY = 0.9
 def print_bench(bench: Mapping[str, Any], console: Console) -> None:
     """Prints the result of `bench.bench.Bench.to_json`."""
     core = "one core" if bench["core"] is None else f"one core (number {bench['core']})"
-    console.print(Text(f"{bench['name']}: one process on {core}, files in the page cache", style="bold"))
+    print_text(f"{bench['name']}: one process on {core}, files in the page cache", console, "bold")
     for name, source in bench["sources"].items():
         console.print(_table(name, source))
-        for line in _findings(source, bench["cores"]):
-            console.print(line, soft_wrap=True)
+        for line, style in _findings(source, bench["cores"]):
+            print_text(line, console, style)
         console.print()
     if len(bench["sources"]) > 1:
         total = bench["total"]
-        console.print(Text(f"all sources, weighted by size: {_whole(total, bench['cores'])}", style="bold"), soft_wrap=True)
-    console.print(f"peak memory {size(bench['peak_bytes'])}; temporary files {size(bench['scratch_bytes'])}, removed")
+        print_text(f"all sources, weighted by size: {_whole(total, bench['cores'])}", console, "bold")
+    print_text(f"peak memory {size(bench['peak_bytes'])}; temporary files {size(bench['scratch_bytes'])}, removed", console)
 
 
-def _table(name: str, source: Mapping[str, Any]) -> Table:
+def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
     sample = "the whole source" if source["is_whole"] else "a sample"
     title = f"{name}: {size(source['text_bytes'])} of text in {counted(source['documents'], 'document')}, {sample}"
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    table.add_column("", no_wrap=True)
-    for column in ("docs in", "out", "MB in", "seconds", "share", "MB/s"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = NumberTable(title, ["", "seconds", "share", "MB/s", "docs in", "out", "MB in"], edges=False)
     for row in source["rows"]:
         slowest = row["name"] == source["bottleneck"]
         table.add_row(
             f"▶ {row['name']}" if slowest else row["name"],
-            _count(row["documents_in"]),
-            _count(row["documents_out"]),
-            f"{row['bytes'] / 1e6:,.1f}" if row["bytes"] else "",
             f"{row['seconds']:,.3f}",
             "once" if row["share"] is None else f"{row['share']:.0%}",
             "" if row["mb_per_s"] is None else f"{row['mb_per_s']:,.1f}",
+            _count(row["documents_in"]),
+            _count(row["documents_out"]),
+            f"{row['bytes'] / 1e6:,.1f}" if row["bytes"] else "",
             style="bold yellow" if slowest else "",
         )
     table.add_section()
     rate = "" if source["mb_per_s"] is None else f"{source['mb_per_s']:,.2f}"
-    chain = ["whole chain", "", "", f"{source['text_bytes'] / 1e6:,.1f}", f"{source['seconds']:,.3f}", "100%", rate]
+    chain = ["whole chain", f"{source['seconds']:,.3f}", "100%", rate, "", "", f"{source['text_bytes'] / 1e6:,.1f}"]
     table.add_row(*chain, style="bold")
     return table
 
 
-def _findings(source: Mapping[str, Any], cores: int) -> list[Text]:
+def _findings(source: Mapping[str, Any], cores: int) -> list[tuple[str, str]]:
+    """Lines below the table, each with its style."""
     slowest = next(row for row in source["rows"] if row["name"] == source["bottleneck"])
     passes = (
         f"median of {source['passes']} passes" if source["passes"] > 1 else "one pass; raise --seconds for a median of several"
     )
     lines = [
-        Text(f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"),
-        Text(f"{_whole(source, cores)} ({passes})"),
+        (f"▶ bottleneck: {slowest['name']}, {slowest['share'] or 0:.0%} of the time. {source['advice']}", "bold yellow"),
+        (f"{_whole(source, cores)} ({passes})", ""),
     ]
     if source["quarantined"]:
         hint = "To see them, run `datapipe run --limit` and then `datapipe inspect --quarantined`."
-        lines.append(Text(f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}"))
+        lines.append((f"{counted(source['quarantined'], 'document')} could not be read or processed. {hint}", ""))
     if source["text_bytes"] < _SMALL_BYTES:
-        lines.append(Text("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample"))
+        lines.append(("small sample: the fixed cost of a task is a larger share here than in a run; raise --sample", ""))
     if source["cpu_share"] < _BUSY:
         share = f"{source['cpu_share']:.0%} of its core"
-        lines.append(
-            Text(f"this process had {share}: it waited for other processes or the disk, so the rates are too low", "red")
-        )
+        lines.append((f"this process had {share}: it waited for other processes or the disk, so the rates are too low", "red"))
     return lines
 
 

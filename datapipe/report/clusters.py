@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
@@ -20,10 +21,12 @@ from rich.text import Text
 
 from datapipe.metrics import counted
 from datapipe.report.differences import COMPARED_CHARS, Difference, Passage, Segment, difference, word_spans
+from datapipe.report.layout import print_text, print_verbatim
 
 SIDE_BY_SIDE_COLUMNS = 100
 """Narrower terminals show the two texts below each other."""
 
+_INDENT = 9
 _SHOWN_PASSAGES = 3
 _SHOWN_CHARS = 200
 _SIDE_WORDS, _SIDE_CHARS = 20, 140
@@ -94,34 +97,38 @@ def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = F
         totals.clusters += 1
         _print_cluster(cluster, console, full, totals)
     console.print(Rule(align="left"))
-    console.print(Text(_summary(totals)), soft_wrap=True)
+    print_text(_summary(totals), console)
 
 
 def _print_cluster(cluster: Cluster, console: Console, full: bool, totals: _Totals) -> None:
     title = f"{cluster.stage}: {counted(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.similarity)}"
-    console.print(Rule(title, align="left"))
-    console.print(Text(f"stays    {_document(cluster.survivor)}", style="bold"), soft_wrap=True)
+    if cell_len(title) < console.width or not console.is_terminal:
+        console.print(Rule(title, align="left"))
+    else:
+        console.print(Rule(align="left"))
+        print_text(title, console)
+    print_text(f"stays    {_document(cluster.survivor)}", console, "bold", hanging=_INDENT)
     if cluster.dropped_later_by:
-        console.print(Text(f"         dropped by a later stage: {cluster.dropped_later_by}", style="yellow"), soft_wrap=True)
+        print_text(f"{' ' * _INDENT}dropped by a later stage: {cluster.dropped_later_by}", console, "yellow", hanging=0)
     if cluster.survivor.text is None:
-        console.print(Text(f"         (no text to compare with: {cluster.no_text})", style="dim"), soft_wrap=True)
+        print_text(f"{' ' * _INDENT}(no text to compare with: {cluster.no_text})", console, "dim", hanging=0)
     elif not full:
         _print_beginning(cluster.survivor.text, console)
     for member in cluster.members:
         _print_member(cluster, member, console, full, totals)
     if cluster.dropped > len(cluster.members):
-        console.print(Text(f"\nand {counted(cluster.dropped - len(cluster.members), 'more document')} (--members shows them)"))
+        print_text(f"\nand {counted(cluster.dropped - len(cluster.members), 'more document')} (--members shows them)", console)
 
 
 def _print_member(cluster: Cluster, member: Member, console: Console, full: bool, totals: _Totals) -> None:
     similarity = member.similarity
     measured = _measured(None if similarity is None else (similarity, similarity))
-    console.print(Text(f"\ndropped  {_document(member.document)}  {measured}", style="bold"), soft_wrap=True)
+    print_text(f"\ndropped  {_document(member.document)}  {measured}", console, "bold", hanging=_INDENT)
     totals.removals += 1
     totals.measured += similarity is not None
     surviving, dropped = cluster.survivor.text, member.document.text
     if dropped is None:
-        console.print(Text("         (no text: its file is missing or has changed)", style="dim"))
+        print_text(f"{' ' * _INDENT}(no text: its file is missing or has changed)", console, "dim", hanging=0)
     elif surviving is None:
         _print_beginning(dropped, console, full)
     else:
@@ -136,18 +143,20 @@ def _print_difference(
     compared: Difference, shingles: tuple[int, Literal["word", "char"]], console: Console, full: bool
 ) -> None:
     for line in _figures(compared, shingles):
-        console.print(Text(f"         {line}"), soft_wrap=True)
+        print_text(f"{' ' * _INDENT}{line}", console, hanging=0)
     shown = list(compared.passages) if full else _longest(compared.passages)
     if shown:
         console.print(_side_by_side(shown, full) if _is_wide(console) else _below_each_other(shown, full))
     num_hidden = len(compared.passages) - len(shown)
     if num_hidden:
-        console.print(Text(f"  and {counted(num_hidden, 'shorter passage')} that differ (--full shows the whole texts)"))
+        print_text(f"  and {counted(num_hidden, 'shorter passage')} that differ (--full shows the whole texts)", console)
 
 
 def _print_beginning(text: str, console: Console, full: bool = False) -> None:
-    shown = _plain(text) if full else _shortened(_plain(text).replace("\n", " "))
-    console.print(Text(f"         {shown}", style="dim"), soft_wrap=True)
+    if full:
+        print_verbatim(f"{' ' * _INDENT}{_plain(text)}", console, "dim")
+    else:
+        print_text(" " * _INDENT + _shortened(_plain(text).replace("\n", " ")), console, "dim", hanging=0)
 
 
 def _measured(similarity: tuple[float, float] | None) -> str:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from datapipe.report.layout import print_text, print_verbatim
+
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT = "  (as the stages left it)", "  (as it was read)"
 
@@ -40,14 +42,14 @@ def print_document(document: Document, console: Console, full: bool = False) -> 
     """Prints a document below its name, the decision and the measured value."""
     title = Text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
-    console.print(Text(_decision(document), style="bold"), soft_wrap=True)
+    print_text(_decision(document), console, "bold")
     if document.error:
-        console.print(Text(document.error.strip(), style="red"), soft_wrap=True)
+        print_text(document.error.strip(), console, "red")
     if document.text is None:
         console.print(Text("(no text: its file is missing or has changed)", style="dim"))
         return
     shown = document.text if full or len(document.text) <= _SHOWN_CHARS else document.text[:_SHOWN_CHARS] + " …"
-    console.print(Text(shown), soft_wrap=True)
+    print_verbatim(shown, console)
 
 
 def _decision(document: Document) -> str:

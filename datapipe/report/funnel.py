@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
+from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
 
+_NOTHING = ("·", "0")
 _BETWEEN_COLUMNS = 3
 """A space on each side of a cell, and a line."""
 
@@ -38,8 +40,12 @@ class _Row:
 
 
 def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
-    """The funnel as one table, or as several below each other where the sources do not fit the width. No cell is cut."""
-    names = [*report["sources"], "total"]
+    """The funnel as one table, or as several below each other where the sources do not fit the width. No cell is cut.
+
+    The total of one source is left out. A total in a table of its own has no rows that equal those of the only source with
+    such a count.
+    """
+    names = [*report["sources"], *(["total"] if len(report["sources"]) > 1 else [])]
     rows = _rows(report)
     label_width = max(len(row.label) for row in rows)
     widths = [max(len(name), *(len(row.cells[column]) for row in rows)) for column, name in enumerate(names)]
@@ -49,9 +55,12 @@ def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
         table = Table(title=title, title_justify="left", title_style="bold")
         table.add_column("", no_wrap=True, min_width=label_width)
         for column in columns:
-            style = "bold" if column == len(names) - 1 else ""
+            style = "bold" if names[column] == "total" and column == len(report["sources"]) else ""
             table.add_column(names[column], justify="right", style=style, no_wrap=True, min_width=widths[column])
+        is_total_alone = columns == [len(report["sources"])]
         for row in rows:
+            if is_total_alone and sum(cell not in _NOTHING for cell in row.cells) == 2:  # the source's, and the same again
+                continue
             cells = [row.cells[column] for column in columns]
             table.add_row(row.label, *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)
@@ -156,18 +165,15 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
             yield _Row(label=f"  {name}", cells=[_count(count) + share for count, share in zip(counts, shares)])
 
 
-def _steps(report: Mapping[str, Any]) -> Table:
-    table = Table(title="time by step, summed over workers", title_justify="left", title_style="bold")
-    table.add_column("step")
-    for name in ("seconds", "share", "text", "MB/s"):
-        table.add_column(name, justify="right")
+def _steps(report: Mapping[str, Any]) -> NumberTable:
+    table = NumberTable("time by step, summed over workers", ["step", "seconds", "of the time", "MB/s", "text"])
     steps: Mapping[str, Any] = report["total"]["steps"]
     total = sum(step["seconds"] for step in steps.values()) or 1.0
     for name, step in steps.items():
         rate = "" if step["mb_per_s"] is None or not step["bytes"] else f"{step['mb_per_s']:,.1f}"
         style = "bold yellow" if name == report["slowest_step"] else ""
         share = f"{step['seconds'] / total:.0%}"
-        table.add_row(name, f"{step['seconds']:,.2f}", share, size(step["bytes"]), rate, style=style)
+        table.add_row(name, f"{step['seconds']:,.2f}", share, rate, size(step["bytes"]), style=style)
     return table
 
 
@@ -176,10 +182,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     if tokenizer is None:
         return []
     title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens exclude end-of-text)"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("source", overflow="fold")
-    for name in ("documents", "text", "tokens", "bytes per token", "tokens per word"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = NumberTable(title, ["source", "tokens", "bytes per token", "tokens per word", "documents", "text"])
     for name, entry in tokenizer["sources"].items():
         table.add_row(name, *_fertility(entry))
         languages: Mapping[str, Any] = entry["languages"] or {}
@@ -187,7 +190,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
         for language in by_size[:_SHOWN_LANGUAGES]:
             table.add_row(f"  {language or '(no language)'}", *_fertility(languages[language]), style="dim")
         if len(by_size) > _SHOWN_LANGUAGES:
-            table.add_row(f"  {counted(len(by_size) - _SHOWN_LANGUAGES, 'more language')}", *[""] * 5, style="dim")
+            table.add_row(f"  {counted(len(by_size) - _SHOWN_LANGUAGES, 'more language')}", style="dim")
     if len(tokenizer["sources"]) > 1:
         table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
     unused = tokenizer["unused"]
@@ -227,7 +230,7 @@ def print_training(trained: Training, console: Console) -> None:
     if trained.rejected:
         console.print(f"{counted(trained.rejected, 'document')} could not be read and left out")
     for file in trained.unreadable_files:
-        console.print(Text(f"warning: {file.path} cannot be read from {file.position:,} on: {file.error}"), soft_wrap=True)
+        print_text(f"warning: {file.path} cannot be read from {file.position:,} on: {file.error}", console, "yellow")
     if trained.tokenizer is None:
         console.print("too few documents to hold some out, so bytes per token and tokens per word were not measured")
     for shown in tokenizer_tables(trained.tokenizer):
@@ -237,7 +240,7 @@ def print_training(trained: Training, console: Console) -> None:
 def _fertility(entry: Mapping[str, Any]) -> list[str]:
     ratios = [entry["bytes_per_token"], entry["tokens_per_word"]]
     shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-    return [_count(entry["documents"]), size(entry["bytes"]), _count(entry["tokens"]), *shown]
+    return [_count(entry["tokens"]), *shown, _count(entry["documents"]), size(entry["bytes"])]
 
 
 def wide_console() -> Console:

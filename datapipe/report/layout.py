@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -25,9 +25,11 @@ _LEAST_NAME = 24
 """Columns that the first column of a table has at least, where it has longer names."""
 
 _UNLIMITED = 100_000
+_WITHOUT_EDGES = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
 _NO_BREAK = "\u00a0"
-_COMMAND = re.compile(r"`[^`]*`")
+_COMMAND = re.compile(r"`[^`\s](?:[^`]*[^`\s])?`")
+_WHITE_SPACE = re.compile(f"([^\\S{_NO_BREAK}]+)")
 
 
 def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
@@ -39,11 +41,43 @@ def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
-def print_text(text: str, console: Console, style: str = "") -> None:
+def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2) -> None:
     """Prints a text: on a terminal each of its lines wrapped, elsewhere as it is."""
     width = min(console.width, MOST_COLUMNS)
     lines = text.split("\n")
-    print_lines([part for line in lines for part in wrapped(line, width)] if console.is_terminal else lines, console, style)
+    if console.is_terminal:
+        lines = [part for line in lines for part in wrapped(line, width, hanging)]
+    print_lines(lines, console, style)
+
+
+def fitting(text: str, width: int) -> str:
+    """Text of at most `width` cells; the end of a longer one is replaced by "…"."""
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
+
+
+def print_verbatim(text: str, console: Console, style: str = "") -> None:
+    """Prints the text of a document: on a terminal folded at its width, its spaces kept and without control characters."""
+    is_terminal = console.is_terminal
+    plain = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text) if is_terminal else text
+    console.print(Text(plain, style=style), soft_wrap=not is_terminal)
+
+
+def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int) -> None:
+    """Prints a table of Markdown with aligned columns. On a terminal its cells take several lines where they must."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    heading, *others = [row for row in rows if not all(cell and set(cell) <= set("-: ") for cell in row)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for text in heading:
+        table.add_column(Text(text), overflow="fold")
+    for row in others:
+        table.add_row(*map(Text, row[: len(heading)]))
+    natural = Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
+    width = min(natural, console.width - indent) if console.is_terminal else natural
+    table.show_lines = width < natural
+    for line in console.render_lines(table, console.options.update(width=width)):
+        print_lines([" " * indent + "".join(segment.text for segment in line).rstrip()], console)
 
 
 def print_lines(lines: Iterable[str], console: Console, style: str = "") -> None:
@@ -68,24 +102,29 @@ def wrapped(text: str, width: int, hanging: int = 2) -> list[str]:
     """
     indent = len(text) - len(text.lstrip(" "))
     lines: list[str] = []
-    line, start = "", " " * indent
-    for word in _units(" ".join(map(_printable, text.split())), width - indent - hanging):
-        longer = f"{line} {word}" if line else start + word
-        if line and cell_len(longer) > width:
+    line = start = " " * indent
+    for gap, word in _units(text.strip(), width - indent - hanging):
+        longer = f"{line}{gap}{word}"
+        if line != start and cell_len(longer) > width:
             lines.append(line)
             start = " " * (indent + hanging)
             longer = start + word
         line = longer
-    return [each.replace(_NO_BREAK, " ") for each in [*lines, line]]
+    return [*lines, line.rstrip()]
 
 
-def _units(text: str, width: int) -> list[str]:
-    """The words of a text; a `command` that fits the width is one of them."""
+def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
+    """The words of a text, each behind the spaces before it; a `command` that fits the width is one of them."""
 
     def whole(command: re.Match[str]) -> str:
         return command[0].replace(" ", _NO_BREAK) if cell_len(command[0]) <= width else command[0]
 
-    return _COMMAND.sub(whole, text).split(" ") if text else []
+    gap = ""
+    for part in _WHITE_SPACE.split(_COMMAND.sub(whole, text.replace(_NO_BREAK, " "))):
+        if part.isspace() and part != _NO_BREAK:
+            gap = part if set(part) == {" "} else " "
+        elif part:
+            yield gap, _printable(part.replace(_NO_BREAK, " "))
 
 
 def _printable(word: str) -> str:
@@ -106,10 +145,15 @@ class NumberTable:
     def __init__(self, title: str, headings: Sequence[str], *, caption: str = "", edges: bool = True) -> None:
         self.title, self.headings, self.caption, self.edges = title, headings, caption, edges
         self._rows: list[tuple[Sequence[str], str]] = []
+        self._sections: set[int] = set()
 
     def add_row(self, *cells: str, style: str = "") -> None:
         """Adds a row; cells that are not given are empty."""
         self._rows.append((cells, style))
+
+    def add_section(self) -> None:
+        """Draws a line below the last row."""
+        self._sections.add(len(self._rows) - 1)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unlimited, width = options.update(width=_UNLIMITED), options.max_width
@@ -119,22 +163,23 @@ class NumberTable:
         def needed(headings: Sequence[str]) -> int:
             return Measurement.get(console, unlimited, self._table(headings)).maximum
 
-        headings = list(self.headings)
-        if needed(headings) > width:
-            headings = [heading.replace(" ", "\n") for heading in headings]
+        folded = [heading.replace(" ", "\n") for heading in self.headings]
+        choices = [(self.headings, 0), (folded, 0), (self.headings, spare)]
+        fitting = (headings for headings, less in choices if needed(headings) - less <= width)
+        headings = list(next(fitting, folded))
         while len(headings) > 2 and needed(headings) - spare > width:
             headings.pop()
         excess = max(0, needed(headings) - width)
         yield self._table(headings, max(1, max(map(cell_len, names)) - excess) if excess else None)
 
     def _table(self, headings: Sequence[str], name_width: int | None = None) -> Table:
-        look: dict[str, Any] = {} if self.edges else {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+        look: dict[str, Any] = {} if self.edges else _WITHOUT_EDGES
         table = Table(title=self.title, title_justify="left", title_style="bold", **look)
         table.add_column(headings[0], overflow="fold", width=name_width)
         for heading in headings[1:]:
             table.add_column(heading, justify="right", no_wrap=True)
-        for cells, style in self._rows:
-            table.add_row(*map(Text, cells[: len(headings)]), style=style)
+        for number, (cells, style) in enumerate(self._rows):
+            table.add_row(*map(Text, cells[: len(headings)]), style=style, end_section=number in self._sections)
         if self.caption:
             table.caption, table.caption_justify = self.caption, "left"
         return table

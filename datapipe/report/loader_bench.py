@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from datapipe.loader.bench import LoaderBench
 from datapipe.metrics import counted
+from datapipe.report.layout import NumberTable, print_text
 
 _PERCENTILES = (50, 95, 99, 100)
 
@@ -18,16 +17,12 @@ _PERCENTILES = (50, 95, 99, 100)
 def print_loader_bench(bench: LoaderBench, console: Console) -> None:
     """Prints the diagnosis, the figures behind it, and the forecast."""
     stats = bench.stats
-    console.print(Text(f"{stats.diagnosis}: {stats.reason}", style="bold"), soft_wrap=True)
+    print_text(f"{stats.diagnosis}: {stats.reason}", console, "bold")
     for name, value in _figures(bench):
-        console.print(f"  {name:<14} {value}", soft_wrap=True, highlight=False)
+        print_text(f"  {name:<14} {value}", console, hanging=15)
     console.print(_forecast_table(bench))
     spread = _milliseconds(bench.build_s)
-    console.print(
-        f"computed from {counted(len(bench.build_s), 'batch', 'batches')} built alone: {spread}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    print_text(f"computed from {counted(len(bench.build_s), 'batch', 'batches')} built alone: {spread}", console)
 
 
 def loader_bench_json(bench: LoaderBench) -> dict[str, Any]:
@@ -78,18 +73,17 @@ def _figures(bench: LoaderBench) -> list[tuple[str, str]]:
     ]
 
 
-def _forecast_table(bench: LoaderBench) -> Table:
-    table = Table(title=f"other prefetch depths, for steps of {bench.step_s * 1e3:g} ms", title_justify="left")
-    for column in ("prefetch", "stall ms/step", "longest ms", "of the time", "host MB"):
-        table.add_column(column, justify="right")
+def _forecast_table(bench: LoaderBench) -> NumberTable:
+    headings = ["prefetch", "stall ms/step", "of the time", "host MB", "longest ms"]
+    table = NumberTable(f"other prefetch depths, for steps of {bench.step_s * 1e3:g} ms", headings)
     for forecast in bench.forecasts:
         is_current = forecast.prefetch == bench.stats.depth
         table.add_row(
             f"▶ {forecast.prefetch}" if is_current else str(forecast.prefetch),
             f"{forecast.wait_s * 1e3:.3f}",
-            f"{forecast.longest_wait_s * 1e3:.3f}",
             f"{forecast.lost_share:.3%}",
             f"{forecast.host_bytes / 1e6:,.1f}",
+            f"{forecast.longest_wait_s * 1e3:.3f}",
         )
     return table
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from datapipe.loader.order.batch_order import begin_run
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
@@ -14,6 +12,7 @@ from datapipe.loader.order.sample_order import Inventory
 from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
+from datapipe.report.layout import NumberTable
 from datapipe.shards.manifest import Snapshot
 
 MOST_EPOCHS = 4
@@ -104,25 +103,24 @@ def _most_repeats(strata: Sequence[Mapping[str, int]] | None) -> int:
     return max((stratum["repeat"] for stratum in strata or () if stratum["documents"]), default=1)
 
 
-def mixture_shares_table(mixture: Mapping[str, Any]) -> Table:
+def mixture_shares_table(mixture: Mapping[str, Any]) -> NumberTable:
     """A table of `mixture_shares`."""
     total = mixture["tokens"]
-    table = Table(title=_title(mixture), title_justify="left", title_style="bold")
-    for column in ("source", "share", "tokens", "tokens an epoch", "epochs", "max epochs"):
-        table.add_column(column, justify="left" if column == "source" else "right")
+    headings = ["source", "of training", "tokens", "epochs", "tokens an epoch", "max epochs"]
+    table = NumberTable(_title(mixture), headings)
     for name, source in mixture["sources"].items():
         cells = [
             f"{source['share']:.2%}",
             "endless" if total is None else f"{source['tokens']:,}",
-            f"{source['epoch_tokens']:,}",
             "endless" if total is None else "" if source["epochs"] is None else f"{source['epochs']:,.2f}",
+            f"{source['epoch_tokens']:,}",
             "" if source["max_epochs"] is None else f"{source['max_epochs']:g}",
         ]
         table.add_row(name, *cells)
         for number, stratum in enumerate(source["strata"] or ()):
             documents, times = counted(stratum["documents"], "document"), counted(stratum["repeat"], "time")
             label = f"  stratum {number}: {documents}, {times} an epoch"
-            table.add_row(label, "", "", f"{stratum['tokens']:,}", "", "", style="dim")
+            table.add_row(label, "", "", "", f"{stratum['tokens']:,}", style="dim")
     return table
 
 

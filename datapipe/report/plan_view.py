@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
@@ -24,6 +23,7 @@ from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
+from datapipe.report.layout import NumberTable
 from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
 
@@ -107,6 +107,7 @@ def _sources_json(mixture: Mixture, request: Request, plan: Plan) -> dict[str, A
 def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> Tree:
     tree = Tree(f"[bold]{mixture.name}[/bold] → {escape(masked(mixture.output))}")
     branches: dict[str, Tree] = {}
+    waiting: set[str] = set()
     notes = {
         global_step.id: [
             *global_step.stage.stage.notes(),
@@ -122,7 +123,9 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
             of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
             for note in of_source or notes.get(group, ()):
                 branches[group].add(f"[dim]{escape(note)}[/dim]")
-        branch = branches[group].add(f"{step.id.rpartition('/')[2]}  {_state(step)}  [dim]{step.label}[/dim]")
+        state = "  " if group in waiting and step.tasks is None else f"  {_state(step)}  "
+        waiting |= {group} if step.tasks is None else set()
+        branch = branches[group].add(f"{step.id.rpartition('/')[2]}{state}[dim]{step.label}[/dim]")
         for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
             branch.add(f"[dim]{escape(masked(reason))}[/dim]")
     return tree
@@ -188,24 +191,22 @@ def _state(step: Step) -> str:
     return f"[cyan]would run[/cyan] {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"
 
 
-def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> Table:
-    table = Table(title="mixture", title_justify="left", title_style="bold")
-    for name in ("source", "documents", "unique tokens", "weight", "tokens to draw", "epochs", "max epochs"):
-        table.add_column(name, justify="left" if name == "source" else "right")
+def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> NumberTable:
     total = mixture.mixture.tokens
     counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
     shares, basis = _shares(mixture, request, counts_by_source)
-    if basis:
-        table.caption, table.caption_justify = f"weights by {mixture.mixture.weighting} of {basis}", "left"
+    caption = f"weights by {mixture.mixture.weighting} of {basis}" if basis else ""
+    headings = ["source", "weight", "documents", "unique tokens", "tokens to draw", "epochs", "max epochs"]
+    table = NumberTable("mixture", headings, caption=caption)
     for name, counts in counts_by_source.items():
         share, max_epochs = shares[name], mixture.max_epochs_of(name)
         drawn = None if total is None else int(share * total)
         epochs = "" if not drawn or not counts.is_complete or not counts.tokens else f"{drawn / counts.tokens:,.2f}"
         table.add_row(
             name,
+            f"{float(share):.2%}",
             f"{counts.document_counts.kept:,}" if counts.document_counts.kept else "?",
             f"{counts.tokens:,}" if counts.is_complete else "?",
-            f"{float(share):.2%}",
             "endless" if drawn is None else f"{drawn:,}",
             epochs or ("endless" if drawn is None else "?"),
             "" if max_epochs is None else f"{max_epochs:g}",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -25,8 +26,14 @@ from datapipe.engine.workers.process import state_of
 from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
+from datapipe.report.layout import fitting, print_text
 
 _PLAIN_EVERY_S = 10.0
+
+_TITLE_SHARE, _BAR_CELLS, _GAP = 0.4, 20, 2
+_BAR, _TASKS, _RATE, _DONE, _LEFT = range(-1, 4)
+"""Columns of the live display behind the title: the bar, and the parts of `Progress._row`."""
+_LEFT_OUT_FIRST = (_RATE, _BAR, _DONE, _LEFT)
 
 _SILENCE_S = 10.0
 """Silence of an attempt that the live display shows, long before the driver tells of it."""
@@ -59,6 +66,7 @@ class Progress:
         self._live: Live | None = None
         self._last_plain = time.monotonic()
         self._at_work: list[str] = []
+        self._training: list[list[str]] = []
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -97,29 +105,28 @@ class Progress:
         self.say(f"retrying: {task.label}: {failure.message}")
 
     def tick(self, messages: Sequence[Message]) -> None:
-        self._at_work = at_work(messages)
-        training = self._training(messages)
-        self._at_work += training
+        self._at_work, self._training = at_work(messages), self._training_parts(messages)
         if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._plan is not None:
             for step in self._plan.steps:
                 if step.tasks and 0 < len(self._records.get(step.id, ())) < len(step.tasks):
                     self._plain(step)
-            for line in training:
-                self.say(line)
+            for parts in self._training:
+                self.say(", ".join(parts))
             self._last_plain = time.monotonic()
 
-    def _training(self, messages: Sequence[Message]) -> list[str]:
-        """A line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what it is at."""
+    def _training_parts(self, messages: Sequence[Message]) -> list[list[str]]:
+        """The parts of a line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what
+        it is at, in the end the time left."""
         steps = {step.id: step for step in self._plan.steps if step.kind == "train"} if self._plan else {}
         at_work = [(steps.get(message.task.partition(" ")[0]), message) for message in messages]
         return [
-            f"{step.title}: {_duration(time.monotonic() - self._paces[step.id].began)}, {state_of(message)}"
+            [f"{step.title}: {_duration(time.monotonic() - self._paces[step.id].began)}", *_place_of(message).split(", ")]
             for step, message in at_work
             if step is not None and step.id in self._paces
         ]
 
     def say(self, line: str) -> None:
-        self.console.print(masked(line), markup=False, highlight=False, soft_wrap=True)
+        print_text(masked(line), self.console)
 
     # ---------------------------------------------------------------------------------------------- display
 
@@ -148,25 +155,30 @@ class Progress:
         self.say("  ".join(part for part in (step.title, *self._row(step)) if part))
 
     def _display(self) -> Group:
-        lines = (Text(masked(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._at_work)
-        return Group(self._table(), *lines)
+        width = self.console.width
+        training = (", ".join(_without_middle(parts, width)) for parts in self._training)
+        lines = [fitting(masked(line), width) for line in (*self._at_work, *training)]
+        return Group(*self._steps(width), *(Text(line, style="dim") for line in lines))
 
-    def _table(self) -> Table:
-        """The steps with running tasks, and the number of completed steps: a run of many sources fits a small terminal."""
+    def _steps(self, width: int) -> list[RenderableType]:
+        """The number of completed steps, and a line for each with running tasks: a run of many sources fits a small terminal.
+
+        What does not fit is left out: the rate, the bar, what was done, the time left; then the end of the step's title.
+        """
         steps = self._plan.steps if self._plan else []
-        done = sum(self._is_done(step) for step in steps)
-        table = Table(
-            box=None,
-            padding=(0, 2),
-            show_header=False,
-            title=f"{done} of {counted(len(steps), 'step')} done",
-            title_justify="left",
-        )
-        for step in steps:
-            if step.tasks and not self._is_done(step):
-                bar = ProgressBar(total=len(step.tasks), completed=len(self._records.get(step.id, ())), width=20)
-                table.add_row(step.title, bar, *self._row(step))
-        return table
+        heading = f"{sum(self._is_done(step) for step in steps)} of {counted(len(steps), 'step')} done"
+        running = [step for step in steps if step.tasks and not self._is_done(step)]
+        rows = list(map(self._row, running))
+        widths = {_BAR: _BAR_CELLS} | {number: max(map(len, column)) for number, column in enumerate(zip(*rows, strict=True))}
+        titles = [f"  {step.title}" for step in running]
+        shown = _columns_that_fit(widths, max(map(cell_len, titles), default=0), width)
+        title_cells = width - sum(widths[number] + _GAP for number in shown)
+        table = Table.grid(padding=(0, _GAP, 0, 0))
+        for step, title, row in zip(running, titles, rows, strict=True):
+            bar = ProgressBar(total=len(step.tasks or ()), completed=len(self._records.get(step.id, ())), width=_BAR_CELLS)
+            cells = (bar if number == _BAR else row[number] for number in shown)
+            table.add_row(Text(fitting(title, title_cells), no_wrap=True), *cells)
+        return [Text(heading, style="italic"), *([table] if running else [])]
 
     def _is_done(self, step: Step) -> bool:
         return step.tasks is not None and len(self._records.get(step.id, ())) >= len(step.tasks)
@@ -182,6 +194,34 @@ def at_work(messages: Sequence[Message]) -> list[str]:
     if silent is not None and silent.silent_s >= _SILENCE_S:
         lines.append(f"no word for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
     return lines
+
+
+def _columns_that_fit(widths: Mapping[int, int], title_cells: int, width: int) -> list[int]:
+    """The columns that fit beside a title, of which a share of the line is enough; those that are empty are left out.
+
+    Args:
+        widths: of the columns, in cells.
+        title_cells: of the longest title.
+    """
+    shown = [number for number, cells in widths.items() if cells]
+    least = min(title_cells, int(width * _TITLE_SHARE))
+    for number in _LEFT_OUT_FIRST:
+        if number in shown and least + sum(widths[each] + _GAP for each in shown) > width:
+            shown.remove(number)
+    return shown
+
+
+def _place_of(message: Message) -> str:
+    """What the training is at: "counting words, 64 MB of 256 MB, about 225 s left"."""
+    return message.activity.place if message.activity and message.activity.place else state_of(message)
+
+
+def _without_middle(parts: Sequence[str], width: int) -> list[str]:
+    """The parts of a line without those before the last one that do not fit: the last one is the time left."""
+    kept = list(parts)
+    while len(kept) > 2 and len(", ".join(kept)) > width:
+        del kept[-2]
+    return kept
 
 
 def _work(message: Message) -> str:

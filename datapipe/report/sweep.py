@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from datapipe.metrics import counted, size
+from datapipe.report.layout import NumberTable, print_text
 
 
 class Count(Protocol):
@@ -63,16 +62,17 @@ class Sweep(Protocol):
 def print_sweep(sweep: Sweep, console: Console) -> None:
     """Prints a table for each source, and for their sum where there are several."""
     passes = "this value or more" if sweep.side == "min" else "this value or less"
-    console.print(Text(f"{sweep.stage}, {sweep.option or sweep.rule}: {passes} passes the rule '{sweep.rule}'", style="bold"))
+    print_text(f"{sweep.stage}, {sweep.option or sweep.rule}: {passes} passes the rule '{sweep.rule}'", console, "bold")
     for source in [*sweep.sources, *([sweep.total] if len(sweep.sources) > 1 else [])]:
         console.print(_table(sweep, source))
-    console.print("The counts cover the documents that the run kept.")
-    console.print("alone: documents that pass this threshold. with the others: that also pass the other rules of the stage.")
+    print_text("The counts cover the documents that the run kept.", console)
+    print_text("alone: documents that pass this threshold.", console)
+    print_text("with the others: documents that also pass the other rules of the stage.", console)
     if sweep.dropping:
         dropping = ", ".join(sweep.dropping)
-        console.print(Text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}"), soft_wrap=True)
+        print_text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}", console)
     if sweep.total.unsure:
-        console.print(Text(_unsure(sweep.total.unsure)), soft_wrap=True)
+        print_text(_unsure(sweep.total.unsure), console)
 
 
 def _unsure(num_documents: int) -> str:
@@ -82,25 +82,27 @@ def _unsure(num_documents: int) -> str:
     )
 
 
-def _table(sweep: Sweep, source: SourceSweep) -> Table:
+def _table(sweep: Sweep, source: SourceSweep) -> NumberTable:
+    """Documents come first, their text after them: a narrow terminal leaves out the last columns."""
     title = f"{source.name}: {counted(source.tagged.documents, 'document')}, {size(source.tagged.bytes)}"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(sweep.option or sweep.rule, justify="right")
-    for name in ("alone", "", "text", "", "with the others", "", "text", ""):
-        table.add_column(name, justify="right")
+    caption = "▶ in force" if any(kept.threshold == source.limit for kept in source.kept) else ""
+    headings = ["threshold", "alone", "", "with the others", "", "text alone", "", "text with the others", ""]
+    table = NumberTable(title, headings, caption=caption)
     for kept in source.kept:
         in_force = kept.threshold == source.limit
         mark = f"▶ {_number(kept.threshold)}" if in_force else _number(kept.threshold)
-        cells = [*_cells(kept.alone, source.tagged), *_cells(kept.together, source.tagged)]
-        table.add_row(mark, *cells, style="bold yellow" if in_force else "")
-    if any(kept.threshold == source.limit for kept in source.kept):
-        table.caption, table.caption_justify = "▶ in force", "left"
+        documents = [cell for count in (kept.alone, kept.together) for cell in _documents(count, source.tagged)]
+        texts = [cell for count in (kept.alone, kept.together) for cell in _text(count, source.tagged)]
+        table.add_row(mark, *documents, *texts, style="bold yellow" if in_force else "")
     return table
 
 
-def _cells(kept: Count, total: Count) -> list[str]:
-    shares = _share(kept.documents, total.documents), _share(kept.bytes, total.bytes)
-    return [f"{kept.documents:,}", shares[0], size(kept.bytes), shares[1]]
+def _documents(kept: Count, total: Count) -> tuple[str, str]:
+    return f"{kept.documents:,}", _share(kept.documents, total.documents)
+
+
+def _text(kept: Count, total: Count) -> tuple[str, str]:
+    return size(kept.bytes), _share(kept.bytes, total.bytes)
 
 
 def _share(part: int, whole: int) -> str:

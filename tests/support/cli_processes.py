@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 DEADLINE_S = 120.0
@@ -24,6 +29,25 @@ def start(arguments: Sequence[str], **options) -> subprocess.Popen:
 def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess:
     """Runs the command line to its end."""
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
+
+
+def on_terminal(arguments: Sequence[str], columns: int, cwd: Path) -> tuple[int, str]:
+    """Runs the command line on a terminal of so many columns. Returns its exit status and what the terminal got."""
+    primary, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        hidden = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM"}
+        environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"TERM": "xterm"}
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=terminal, stdout=terminal, stderr=terminal, cwd=cwd, env=environment
+        )
+    finally:
+        os.close(terminal)
+    printed = b""
+    with suppress(OSError), open(primary, "rb", buffering=0) as stream:  # Linux ends a terminal that nobody holds with EIO
+        while part := stream.read(1 << 16):
+            printed += part
+    return process.wait(DEADLINE_S), printed.decode().replace("\r\n", "\n")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from datapipe import catalogue
 from datapipe.cli.inspect import inspect
+from datapipe.cli.main import app
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.cli_processes import on_terminal
 from tests.support.cli_processes import run as run_process
 from tests.support.command_line import datapipe
 
@@ -448,12 +452,71 @@ def test_cli_schema_and_stages_know_every_stage():
     json.loads(schema.stdout)
 
 
-def test_cli_stages_prints_a_line_of_80_columns_for_each():
-    *lines, empty, hint = datapipe(["stages"]).stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(line.split()[:2] == ["filter.length", "filter"] for line in lines)
-    assert all(len(line.split()) > 3 and line.endswith((".", "…")) for line in lines)
+def test_cli_stages_in_a_pipe_prints_whole_lines_and_the_readers():
+    text = datapipe(["stages"]).stdout
+    *lines, empty, hint = text.splitlines()
+    assert "…" not in text
     assert (empty, hint) == ("", "`datapipe stages NAME` prints the options of one.")
+    heading = lines.index("readers, by the `format:` of a source:")
+    assert any(line.split()[:2] == ["filter.length", "filter"] for line in lines[:heading])
+    assert [line.split()[0] for line in lines[heading + 1 :]] == catalogue.formats()
+    assert all(len(line.split()) > 3 and line.endswith(".") for line in [*lines[: heading - 1], *lines[heading + 1 :]])
+    assert datapipe(["stages", "jsonl"]).stdout == datapipe(["stages", "read.jsonl"]).stdout
+
+
+def test_cli_stages_aligns_the_tables_of_a_docstring():
+    lines = datapipe(["stages", "filter.gopher_repetition"]).stdout.splitlines()
+    start = next(number for number, line in enumerate(lines) if "`paper`" in line and "`datatrove`" in line)
+    column = lines[start].index("`datatrove`")
+    assert not any("|" in line for line in lines[start : start + 10])
+    assert all(line[column - 1] == " " != line[column] for line in lines[start + 2 : start + 10])
+
+
+def test_cli_stages_of_a_function_without_a_docstring_has_no_line_for_it(tmp_path):
+    (tmp_path / "bare_stage.py").write_text("def long_enough(record, least: int = 2) -> bool:\n    return True\n")
+    lines = run_process(["stages", "bare_stage:long_enough"], cwd=tmp_path).stdout.splitlines()
+    assert lines[0].startswith("bare_stage:long_enough  (function")
+    assert lines[1] == ""
+    assert "      least: whole number = 2" in lines
+    assert all(line.strip() for line in lines[2:])
+
+
+_COMMANDS = [[command.name or str(command.callback.__name__).replace("_", "-")] for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("command", [[], *_COMMANDS, ["tokenizer"], ["tokenizer", "train"]])
+def test_cli_help_fits_the_terminal_and_is_not_cut(command, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = datapipe([*command, "--help"])
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert not any(line.endswith("...") for line in done.stdout.partition("\n\n")[2].splitlines())
+    for line in done.stdout.splitlines():
+        assert line.count("datapipe run ") + line.count("datapipe inspect ") < 2  # examples stand on lines of their own
+
+
+def test_cli_help_describes_each_command_in_a_line_of_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    described = datapipe(["--help"]).stdout.partition("Commands:\n")[2].splitlines()
+    assert len(described) == len(_COMMANDS) + 1
+    assert all(line.endswith(".") for line in described)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("columns", [60, 80])
+def test_cli_on_a_terminal_breaks_lines_between_words_and_shows_errors_in_red(tmp_path, columns):
+    status, printed = on_terminal(["plan", f"{'a/' * 20}mixture.yaml"], columns, tmp_path)
+    assert status == 2
+    assert printed.startswith("\x1b[31mdatapipe:")
+    lines = re.sub(r"\x1b\[\d*m", "", printed).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert sum(line.count(f"{'a/' * 20}mixture.yaml") for line in lines) == 2
+    status, printed = on_terminal(["stages"], columns, tmp_path)
+    assert status == 0
+    assert max(map(len, printed.splitlines())) <= columns
+    whole = datapipe(["stages"]).stdout
+    assert set(printed.split()) - set(whole.split()) <= {f"({kind})" for kind in ("filter", "map", "global", "reader")}
 
 
 @pytest.mark.slow

@@ -108,3 +108,41 @@ def test_tokenizer_table_keeps_its_headings_whole_beside_a_long_name() -> None:
     stream = io.StringIO()
     Console(file=stream, width=100).print(*tokenizer_tables(tokenizer))
     assert "bytes per token" in stream.getvalue() and "tokens per word" in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_funnel_of_one_source_has_no_total(width: int) -> None:
+    lines = _printed(_report(0), width)
+    assert sum("123,456,789" in line for line in lines) == 1
+    assert not any("total" in line or "continued" in line for line in lines)
+
+
+def test_funnel_total_in_a_table_of_its_own_has_no_rows_of_one_source_alone() -> None:
+    report = _report(1)
+    of_one, of_both, total = ({"own:rule": 5}, {"both:rule": 3}, {"own:rule": 5, "both:rule": 6})
+    for entry, dropped in zip((*report["sources"].values(), report["total"]), (of_both, of_both | of_one, total), strict=True):
+        entry["documents"] = entry["documents"] | {"dropped": dropped}
+    lines = _printed(report, 60)
+    *_, start = [number for number, line in enumerate(lines) if "continued" in line]
+    assert "total" in lines[start + 2]
+    assert any("own:rule" in line for line in lines[:start])
+    assert not any("own:rule" in line for line in lines[start:])
+    assert any("both:rule" in line and "−6" in line for line in lines[start:])
+    assert any("own:rule" in line and "−5" in line.split("│")[-2] for line in _printed(report, 200))  # beside the sources
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_funnel_of_a_report_fits_the_width_and_says_of_what_shares_are(width: int) -> None:
+    entry = dict.fromkeys(("documents", "bytes", "tokens", "words"), 1234567)
+    entry |= {"bytes_per_token": 2.0, "tokens_per_word": 2.5, "languages": None}
+    source = {"share": 0.5, "tokens": 10**9, "epoch_tokens": 10**8, "epochs": 10.0, "max_epochs": None, "strata": None}
+    report = _report(1)
+    report["mixture"] = {"tokens": 2 * 10**9, "asked_tokens": 2 * 10**9, "phases": 1, "sources": {"web": source}}
+    report["tokenizer"] = {"vocab_size": 300, "sources": {"web": entry, "books": entry}, "total": entry, "unused": None}
+    stream = io.StringIO()
+    print_funnel(report, Console(file=stream, width=width))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(stream.getvalue().replace("┃", " ").split())
+    assert "share" not in text and "…" not in text
+    assert "│ books" in stream.getvalue() and "1,234,567" in text and "2.50" in text

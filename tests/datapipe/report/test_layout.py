@@ -40,6 +40,11 @@ def test_wrapped_text_breaks_no_command_that_fits_a_line(parts: list[str]) -> No
         assert len(line) + 1 + len(following[0]) > 40  # no line ends early
 
 
+def test_wrapped_text_keeps_its_columns_where_they_fit() -> None:
+    assert wrapped("stays    web/a.jsonl:1  7 characters", 40) == ["stays    web/a.jsonl:1  7 characters"]
+    assert wrapped("    words  ->  number, length, share", 30) == ["    words  ->  number, length,", "      share"]
+
+
 def test_wrapped_command_longer_than_a_line_is_broken_between_its_words() -> None:
     command = f"`datapipe run {'mixture-' * 4}.yaml --output runs/trial --limit 10000`"
     assert wrapped(f"  Resume with {command}", 44) == [

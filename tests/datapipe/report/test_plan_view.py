@@ -61,3 +61,19 @@ def test_plan_view_tells_what_a_stage_that_is_a_function_costs(tmp_path: Path) -
     shown = Console(file=io.StringIO(), width=200)
     shown.print(plan_view(mixture, *planned(mixture)))
     assert "turned: a Python call for each document" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_plan_view_says_once_of_a_source_that_steps_wait(tmp_path: Path) -> None:
+    sources = ""
+    for name in ("web", "books"):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", corpora.documents(1, 10))
+        sources += f"  {name}: {{path: {tmp_path}/{name}.jsonl}}\n"
+    mixture = load_mixture(runs.write_mixture(tmp_path, sources, "stages: [dedup.exact, normalize.unicode]\n"))
+    shown = Console(file=io.StringIO(), width=200)
+    shown.print(plan_view(mixture, *planned(mixture)))
+    lines = [line.strip(" │├─└") for line in shown.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    for group in ("web", "books", "dedup.exact", "tokenizer"):
+        start = next(number for number, line in enumerate(lines) if line.partition(":")[0] == group)
+        steps = lines[start + 1 : start + 3]
+        assert sum("after the steps before" in line for line in steps) == 1
+    assert sum("after the steps before" in line for line in lines) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -88,7 +89,23 @@ def test_display_of_long_names_takes_one_line_each_on_a_small_terminal():
         assert len(progress.console.render_lines(progress._display(), progress.console.options.update(width=80))) == 3
 
 
-def _shown_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.mark.parametrize(("width", "shown"), [(120, "MB/s kept left ━"), (80, "kept left"), (60, "left"), (30, "")])
+def test_display_of_a_step_is_one_line_at_any_width(width: int, shown: str) -> None:
+    stream = io.StringIO()
+    plan = _plan(2000)
+    plan.steps[0] = replace(plan.steps[0], label="apply dedup.exact → redact.pii → filter.gopher_quality")
+    with Progress(Console(file=stream, force_terminal=True, width=width)) as progress:
+        progress.planned(plan)
+        progress.committed(_record(0))
+        lines = ["".join(part.text for part in line) for line in progress.console.render_lines(progress._display())]
+    assert [line.strip() for line in lines[:1]] == ["0 of 2 steps done"]
+    assert len(lines) == 2
+    assert lines[1].startswith("  web: apply")
+    assert "1/2000" in lines[1]
+    assert all(word in lines[1] for word in shown.split())
+
+
+def _shown_training(terminal: bool, monkeypatch: pytest.MonkeyPatch, width: int = 120) -> str:
     """What is shown 75 s after the training began."""
     now = [1000.0]
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -96,7 +113,7 @@ def _shown_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
     step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
     activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
     stream = io.StringIO()
-    with Progress(Console(file=stream, force_terminal=terminal, width=120)) as progress:
+    with Progress(Console(file=stream, force_terminal=terminal, width=width)) as progress:
         progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
         now[0] += 75
         progress.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
@@ -110,4 +127,18 @@ def test_progress_of_training_shows_how_long_it_takes_and_what_it_is_at(
     terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = _shown_training(terminal, monkeypatch)
-    assert "train the tokenizer: 1:15, train tokenizer, at counting words, 64 MB of 256 MB, about 225 s left" in shown
+    assert "train the tokenizer: 1:15, counting words, 64 MB of 256 MB, about 225 s left" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "train the tokenizer: 1:15, counting words, 64 MB of 256 MB, about 225 s left"),
+        (70, "train the tokenizer: 1:15, counting words, about 225 s left"),
+        (50, "train the tokenizer: 1:15, about 225 s left"),
+    ],
+)
+def test_progress_of_training_keeps_the_time_left_on_a_small_terminal(
+    width: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert line in _shown_training(True, monkeypatch, width)

@@ -77,12 +77,18 @@ def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
 
 
-def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One contiguous large_string array of any string-like column; nulls stay null."""
+def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # some versions combine zero chunks to a chunked array
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous large_string array of any string-like column; nulls stay null."""
+    column = contiguous(column)
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 

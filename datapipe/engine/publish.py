@@ -42,7 +42,6 @@ from datapipe.shards.manifest import (
     FileEntry,
     Manifest,
     Phase,
-    ShardEntry,
     Snapshot,
     SourceEntry,
     Strata,
@@ -51,6 +50,7 @@ from datapipe.shards.manifest import (
     snapshot_folder,
     with_digest,
 )
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 from datapipe.weights import integer_weights

@@ -31,8 +31,9 @@ from datapipe.loader.share import Balance, Mesh
 from datapipe.loader.state import read_state, saved_order
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys
-from datapipe.shards.manifest import ShardEntry, Snapshot, has_snapshot, read_snapshot
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 

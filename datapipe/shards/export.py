@@ -30,10 +30,11 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, snapshot_file
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner
 from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
 from datapipe.storage import Root, sync_file
 

@@ -24,27 +24,27 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self
+from weakref import WeakValueDictionary
 
 import xxhash
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
+    PlainSerializer,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
 from datapipe.errors import SnapshotError
+from datapipe.shards.shard_table import InsidePath, ShardEntry, ShardTable, SourceName, find_entries
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
-_CONTENT_DIGEST = re.compile(r"-[0-9a-f]{16}(?=(\.[a-z]+)+$)")
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
@@ -54,62 +54,12 @@ DOCUMENTS_VERSION = 1
 _OF_DOCUMENTS = re.compile(rb'\s*\{\s*"format"\s*:\s*"datapipe-documents"')
 
 
-def _inside(path: str) -> str:
-    """Raises ValueError for a path outside the output, so that an untrusted manifest cannot name other files."""
-    if path.startswith("/") or "\\" in path or "\0" in path or not all(part not in ("", ".", "..") for part in path.split("/")):
-        raise ValueError(f"the path '{path}' does not lie inside the output")
-    return path
-
-
-def _source_name(name: str) -> str:
-    if "/" in _inside(name):
-        raise ValueError(f"'{name}' is not a source name")
-    return name
-
-
-InsidePath = Annotated[str, AfterValidator(_inside)]
-SourceName = Annotated[str, AfterValidator(_source_name)]
+def _shards_dumped(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
+    return [shard.model_dump(mode="json") for shard in shards]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ShardEntry(_Record):
-    """One shard file.
-
-    Attributes:
-        tokens: tokens of documents, without padding.
-        documents: documents that start in the shard.
-        piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
-        stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
-        hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
-            up in few shards; absent if unknown.
-    """
-
-    path: InsidePath
-    source: SourceName
-    split: Literal["train", "validation"]
-    sequences: int
-    tokens: int
-    documents: int
-    bytes: int
-    checksum: str
-    piece_length: int | None = None
-    stratum: int | None = None
-    hashes: tuple[int, int] | None = None
-
-    @property
-    def numbered_path(self) -> str:
-        """The path without the digest of the content: "shards/web/part-00003-00000.arrow".
-
-        It decides the order of shards, and states name shards by it.
-        """
-        return numbered_path(self.path)
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 class Strata(_Record):
@@ -143,6 +93,10 @@ class Phase(_Record):
 
     until_tokens: int | None
     weights: dict[str, int]
+
+
+ShardList = Annotated[Sequence[ShardEntry], AfterValidator(tuple), PlainSerializer(_shards_dumped)]
+"""A tuple, or the columns of a manifest that was read (`ShardTable`)."""
 
 
 class TokenizerEntry(_Record):
@@ -195,7 +149,7 @@ class Snapshot(_Manifest):
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: int = 0
     files: FileEntry | None = None
-    shards: tuple[ShardEntry, ...]
+    shards: ShardList
     fingerprint: str = ""
 
     @model_validator(mode="after")
@@ -214,7 +168,7 @@ class Snapshot(_Manifest):
         return tuple(sorted(shards, key=lambda shard: shard.numbered_path))
 
     @property
-    def data_files(self) -> tuple[ShardEntry, ...]:
+    def data_files(self) -> Sequence[ShardEntry]:
         """The files that the snapshots of an output share."""
         return self.shards
 
@@ -279,13 +233,13 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _digest(content: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(_digested(content))
+
+
+def _digested(content: dict[str, Any]) -> bytes:
+    """The text that the fingerprint of a manifest covers."""
     named = {name: value for name, value in content.items() if name != "fingerprint"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
-
-
-def numbered_path(path: str) -> str:
-    """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
-    return _CONTENT_DIGEST.sub("", path)
+    return json.dumps(named, sort_keys=True, ensure_ascii=False).encode()
 
 
 def with_digest(path: str, checksum: str) -> str:
@@ -370,6 +324,45 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
             f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
             f"(a stopped run resumes) and give its output."
         ) from error
+    snapshot = _read_columns(content)
+    return _read_entries(content, f"{root.url}/{path}") if snapshot is None else snapshot
+
+
+_NO_SHARDS = b'"shards": []'
+_read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
+"""The manifests in use, by digest of their text: a process that was forked reads none again."""
+
+
+def _read_columns(content: bytes) -> Snapshot | None:
+    """The snapshot in a manifest as runs write it, without a record for each shard; None for any other text.
+
+    Whatever is wrong is left to `_read_entries`, which names it.
+    """
+    known = _read.get(key := xxhash.xxh3_128_digest(content))
+    if known is not None:
+        return known
+    entries = find_entries(content)
+    shards = None if entries is None else ShardTable.from_json(content, entries)
+    if entries is None or shards is None or shards.has_duplicates():
+        return None
+    rest = content[: entries.start] + content[entries.stop :]
+    try:
+        snapshot = Snapshot.model_validate_json(rest)
+        before, *after = _digested(json.loads(rest)).split(_NO_SHARDS)
+    except ValueError:
+        return None
+    if len(after) != 1 or snapshot.shards or (shards.sources_among(tuple(snapshot.sources)) < 0).any():
+        return None
+    digest = xxhash.xxh3_128(before)
+    for text in (b'"shards": [', *shards.canonical_json(), b"]", after[0]):
+        digest.update(text)
+    if snapshot.fingerprint != digest.hexdigest():
+        return None
+    return _read.setdefault(key, snapshot.model_copy(update={"shards": shards}))
+
+
+def _read_entries(content: bytes, url: str) -> Manifest:
+    """The manifest in any text. Raises SnapshotError with the first entry that is wrong."""
     try:
         with _collector_paused():
             kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
@@ -377,13 +370,13 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
             digest = _digest(json.loads(content))
     except ValidationError as error:
         raise SnapshotError(
-            f"{root.url}/{path}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
+            f"{url}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
             f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
         ) from error
     # the digest is of the text, which holds every field: serialising the record again takes longer for many shards
     if snapshot.fingerprint != digest:
         raise SnapshotError(
-            f"{root.url}/{path}: the content does not match its fingerprint, so the file was edited or damaged. "
+            f"{url}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
     return snapshot

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from datapipe.errors import CorruptionError
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
-from datapipe.shards.manifest import ShardEntry
 from datapipe.shards.shard_file import Shard, open_shard
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 CACHE_BYTES = 256 << 20

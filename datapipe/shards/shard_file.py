@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from datapipe.errors import CorruptionError, SnapshotError
 from datapipe.shards import schemas
 from datapipe.shards.checksum import rows_checksum
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 FORMAT_VERSION = "2"

@@ -31,7 +31,6 @@ from datapipe.shards.manifest import (
     DocumentsEntry,
     DocumentsSnapshot,
     Manifest,
-    ShardEntry,
     Snapshot,
     fingerprints,
     read_manifest,
@@ -39,6 +38,7 @@ from datapipe.shards.manifest import (
 )
 from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
 from datapipe.storage import Root, parquet_table
 

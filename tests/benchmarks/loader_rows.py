@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
 

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.shards.checksum import rows_checksum
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, VERSION_KEY
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import shard_schema
 from datapipe.storage import Root
 from tests.benchmarks.tables import Settings, Table

@@ -10,7 +10,7 @@ import numpy as np
 
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 from tests.support.cli_processes import wait_until
 from tests.support.packed_shards import RemoteRoot

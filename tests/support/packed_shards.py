@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.shards.checksum import bytes_checksum, file_checksum
-from datapipe.shards.manifest import FileEntry, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.schemas import token_type
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, WrittenShard, shard_schema
 from datapipe.storage import Root
 from datapipe.tokens.packing import Method, assemble, pack

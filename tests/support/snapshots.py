@@ -17,8 +17,9 @@ import xxhash
 
 from datapipe import columns
 from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import SNAPSHOT, FileEntry, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import SNAPSHOT, FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.schemas import token_type
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage import Root
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from datapipe.errors import UserError
 from datapipe.loader.cache.folder import default_folder
 from datapipe.loader.cache.scheduler import CacheCounts, DownloadScheduler
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 __all__ = ["CacheCounts", "ShardCache", "default_folder"]
@@ -64,7 +64,7 @@ class ShardCache:
         if budget_bytes < 1 or num_threads < 1:
             raise UserError(f"a cache of {budget_bytes} bytes with {num_threads} threads: expected at least 1 of each.")
         self._num_threads = num_threads
-        self._new_scheduler = partial(DownloadScheduler, root, tuple(shards), Path(folder), budget_bytes, patience_s)
+        self._new_scheduler = partial(DownloadScheduler, root, shards, Path(folder), budget_bytes, patience_s)
         self._scheduler = self._new_scheduler()
         self._finalizer: weakref.finalize | None = None
 

@@ -24,7 +24,7 @@ import xxhash
 
 from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.loader.cache.folder import CacheFolder, Reservation, write_at
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 RANGE_BYTES = 4 << 20

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 
 CLAIM_S = 60.0
 """The time that a stamp protects a file from other processes. Stamps are renewed three times as often."""

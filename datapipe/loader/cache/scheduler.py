@@ -20,7 +20,7 @@ from typing import Literal
 
 from datapipe.loader.cache.download import DownloadCancelled, DownloadError, ShardDownload, finish_download, is_sound
 from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
-from datapipe.shards.manifest import ShardEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 _BUSY_S = 0.1
@@ -60,7 +60,7 @@ class DownloadScheduler:
     `_changed` guards everything but the counts of `path_of`.
     """
 
-    def __init__(self, root: Root, shards: tuple[ShardEntry, ...], folder: Path, budget_bytes: int, patience_s: float) -> None:
+    def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, patience_s: float) -> None:
         self.process = os.getpid()
         self.starting = threading.Lock()  # the cache starts its threads under it
         self.ready: dict[int, Path] = {}

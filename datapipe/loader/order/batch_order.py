@@ -18,6 +18,7 @@ from datapipe.loader.order.recipe import Recipe, differences
 from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at, num_samples_of
 from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
+from datapipe.shards.shard_table import ShardTable
 
 
 class BatchOrder:
@@ -38,10 +39,10 @@ class BatchOrder:
         self.steps = Steps(
             lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=drop_last and inventory.split == "train"
         )
-        since = {path: self.steps.samples(step)[0] for path, step in skips.shards.items()}
-        shards = self.layout.shards if since else ()
-        named = {number: {shard.path, shard.numbered_path} & since.keys() for number, shard in enumerate(shards)}
-        self._left_out = {number: min(since[path] for path in paths) for number, paths in named.items() if paths}
+        self._left_out: dict[int, int] = {}
+        for number, path in self.layout.shards.named(skips.shards):
+            since = self.steps.samples(skips.shards[path])[0]
+            self._left_out[number] = min(since, self._left_out.get(number, since))
 
     @cached_property
     def lineage_json(self) -> str:
@@ -226,10 +227,11 @@ def _migrated(
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:
     """Raises UserError for a shard that does not exist."""
-    shards = inventory.snapshot.shards if skips.shards else ()
-    paths = {path for shard in shards for path in (shard.path, shard.numbered_path)}
+    shards = ShardTable.of(inventory.snapshot.shards)
     if skips.shards and inventory.split == "validation":
         raise UserError("skip_shards: only the training split replaces rows; the validation split reads every row once.")
+    known = {path for _, path in shards.named(skips.shards)}
     for path in skips.shards:
-        if path not in paths:
+        if path not in known:
+            paths = {path for shard in shards for path in (shard.path, shard.numbered_path)}
             raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths from snapshot.json.")

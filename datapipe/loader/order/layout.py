@@ -14,7 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from datapipe.shards.manifest import ShardEntry, Snapshot
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.shard_table import ShardTable
 
 Split = Literal["train", "validation"]
 
@@ -32,7 +33,7 @@ class Layout:
     """
 
     sources: tuple[str, ...]
-    shards: tuple[ShardEntry, ...]
+    shards: ShardTable
     source_starts: np.ndarray
     shard_starts: np.ndarray
     source_shards: tuple[int, ...]
@@ -59,20 +60,18 @@ class Layout:
 def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     """The layout of a split. It depends on the set of shards in the manifest, not on their order."""
     sources = tuple(sorted(snapshot.sources))
-    by_source: dict[str, list[ShardEntry]] = {source: [] for source in sources}
-    for shard in sorted((shard for shard in snapshot.shards if shard.split == split), key=lambda shard: shard.numbered_path):
-        by_source[shard.source].append(shard)
-    per_source = list(by_source.values())
-    shards = tuple(shard for entries in per_source for shard in entries)
+    shards = ShardTable.of(snapshot.shards).in_order(split)
+    source_shards = np.searchsorted(shards.sources_among(sources), np.arange(len(sources) + 1))
+    shard_starts = _starts(shards.sequences)
     return Layout(
         sources=sources,
         shards=shards,
-        source_starts=_starts([sum(shard.sequences for shard in entries) for entries in per_source]),
-        shard_starts=_starts([shard.sequences for shard in shards]),
-        source_shards=tuple(_starts([len(entries) for entries in per_source]).tolist()),
+        source_starts=shard_starts[source_shards],
+        shard_starts=shard_starts,
+        source_shards=tuple(source_shards.tolist()),
     )
 
 
-def _starts(counts: list[int]) -> np.ndarray:
+def _starts(counts: np.ndarray) -> np.ndarray:
     """(n + 1,) int64: 0, then the running sum."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

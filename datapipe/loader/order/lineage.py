@@ -10,12 +10,16 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 import xxhash
 
+from datapipe import columns
+from datapipe.columns import compute
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.shard_table import ShardTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +113,20 @@ class Lineage:
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
     """By source, a digest of its rows in this split: its shards in order, their sizes and checksums, and its strata."""
+    offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
     digests: dict[str, str] = {}
     for name, start, stop in zip(layout.sources, layout.source_shards, layout.source_shards[1:]):
         strata = snapshot.sources[name].strata
-        lines = ["" if strata is None else strata.model_dump_json()]
-        lines += [f"{shard.numbered_path} {shard.sequences} {shard.checksum}" for shard in layout.shards[start:stop]]
-        digests[name] = short_digest(xxhash.xxh3_128_digest("\n".join(lines).encode()))
+        digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
+        digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
+        digests[name] = short_digest(digest.digest())
     return digests
+
+
+def _shard_lines(shards: ShardTable) -> pa.Array:
+    """A line break, path, sequences and checksum of each shard."""
+    sequences = shards.column("sequences").cast(pa.string())
+    return compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
 
 
 def short_digest(digest: bytes) -> str:

@@ -44,19 +44,25 @@ class Inventory:
         self.split: Split = split
         self.layout: Layout = plan_layout(snapshot, split)
         self.data = digest_sources(snapshot, self.layout)
-        self.orders = tuple(
-            SourceOrder(
-                seed,
-                ("loader", split, name),
-                self.layout.shards[start:stop],
-                snapshot.sources[name].strata if split == "train" else None,
-                window_shards,
-                shuffle=shuffle,
-            )
-            for name, start, stop in zip(self.layout.sources, self.layout.source_shards, self.layout.source_shards[1:])
-        )
+        self.orders = tuple(self._source_orders())
         self.addresses = AddressFinder(self.orders, self.layout.source_starts)
         self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
+
+    def _source_orders(self) -> Iterator[SourceOrder]:
+        """The order of each source. Raises SnapshotError for a shard of a stratum that its source does not have."""
+        shards, borders = self.layout.shards, self.layout.source_shards
+        sizes, stratum_of = shards.sequences, shards.strata
+        for name, start, stop in zip(self.layout.sources, borders, borders[1:]):
+            here, strata = slice(start, stop), self.snapshot.sources[name].strata if self.split == "train" else None
+            if strata is not None:
+                wrong = np.flatnonzero((stratum_of[here] < 0) | (stratum_of[here] >= len(strata.repeats)))
+                if len(wrong):
+                    raise SnapshotError(
+                        f"{shards[start + int(wrong[0])].path}: its stratum is not one of the {len(strata.repeats)} of its "
+                        f"source. Run the mixture again."
+                    )
+            names = ("loader", self.split, name)
+            yield SourceOrder(self.seed, names, sizes[here], stratum_of[here], strata, self.window_shards, shuffle=self.shuffle)
 
 
 class SampleOrder:

@@ -22,16 +22,15 @@ Without shuffling, every epoch has the rows in the order of the shards, one shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from datapipe.errors import SnapshotError
 from datapipe.kernels.loader.permute import invert, permutation, permute
 from datapipe.rng import seed_for
-from datapipe.shards.manifest import ShardEntry, Strata
+from datapipe.shards.manifest import Strata
 
 MAX_REPLACEMENTS = 64
 """Replacements of a row of a left-out shard before giving up: with half of the shards left out, 1 row in 2^64 needs more."""
@@ -119,7 +118,8 @@ class SourceOrder:
     Args:
         seed: of the loader.
         names: parts of the names of all seeds of this order.
-        shards: of the source, sorted by path.
+        sizes: (num_shards,) int64, rows of each shard of the source, sorted by path.
+        stratum_of: (num_shards,) int64, the stratum of each, where the source has strata.
         strata: how strata are drawn; None where the source has none.
         window_shards: shards mixed at a time; 0 for all.
         shuffle: whether rows are mixed; otherwise they come in the order of the shards.
@@ -129,16 +129,16 @@ class SourceOrder:
         self,
         seed: int,
         names: tuple[str | int, ...],
-        shards: Sequence[ShardEntry],
+        sizes: np.ndarray,
+        stratum_of: np.ndarray,
         strata: Strata | None,
         window_shards: int,
         *,
         shuffle: bool = True,
     ) -> None:
         self._seed, self._names = seed, names
-        sizes = np.array([shard.sequences for shard in shards], np.int64)
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        self._sections = _sections(shards, sizes, strata)
+        self._sections = _sections(sizes, stratum_of, strata)
         self._window_shards, self._shuffle = window_shards if shuffle else 1, shuffle
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
@@ -233,19 +233,13 @@ class SourceOrder:
         )
 
 
-def _sections(shards: Sequence[ShardEntry], sizes: np.ndarray, strata: Strata | None) -> list[Section]:
+def _sections(sizes: np.ndarray, stratum_of: np.ndarray, strata: Strata | None) -> list[Section]:
     """The sections of every epoch, in the order in which they are drawn, without empty shards."""
     numbers = np.flatnonzero(sizes)
     if strata is None:
         return [Section(names=(), shards=numbers, sizes=sizes[numbers])]
-    wrong = [shard.path for shard in shards if shard.stratum is None or shard.stratum >= len(strata.repeats)]
-    if wrong:
-        raise SnapshotError(
-            f"{wrong[0]}: its stratum is not one of the {len(strata.repeats)} of its source. Run the mixture again."
-        )
-    stratum_of = np.array([shards[number].stratum for number in numbers.tolist()], np.int64)
     # by_stratum: numbers of shards, each as often as its stratum is repeated
-    by_stratum = [np.tile(numbers[stratum_of == stratum], times) for stratum, times in enumerate(strata.repeats)]
+    by_stratum = [np.tile(numbers[stratum_of[numbers] == stratum], times) for stratum, times in enumerate(strata.repeats)]
     if strata.order == "shuffled":
         joined = np.concatenate(by_stratum)
         return [Section(names=(), shards=joined, sizes=sizes[joined])]

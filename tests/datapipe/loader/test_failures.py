@@ -24,7 +24,8 @@ from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.download import DownloadError
-from datapipe.shards.manifest import ShardEntry, read_snapshot
+from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store

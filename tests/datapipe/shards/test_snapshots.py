@@ -21,7 +21,8 @@ from datapipe.index.takedown import make_index
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.shards.export import ExportRequest, export_snapshot
-from datapipe.shards.manifest import SNAPSHOT, Snapshot, fingerprints, numbered_path, read_snapshot
+from datapipe.shards.manifest import SNAPSHOT, Snapshot, fingerprints, read_snapshot
+from datapipe.shards.shard_table import numbered_path
 from datapipe.shards.snapshots import publications
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root

@@ -12,27 +12,13 @@ from datapipe.loader.order import address_finder
 from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
-from datapipe.shards.manifest import ShardEntry
 
 SIZES = ([7, 30, 12], [70_000], [1], [40_000, 90_000], [300])
 STARTS = np.cumsum([0, *(sum(sizes) for sizes in SIZES)])
 
 
 def make_order(name: str, sizes: list[int], window: int) -> SourceOrder:
-    shards = [
-        ShardEntry(
-            path=f"shards/{name}/part-{number:05d}.arrow",
-            source=name,
-            split="train",
-            sequences=size,
-            tokens=size,
-            documents=size,
-            bytes=1,
-            checksum="none",
-        )
-        for number, size in enumerate(sizes)
-    ]
-    return SourceOrder(5, ("loader", "train", name), shards, None, window)
+    return SourceOrder(5, ("loader", "train", name), np.array(sizes), np.full(len(sizes), -1), None, window)
 
 
 def make_finder(window: int = 0) -> AddressFinder:

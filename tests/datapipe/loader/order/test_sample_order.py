@@ -112,6 +112,18 @@ def test_order_no_validation_sequences_are_refused(tmp_path: Path) -> None:
         open_order(folder, "validation")
 
 
+@pytest.mark.parametrize("stratum", [None, 2])
+def test_shard_outside_the_strata_of_its_source_is_refused(tmp_path: Path, stratum: int | None) -> None:
+    root = Root(str(make_snapshot(tmp_path, {"web": 20})))
+    snapshot = read_snapshot(root)
+    strata = Strata(column="score", bounds=(1.0,), repeats=(1, 1))
+    shards = [shard.model_copy(update={"stratum": 1}) for shard in snapshot.shards]
+    shards[1] = shards[1].model_copy(update={"stratum": stratum})
+    sources = {"web": snapshot.sources["web"].model_copy(update={"strata": strata})}
+    with pytest.raises(SnapshotError, match=f"{shards[1].path}: its stratum is not one of the 2 of its source"):
+        Inventory(snapshot.model_copy(update={"shards": tuple(shards), "sources": sources}), "train", 17, 0)
+
+
 def test_a_source_whose_strata_are_all_left_out_is_refused(tmp_path: Path) -> None:
     snapshot = read_snapshot(Root(str(make_snapshot(tmp_path, {"web": 9}))))
     strata = Strata(column="score", bounds=(1.0,), repeats=(0, 3))

@@ -16,7 +16,8 @@ from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
 from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.saved_lineage import lineage_json, read_lineage
-from datapipe.shards.manifest import SNAPSHOT, Phase, ShardEntry, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
 

@@ -1,0 +1,301 @@
+"""The shards that a manifest lists, as columns: 10^5 of them are read and checked without an object for each.
+
+    snapshot.json  ─▶  find_entries  ─▶  ShardTable.from_json: columns  ─▶  the layout of a split: arrays
+                                                └─▶  ShardEntry, made when an entry is asked for
+
+Columns are read from a text as runs write it. `None` instead of a table says that this module cannot vouch for the text: it has
+another layout, or an entry is wrong. The caller then reads it entry by entry and tells what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated, Any, Literal, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+from datapipe import columns
+from datapipe.columns import compute
+
+_CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
+_ENTRIES, _END = b'\n "shards": [\n', b"\n ]"
+_ABSENT = -1
+_NUMBERED = "numbered_path"
+_MOST = (1 << 62) - 1
+_BETWEEN = b"},\n  {"
+"""Between two entries. A text in JSON has no line breaks within its strings."""
+_PART_BYTES, _MOST_BYTES = 1 << 23, (1 << 31) - 1
+_ENTRIES_AT_ONCE = 4096
+_HASH = pa.decimal128(20)
+"""A range of hashes may stop at 2^64, which no integer of Arrow holds."""
+
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
+        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "piece_length", "stratum")),
+        ("hashes", pa.list_(_HASH)),
+    ]
+)
+_MANIFEST = pa.schema([("shards", pa.list_(pa.struct(list(_SCHEMA))))])
+_OPTIONAL = ("piece_length", "stratum", "hashes")
+_OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)"
+"""In a path: a control character, a backslash, or a part that is empty, "." or "..". Before a first "/" is an empty part."""
+
+
+def inside_path(path: str) -> str:
+    """Raises ValueError for a path outside the output, so that an untrusted manifest cannot name other files."""
+    if re.search(_OUTSIDE, path):
+        raise ValueError(f"the path '{path}' does not lie inside the output")
+    return path
+
+
+def _source_name(name: str) -> str:
+    if "/" in inside_path(name):
+        raise ValueError(f"'{name}' is not a source name")
+    return name
+
+
+InsidePath = Annotated[str, AfterValidator(inside_path)]
+SourceName = Annotated[str, AfterValidator(_source_name)]
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+class ShardEntry(BaseModel):
+    """One shard file.
+
+    Attributes:
+        tokens: tokens of documents, without padding.
+        documents: documents that start in the shard.
+        piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
+        stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
+        hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
+            up in few shards; absent if unknown.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: InsidePath
+    source: SourceName
+    split: Literal["train", "validation"]
+    sequences: Count
+    tokens: Count
+    documents: Count
+    bytes: Count
+    checksum: str
+    piece_length: Count | None = None
+    stratum: Count | None = None
+    hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = None
+
+    @property
+    def numbered_path(self) -> str:
+        """The path without the digest of the content: "shards/web/part-00003-00000.arrow".
+
+        It decides the order of shards, and states name shards by it.
+        """
+        return numbered_path(self.path)
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value is not None}
+
+
+def numbered_path(path: str) -> str:
+    """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
+    return re.sub(_CONTENT_DIGEST, r"\1", path)
+
+
+class ShardTable(Sequence[ShardEntry]):
+    """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
+
+    Args:
+        table: columns of `_SCHEMA`.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.combine_chunks()
+        self._entries: dict[int, ShardEntry] = {}
+
+    @classmethod
+    def of(cls, entries: Sequence[ShardEntry]) -> ShardTable:
+        """The table of some shards."""
+        if isinstance(entries, ShardTable):
+            return entries
+        rows = [{field.name: getattr(entry, field.name) for field in _SCHEMA} for entry in entries]
+        return cls(pa.Table.from_pylist(rows, _SCHEMA))
+
+    @classmethod
+    def from_json(cls, manifest: bytes, entries: slice) -> ShardTable | None:
+        """The shards in a text, where `find_entries` found them; None if an entry is not as a run writes it."""
+        try:
+            shards = cls(pa.concat_tables(list(map(_read_part, _parts(manifest, entries)))))
+            return shards if shards._is_sound() else None
+        except pa.ArrowException:
+            return None
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    @overload
+    def __getitem__(self, index: int) -> ShardEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ShardEntry, ...]: ...
+    def __getitem__(self, index: int | slice) -> ShardEntry | tuple[ShardEntry, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(len(self))[index])
+        number = range(len(self))[index]
+        if number not in self._entries:
+            self._entries[number] = next(self._made(number, number + 1))
+        return self._entries[number]
+
+    def __iter__(self) -> Iterator[ShardEntry]:
+        for start in range(0, len(self), _ENTRIES_AT_ONCE):
+            yield from self._made(start, start + _ENTRIES_AT_ONCE)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (ShardTable, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
+        rows = self._table.slice(start, stop - start)
+        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names if name != "hashes"}
+        starts, stops = (bound.to_pylist() for bound in _hash_bounds(columns.contiguous(rows.column("hashes"))))
+        values["hashes"] = [None if start is None else (int(start), int(stop)) for start, stop in zip(starts, stops)]
+        for row in zip(*values.values()):
+            yield ShardEntry(**dict(zip(values, row)))
+
+    def has_duplicates(self) -> bool:
+        """Whether two shards have one path."""
+        return compute.count_distinct(self._table.column("path")).as_py() < len(self)
+
+    def column(self, name: str) -> pa.Array:
+        """One field of all shards."""
+        return columns.contiguous(self._table.column(name))
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """(num_shards,) int64."""
+        return columns.numbers(self.column("sequences"))
+
+    @property
+    def strata(self) -> np.ndarray:
+        """(num_shards,) int64: -1 where the source is not cut into strata."""
+        return columns.numbers(compute.fill_null(self.column("stratum"), _ABSENT))
+
+    @property
+    def numbered_paths(self) -> pa.Array:
+        """`numbered_path` of all shards."""
+        if _NUMBERED not in self._table.column_names:
+            numbered = compute.replace_substring_regex(self.column("path"), _CONTENT_DIGEST, r"\1")
+            self._table = self._table.append_column(_NUMBERED, numbered)
+        return self.column(_NUMBERED)
+
+    def in_order(self, split: str) -> ShardTable:
+        """The shards of a split, sorted by source and then by path without digest: the order of their rows."""
+        shards = pa.table({"source": self.column("source"), "path": self.numbered_paths})
+        order = compute.sort_indices(shards, sort_keys=[("source", "ascending"), ("path", "ascending")])
+        chosen = compute.equal(self.column("split"), split).take(order)
+        return ShardTable(self._table.take(order.filter(chosen)))
+
+    def sources_among(self, names: Sequence[str]) -> np.ndarray:
+        """(num_shards,) int64: the number of each shard's source in `names`; -1 for a source that is not there."""
+        known = pa.array(list(names), pa.string())
+        return columns.numbers(compute.fill_null(compute.index_in(self.column("source"), known), _ABSENT)).astype(np.int64)
+
+    def named(self, paths: Collection[str]) -> list[tuple[int, str]]:
+        """(number, path) of the shards that `paths` name, each with or without the digest of its content."""
+        wanted = pa.array(list(paths), pa.string())
+        return [
+            (number, column[number].as_py())
+            for column in ((self.column("path"), self.numbered_paths) if paths else ())
+            for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
+        ]
+
+    def canonical_json(self) -> Iterator[memoryview]:
+        """Parts of the entries as `json.dumps` writes them with sorted keys: the text that a manifest's fingerprint covers."""
+        names = [name for name in sorted(_SCHEMA.names) if self._table.column(name).null_count < len(self)]
+        for start in range(0, len(self), _ENTRIES_AT_ONCE):
+            rows = self._table.slice(start, _ENTRIES_AT_ONCE)
+            values = {name: columns.contiguous(rows.column(name)) for name in names}
+            fields = [part for name in names[:-1] for part in _json_field(name, values[name], ", ")]
+            fields += _json_field(names[-1], values[names[-1]], "}")
+            starts = pa.array(["{" if start == 0 else ", {"] + [", {"] * (len(rows) - 1))
+            texts = compute.binary_join_element_wise(starts, *fields, "", null_handling="replace", null_replacement="")
+            offsets, data = columns.text_buffers(columns.as_large_string(texts))
+            yield data[int(offsets[0]) : int(offsets[-1])].data
+
+    def _is_sound(self) -> bool:
+        """Whether every entry is one that `ShardEntry` accepts, of text that JSON writes as it is. Raises ArrowInvalid, too."""
+        self._table.validate(full=True)  # UTF-8
+        if any(self._table.column(name).null_count for name in _SCHEMA.names if name not in _OPTIONAL):
+            return False
+        if compute.any(compute.match_substring_regex(self.column("path"), _OUTSIDE)).as_py():
+            return False
+        if not compute.all(compute.is_in(self.column("split"), pa.array(["train", "validation"]))).as_py():
+            return False
+        lengths = compute.list_value_length(self.column("hashes"))
+        if not compute.all(compute.equal(lengths, 2), min_count=0).as_py() or self.column("hashes").values.null_count:
+            return False
+        ranges = [(self.column(field.name), _MOST) for field in _SCHEMA if pa.types.is_integer(field.type)]
+        return all(_is_within(numbers, most) for numbers, most in [*ranges, (self.column("hashes").values, 1 << 64)])
+
+
+def find_entries(manifest: bytes) -> slice | None:
+    """Where the entries of the shards are in a text; None for a text of another layout."""
+    start, stop = manifest.find(_ENTRIES), manifest.rfind(_END)
+    return None if start < 0 or stop < 0 else slice(start + len(_ENTRIES), stop)
+
+
+def _parts(manifest: bytes, entries: slice) -> Iterator[bytes]:
+    """Manifests with some of the entries each, so that little memory is in use at a time."""
+    start: int = entries.start
+    view = memoryview(manifest)
+    while start < entries.stop:
+        found = manifest.find(_BETWEEN, start + _PART_BYTES, entries.stop)
+        stop: int = entries.stop if found < 0 else found + 1
+        yield b"".join((b'{"shards": [', view[start:stop], b"]}"))
+        start = stop + 1
+
+
+def _read_part(manifest: bytes) -> pa.Table:
+    """The entries of a manifest, as columns. Raises ArrowInvalid where they are not as a run writes them."""
+    read = pa_json.read_json(
+        pa.BufferReader(manifest),
+        pa_json.ReadOptions(use_threads=False, block_size=min(len(manifest) + 1, _MOST_BYTES)),
+        pa_json.ParseOptions(_MANIFEST, newlines_in_values=True, unexpected_field_behavior="error"),
+    )
+    entries = columns.contiguous(read.column("shards")).values
+    if b"\\" in manifest or entries.null_count:
+        raise pa.ArrowInvalid("an escaped character, which is not written again as it is, or no entry")
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(entries)]).select(_SCHEMA.names)
+
+
+def _json_field(name: str, column: pa.Array, end: str) -> list[Any]:
+    """Parts of text whose concatenation is the JSON of a field; nothing, where the field is absent."""
+    if pa.types.is_string(column.type):
+        return [f'"{name}": "', column, f'"{end}']
+    if pa.types.is_list(column.type):
+        starts, stops = _hash_bounds(column)
+        values = compute.binary_join_element_wise("[", starts, ", ", stops, "]", "")
+    else:
+        values = column.cast(pa.string())
+    if not column.null_count:
+        return [f'"{name}": ', values, end]
+    return [compute.binary_join_element_wise(f'"{name}": ', values, end, "")]
+
+
+def _hash_bounds(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The start and the stop of each range of hashes, in decimal digits; null where it is absent."""
+    return compute.list_element(column, 0).cast(pa.string()), compute.list_element(column, 1).cast(pa.string())
+
+
+def _is_within(numbers: pa.Array, most: int) -> bool:
+    """Whether all numbers lie between 0 and `most`."""
+    extremes = compute.min_max(numbers).as_py()
+    return extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= most)

@@ -43,7 +43,7 @@ from datapipe.storage import split_query
 
 _PACKAGE = "stages"
 _READERS = "read"
-_COMPRESSIONS = (".gz", ".zst")
+_COMPRESSIONS = (".gz", ".zst", ".lz4")
 _KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
 _USER_STAGE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}

@@ -30,7 +30,7 @@ from datapipe.storage import is_remote, open_input, resolve, split_query
 
 _WILD = re.compile(r"[*?\[]")
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
-_COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
 
 
 _FOLDER = "a folder"

@@ -1,6 +1,6 @@
 """The stored bytes of an input file as blocks of whole lines.
 
-    file ─▶ raw reads ─▶ gzip or zstd (consecutive members or frames are one stream) ─▶ chunks ─▶ blocks that end at a newline
+    file ─▶ raw reads ─▶ gzip, zstd or lz4 (members or frames in a row are one stream) ─▶ chunks ─▶ blocks that end at a newline
 
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
 every time: this module yields all lines before the damage and then raises `BrokenStreamError`. It raises the same for a file
@@ -41,8 +41,8 @@ _MAGIC = {
 begins like one of them, and no text that people write."""
 
 _HEAD_BYTES = 1024
-_NO_HEADER = ("Unknown frame descriptor", "incorrect header check", "unknown compression method")
-"""What zstd and zlib say of bytes where a frame or member should begin."""
+_NO_HEADER = ("Unknown frame descriptor", "incorrect header check", "unknown compression method", "frameType_unknown")
+"""What zstd, zlib and LZ4 say of bytes where a frame or member should begin."""
 
 
 class BrokenStreamError(DatapipeError):
@@ -68,8 +68,17 @@ def check_format(beginning: bytes, compression: str | None) -> None:
 
 def _expected(found: str) -> str:
     """What to do with a file of another format than its name tells."""
-    endings = {"": "without an ending of an archive", "gzip": "ending in .gz", "zstd": "ending in .zst"}
-    return f"Expected a name {endings[found]}: rename it" if found in endings else "Expected plain text, .gz or .zst: repack it"
+    endings = {
+        "": "without an ending of an archive",
+        "gzip": "ending in .gz",
+        "zstd": "ending in .zst",
+        "lz4": "ending in .lz4",
+    }
+    return (
+        f"Expected a name {endings[found]}: rename it"
+        if found in endings
+        else "Expected plain text, .gz, .zst or .lz4: repack it"
+    )
 
 
 def _is_text(head: bytes) -> bool:

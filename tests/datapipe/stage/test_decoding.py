@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import lz4.frame
 import pytest
 import zstandard
 
@@ -32,7 +33,9 @@ def _checked_zstd(content: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(content)
 
 
-@pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+@pytest.mark.parametrize(
+    ("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress), ("lz4", lz4.frame.compress)]
+)
 def test_decoded_members_in_a_row_are_one_stream(tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]) -> None:
     parts = [b"", b"one", b"two" * 100_000, b""]
     assert _decoded(tmp_path / "a", b"".join(map(pack, parts)), compression) == (b"".join(parts), True)
@@ -43,6 +46,7 @@ _STORED = {
     "plain text": '{"text": "é"}\n'.encode() * 100,
     "gzip": gzip.compress(b"content"),
     "zstd": zstandard.compress(b"content"),
+    "lz4": lz4.frame.compress(b"content"),
     "xz": lzma.compress(b"content"),
     "bzip2": bz2.compress(b"content"),
     "zip": b"PK\x03\x04\x14\0\0\0",
@@ -56,7 +60,7 @@ _STORED = {
         ("zstd", "gzip", "the file is a zstd archive, and its name is that of a gzip archive. Expected a name ending in .zst"),
         ("gzip", None, "the file is a gzip archive, and its name is that of a plain file. Expected a name ending in .gz"),
         ("zstd", None, "the file is a zstd archive, and its name is that of a plain file. Expected a name ending in .zst"),
-        ("xz", None, "the file is a xz archive, and its name is that of a plain file. Expected plain text, .gz or .zst"),
+        ("xz", None, "the file is a xz archive, and its name is that of a plain file. Expected plain text, .gz, .zst or"),
         ("bzip2", "gzip", "the file is a bzip2 archive, and its name is that of a gzip archive. Expected plain text"),
         ("zip", "zstd", "the file is a zip archive, and its name is that of a zstd archive. Expected plain text"),
         ("plain text", "gzip", "the file is plain text, and its name is that of a gzip archive. Expected a name without an"),
@@ -73,14 +77,16 @@ def test_decoded_file_of_another_format_than_its_name_tells_is_told_as_what_it_i
 
 
 @pytest.mark.parametrize("size", range(12))
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 def test_decoded_beginning_of_an_archive_is_cut_off_and_no_other_format(tmp_path: Path, compression: str, size: int) -> None:
     (tmp_path / "a").write_bytes(_STORED[compression][:size])
     with pytest.raises(BrokenStreamError, match="is empty" if size == 0 else f"the {compression} archive is cut off"):
         list(decoded(open_input, str(tmp_path / "a"), compression))
 
 
-@pytest.mark.parametrize(("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+@pytest.mark.parametrize(
+    ("compression", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress), ("lz4", lz4.frame.compress)]
+)
 @pytest.mark.parametrize("behind", [bytes(512), b"garbage", b'{"text": "plain"}\n'])
 def test_decoded_bytes_behind_an_archive_are_told_from_damage_in_it(
     tmp_path: Path, compression: str, pack: Callable[[bytes], bytes], behind: bytes

@@ -1,0 +1,228 @@
+"""The records of web archives in the WARC format, each with its position, parsed by fastwarc.
+
+    members ─▶ contents of about a MiB together ─▶ fastwarc ─▶ records, and what is damaged
+
+A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte.
+fastwarc returns the body of a record that is cut off without an error, so bodies are compared with Content-Length here.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, cast
+
+import pyarrow as pa
+
+from datapipe.stage import Rejected
+from stages.read._members import Member, members
+
+NUMBER_BITS = 24
+_WHOLE_BYTES = 8 << 20
+"""Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
+
+_TOGETHER_BYTES = 1 << 20
+"""Content of members that fastwarc parses in one call, since each call costs as much as a record of 10 kB."""
+
+_BEGINNING, _HEADERS_END = b"\nWARC/1.", b"\r\n\r\n"
+_RECENT_BYTES = 128 << 10
+_SCAN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record. `headers.get(name)` finds a header without regard to case.
+
+    Attributes:
+        kind: fastwarc's `WarcRecordType`.
+    """
+
+    position: int
+    kind: Any
+    headers: Any
+    body: bytes
+
+
+def records(stream: pa.NativeFile, compression: str | None, max_bytes: int, start: int = 0) -> Iterator[Record | Rejected]:
+    """The records of a file in their order, and `Rejected` in place of what cannot be read.
+
+    Args:
+        max_bytes: the most bytes of a record; a larger one is rejected without being held.
+        start: offset of the member to begin with; in a plain file, of the record.
+
+    Raises BrokenStreamError for a file of another format, OSError where the storage fails.
+    """
+    if compression is None:
+        yield from _of_plain(stream, max_bytes, start)
+        return
+    together = _Together(max_bytes)
+    for member in members(stream, compression, start):
+        content = member.read(_WHOLE_BYTES + 1)
+        if len(content) <= _WHOLE_BYTES and not member.damage:
+            yield from together.add(member.offset, content)
+            continue
+        yield from together.take()
+        position = member.offset << NUMBER_BITS
+        for item in _numbered(_Content(content, member), member.offset, max_bytes):
+            yield item
+            position = item.position + 1
+        if member.damage:
+            yield Rejected(position=position, error=member.damage, is_file_damage=True)
+    yield from together.take()
+
+
+def _of_plain(stream: pa.NativeFile, max_bytes: int, start: int) -> Iterator[Record | Rejected]:
+    """The records of a file that is not compressed. Behind damage it goes on at the next record that can be found."""
+    begin: int | None = start
+    while begin is not None:
+        searched_from, begin_next = begin + 1, None
+        for member in members(stream, None, begin):
+            for item in _parsed(_Content(b"", member), max_bytes):
+                yield replace(item, position=begin + item.position)
+                if isinstance(item, Rejected) and item.is_file_damage:
+                    begin_next = _next_record(stream, searched_from)
+                    break
+                searched_from = begin + item.position + (len(item.body) if isinstance(item, Record) else 0) + 1
+        begin = begin_next
+
+
+def _next_record(stream: pa.NativeFile, start: int) -> int | None:
+    """The offset of the first line from `start` on that begins as a record does."""
+    offset, tail = start, b""
+    while block := stream.read_at(_SCAN_BYTES, offset):
+        window = tail + block
+        found = window.find(_BEGINNING)
+        if found >= 0:
+            return offset - len(tail) + found + 1
+        offset += len(block)
+        tail = window[1 - len(_BEGINNING) :]
+    return None
+
+
+def _numbered(content: _Content, member_offset: int, max_bytes: int) -> Iterator[Record | Rejected]:
+    """The records of one member."""
+    for number, item in enumerate(_parsed(content, max_bytes)):
+        yield replace(item, position=(member_offset << NUMBER_BITS) + number)
+
+
+class _Content:
+    """What fastwarc reads: the beginning of a member, and the rest of it.
+
+    Attributes:
+        failure: the error of the storage, which fastwarc's own errors look like.
+    """
+
+    def __init__(self, beginning: bytes, rest: Member | None = None) -> None:
+        self._beginning, self._rest, self._offset = io.BytesIO(beginning), rest, 0
+        self._recent = b""  # what was read last: at least the headers of the record at hand
+        self.failure: OSError | None = None
+
+    def read(self, num_bytes: int) -> bytes:
+        content = self._beginning.read(num_bytes)
+        if not content and self._rest is not None:
+            try:
+                content = self._rest.read(num_bytes)
+            except OSError as error:
+                self.failure = error
+                raise
+        self._offset += len(content)
+        self._recent = self._recent[-_RECENT_BYTES:] + content
+        return content
+
+    def tell(self) -> int:
+        return self._offset
+
+    def body_offset(self, record_offset: int) -> int | None:
+        """Where the body of a record begins that fastwarc has just found; None where its headers do not end."""
+        first = self._offset - len(self._recent)
+        found = self._recent.find(_HEADERS_END, max(0, record_offset - first))
+        return None if found < 0 else first + found + len(_HEADERS_END)
+
+    def has_more(self, offset: int) -> bool:
+        """Whether anything but line ends lies between an offset and the end of what was read."""
+        return bool(self._recent[max(0, offset - self._offset + len(self._recent)) :].strip(b"\r\n"))
+
+
+@dataclass(slots=True)
+class _Together:
+    """Whole members that are parsed in one call."""
+
+    max_bytes: int
+    offsets: list[int] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    num_bytes: int = 0
+
+    def add(self, offset: int, content: bytes) -> Iterator[Record | Rejected]:
+        """Adds a member; the records of all that were added, once they are many."""
+        if content:
+            self.offsets.append(offset)
+            self.contents.append(content)
+            self.num_bytes += len(content)
+        if self.num_bytes >= _TOGETHER_BYTES:
+            yield from self.take()
+
+    def take(self) -> Iterator[Record | Rejected]:
+        """The records of all members that were added since the last call."""
+        offsets, contents, self.offsets, self.contents, self.num_bytes = self.offsets, self.contents, [], [], 0
+        found = self._at_once(offsets, contents)
+        if found is not None:
+            yield from found
+            return
+        for offset, content in zip(offsets, contents):  # one of them holds a record that is cut off, or none
+            yield from _numbered(_Content(content), offset, self.max_bytes)
+
+    def _at_once(self, offsets: list[int], contents: list[bytes]) -> list[Record | Rejected] | None:
+        """The records of some members; None where records do not end with their members, or are damaged."""
+        starts, found = [*accumulate(map(len, contents), initial=0)][:-1], []
+        current, number = -1, 0
+        for item in _parsed(_Content(b"".join(contents)), self.max_bytes):
+            if isinstance(item, Rejected) and item.is_file_damage:
+                return None
+            index = bisect_right(starts, item.position) - 1
+            is_first = item.position == starts[index]
+            if index != current + is_first:
+                return None
+            current, number = index, 0 if is_first else number + 1
+            found.append(replace(item, position=(offsets[index] << NUMBER_BITS) + number))
+        return found if current == len(contents) - 1 else None
+
+
+def _parsed(content: _Content, max_bytes: int) -> Iterator[Record | Rejected]:
+    """The records in some content, with their offsets in it as positions; last, what is no record."""
+    from fastwarc.warc import ArchiveIterator
+
+    position = stop = 0
+    try:
+        for record in ArchiveIterator(cast(Any, content), parse_http=False, stream_detect=False):
+            position = record.stream_pos
+            body_offset = content.body_offset(position)
+            if body_offset is None or record.headers.get("Content-Length") is None:
+                what = "the headers of the record are cut off" if body_offset is None else "the record has no Content-Length"
+                yield Rejected(position=position, error=what, is_file_damage=True)
+                return
+            stop = body_offset + record.content_length
+            yield _read(record, position, max_bytes)
+    except OSError as error:
+        if content.failure is not None:
+            raise content.failure from None
+        yield Rejected(position=position + 1, error=f"{error}; expected a record that begins with WARC/1", is_file_damage=True)
+        return
+    if content.tell() > stop and content.has_more(stop):  # fastwarc ends at headers that are cut off
+        error = f"{content.tell() - stop:,} bytes are no record; expected a record that begins with WARC/1"
+        yield Rejected(position=position + 1, error=error, is_file_damage=True)
+
+
+def _read(record: Any, position: int, max_bytes: int) -> Record | Rejected:
+    if record.content_length > max_bytes:
+        error = (
+            f"a record of {record.content_length:,} bytes, the most that this reader takes is {max_bytes:,} (max_record_bytes)"
+        )
+        return Rejected(position=position, error=error)
+    body = record.reader.read()
+    if len(body) < record.content_length:
+        error = f"the record is cut off: {len(body):,} bytes, and its Content-Length is {record.content_length:,}"
+        return Rejected(position=position, error=error, is_file_damage=True)
+    return Record(position, record.record_type, record.headers, body)

@@ -1,0 +1,321 @@
+"""WET files in every packing, whole and damaged: the same documents, each found again by its position."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from datapipe.errors import UserError
+from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.loader import Loader
+from datapipe.stage import FieldNames, InputFile, ReadBatch, Rejected, Split
+from stages.read.wet import Wet
+from tests.support import runs
+
+pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard")]
+
+TEXTS = [
+    "A first page.\nWith two lines.\n",
+    "",
+    "Zwölf Boxkämpfer\r\n\r\nüber 中文\r\n",
+    "WARC/1.0\r\n\r\nis how records begin\n",
+    "x" * 3000,
+]
+
+
+def record(kind: str, body: bytes, number: int = 0, length: int | None = None, more: str = "") -> bytes:
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: <http://e.org/{number}>\r\n"
+        f"WARC-Date: 2024-05-18T01:58:{number:02d}Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-{number:012d}>\r\nContent-Type: text/plain\r\n{more}"
+        f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    )
+    return head.encode() + body + b"\r\n\r\n"
+
+
+def wet(texts: Sequence[str] = TEXTS) -> list[bytes]:
+    """A file's records: its own description, then pages."""
+    pages = [record("conversion", text.encode(), number) for number, text in enumerate(texts)]
+    return [record("warcinfo", b"software: ours\r\n"), *pages]
+
+
+def _zstd_with_dictionary(parts: Sequence[bytes]) -> bytes:
+    import zstandard
+
+    dictionary = zstandard.ZstdCompressionDict(b"".join(wet(["some page of text"])) * 3)
+    packer = zstandard.ZstdCompressor(dict_data=dictionary)
+    content = dictionary.as_bytes()
+    return b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content + b"".join(map(packer.compress, parts))
+
+
+def _each(pack: Callable[[bytes], bytes]) -> Callable[[Sequence[bytes]], bytes]:
+    return lambda parts: b"".join(map(pack, parts))
+
+
+def _together(pack: Callable[[bytes], bytes]) -> Callable[[Sequence[bytes]], bytes]:
+    return lambda parts: pack(b"".join(parts))
+
+
+def _zstd(content: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(content)
+
+
+def _lz4(content: bytes) -> bytes:
+    import lz4.frame
+
+    return lz4.frame.compress(content)
+
+
+def _pairs(parts: Sequence[bytes]) -> bytes:
+    return b"".join(gzip.compress(b"".join(parts[start : start + 2])) for start in range(0, len(parts), 2))
+
+
+PACKINGS: dict[str, tuple[str, Callable[[Sequence[bytes]], bytes]]] = {
+    "plain": ("", b"".join),
+    "gzip, a member a record": (".gz", _each(gzip.compress)),
+    "gzip, two records a member": (".gz", _pairs),
+    "gzip, one member": (".gz", _together(gzip.compress)),
+    "zstd, a frame a record": (".zst", _each(_zstd)),
+    "zstd, one frame": (".zst", _together(_zstd)),
+    "zstd with a dictionary": (".zst", _zstd_with_dictionary),
+    "lz4": (".lz4", _each(_lz4)),
+}
+_COMPRESSION = {"": None, ".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
+
+
+def file_of(folder: Path, content: bytes, ending: str = "") -> InputFile:
+    path = folder / f"a.warc.wet{ending}"
+    path.write_bytes(content)
+    return InputFile(url=str(path), path=path.name, num_bytes=len(content), stamp="", compression=_COMPRESSION[ending])
+
+
+def read(file: InputFile, keep: Sequence[str] = (), **options: Any) -> list[ReadBatch]:
+    return list(Wet(**options).read(Split(file=file), FieldNames(keep=tuple(keep)), pa.OSFile))
+
+
+def documents(batches: Sequence[ReadBatch]) -> dict[int, str]:
+    return {
+        position: text
+        for batch in batches
+        for position, text in zip(batch.positions.tolist(), batch.texts.to_pylist(), strict=True)
+    }
+
+
+def rejected(batches: Sequence[ReadBatch]) -> list[Rejected]:
+    return [item for batch in batches for item in batch.rejected]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_wet_every_packing_has_the_same_documents_each_at_a_position_of_its_own(tmp_path: Path, packing: str) -> None:
+    ending, pack = PACKINGS[packing]
+    file = file_of(tmp_path, pack(wet()), ending)
+    batches = read(file, keep=["url", "date", "mime", "WARC-Type", "x-absent"])
+    found = documents(batches)
+    assert list(found.values()) == TEXTS and rejected(batches) == [] and sorted(found) == list(found)
+    [batch] = [batch for batch in batches if len(batch.positions)]
+    assert batch.ids.to_pylist() == [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(len(TEXTS))]
+    assert batch.extra["url"].to_pylist() == [f"http://e.org/{number}" for number in range(len(TEXTS))]
+    assert batch.extra["date"][1].as_py() == "2024-05-18T01:58:01Z" and batch.extra["mime"][0].as_py() == "text/plain"
+    assert set(batch.extra["WARC-Type"].to_pylist()) == {"conversion"} and batch.extra["x-absent"].null_count == len(TEXTS)
+    assert batch.input_bytes == sum(len(text.encode()) for text in TEXTS)
+    reader = Wet()
+    assert [reader.read_document(file, position, FieldNames(), pa.OSFile) for position in found] == TEXTS
+    assert reader.read_document(file, max(found) + 1, FieldNames(), pa.OSFile) is None
+    assert reader.read_document(file, 0, FieldNames(), pa.OSFile) is None  # the file's own description
+
+
+def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path) -> None:
+    parts = [gzip.compress(part) for part in wet()]
+    offsets = [sum(map(len, parts[:number])) for number in range(1, len(parts))]
+    assert list(documents(read(file_of(tmp_path, b"".join(parts), ".gz")))) == [offset << 24 for offset in offsets]
+    one = file_of(tmp_path, gzip.compress(b"".join(wet())), ".gz")
+    assert list(documents(read(one))) == [1, 2, 3, 4, 5]
+    plain = b"".join(wet())
+    assert list(documents(read(file_of(tmp_path, plain)))) == [
+        len(b"".join(wet()[: number + 1])) for number in range(len(TEXTS))
+    ]
+
+
+@pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member", "zstd, a frame a record", "lz4"])
+def test_wet_cut_at_any_byte_keeps_what_is_whole_and_tells_the_rest(tmp_path: Path, packing: str) -> None:
+    ending, pack = PACKINGS[packing]
+    content = pack(wet(TEXTS[:3]))
+    ends = {len(pack(wet(TEXTS[:number]))) - cut for number in range(4) for cut in range(5 if packing == "plain" else 1)}
+    for stop in range(12, len(content)):
+        batches = read(file_of(tmp_path, content[:stop], ending))
+        texts, told = list(documents(batches).values()), rejected(batches)
+        assert texts == TEXTS[: len(texts)]
+        if len(texts) < 3 and stop not in ends:
+            assert told and (packing == "plain" or all(item.is_file_damage for item in told)), stop
+
+
+def test_wet_flipped_byte_costs_its_member_alone_and_is_told(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    parts = [gzip.compress(part) for part in wet(["page " * 50 + str(number) for number in range(6)])]
+    whole = set(documents(read(file_of(tmp_path, b"".join(parts), ".gz"))).values())
+    num_lost = 0
+    for _ in range(150):
+        damaged, number = [bytearray(part) for part in parts], rng.randrange(1, 7)
+        at = rng.choice([*range(10, len(parts[number]))])  # behind the header of the member
+        damaged[number][at] ^= 1 << rng.randrange(8)
+        batches = read(file_of(tmp_path, b"".join(damaged), ".gz"))
+        texts = set(documents(batches).values())
+        told = [item.is_file_damage for item in rejected(batches)]
+        assert texts <= whole and (len(texts), told) in ((5, [True]), (6, []))  # some bits of gzip mean nothing
+        num_lost += 6 - len(texts)
+    assert num_lost > 100
+
+
+def test_wet_archive_inside_a_record_is_the_body_of_that_record(tmp_path: Path) -> None:
+    inner = b"".join(gzip.compress(part, 0) for part in wet(["inside"]))
+    parts = [*wet(["before"]), record("resource", inner, 7), record("conversion", b"behind", 8)]
+    for level in (0, 9):  # stored as it is, its magic bytes stand in the file
+        content = b"".join(gzip.compress(part, level) for part in parts)
+        assert list(documents(read(file_of(tmp_path, content, ".gz"))).values()) == ["before", "behind"]
+
+
+@pytest.mark.parametrize(
+    "gap", [b"\0" * 700, b"no member\n" * 9, b"\x1f\x8b\x08", gzip.compress(b"no record"), b"\x1f\x8b\x08" * 99]
+)
+def test_wet_bytes_between_members_are_told_and_passed_over(tmp_path: Path, gap: bytes) -> None:
+    first, *others = [gzip.compress(part) for part in wet(["one", "two"])]
+    batches = read(file_of(tmp_path, first + gap + b"".join(others), ".gz"))
+    assert list(documents(batches).values()) == ["one", "two"]
+    assert rejected(batches) and all(item.is_file_damage for item in rejected(batches))
+
+
+@pytest.mark.parametrize(
+    ("length", "error"),
+    [
+        (3, "expected a record that begins with WARC/1"),
+        (40, "the record is cut off: "),
+        (10**7, "the record is cut off: "),
+        (10**15, "the most that this reader takes is"),
+    ],
+)
+@pytest.mark.parametrize("ending", [".gz", ""])
+def test_wet_wrong_content_length_never_takes_from_the_next_record_in_silence(
+    tmp_path: Path, length: int, error: str, ending: str
+) -> None:
+    wrong = record("conversion", b"a page whose length is wrong", 1, length=length)
+    parts = [*wet(["before"]), wrong, record("conversion", b"behind", 2)]
+    content = b"".join(gzip.compress(part) if ending else part for part in parts)
+    batches = read(file_of(tmp_path, content, ending))
+    texts = list(documents(batches).values())
+    assert texts[0] == "before" and texts[-1] in ("behind", "before", "a p")
+    if ending:
+        assert "behind" in texts and any(error in item.error for item in rejected(batches))
+    assert rejected(batches)
+
+
+def test_wet_larger_record_than_allowed_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    batches = read(file_of(tmp_path, PACKINGS["gzip, one member"][1](wet()), ".gz"), max_record_bytes=1000)
+    assert list(documents(batches).values()) == TEXTS[:-1]
+    [item] = rejected(batches)
+    assert "a record of 3,000 bytes" in item.error and not item.is_file_damage and item.position == 5
+
+
+def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
+    parts = [*wet(["before"]), record("conversion", b"caf\xe9", 1), record("conversion", b"behind", 2)]
+    batches = read(file_of(tmp_path, b"".join(map(gzip.compress, parts)), ".gz"))
+    assert list(documents(batches).values()) == ["before", "behind"]
+    [item] = rejected(batches)
+    assert item.error.startswith("invalid UTF-8 at byte 3") and item.excerpt == b"caf\xe9"
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "error"),
+    [
+        (b"plain text, no archive", ".gz", "the file is plain text, and its name is that of a gzip archive"),
+        (gzip.compress(b"".join(wet())), "", "the file is a gzip archive, and its name is that of a plain file"),
+        (gzip.compress(b"".join(wet())), ".zst", "the file is a gzip archive, and its name is that of a zstd archive"),
+        (b"<html>no archive</html>" * 99, "", "expected a record that begins with WARC/1"),
+        (gzip.compress(b"no record in it"), ".gz", "expected a record that begins with WARC/1"),
+    ],
+)
+def test_wet_file_of_another_format_is_told(tmp_path: Path, content: bytes, ending: str, error: str) -> None:
+    batches = read(file_of(tmp_path, content, ending))
+    assert documents(batches) == {}
+    assert any(error in item.error and item.is_file_damage for item in rejected(batches))
+
+
+def test_wet_many_members_and_a_large_one_are_read_in_batches(tmp_path: Path) -> None:
+    texts = [f"page {number} " + "word " * (number % 700) for number in range(6000)]
+    for pack in (_each(gzip.compress), _together(gzip.compress)):
+        batches = read(file_of(tmp_path, pack(wet(texts)), ".gz"))
+        assert list(documents(batches).values()) == texts and not rejected(batches)
+        assert max(len(batch.positions) for batch in batches) <= 4096 and len(batches) > 2
+        assert max(batch.input_bytes for batch in batches) < 5 << 20
+
+
+@pytest.mark.medium
+def test_wet_files_become_training_rows_and_damage_stops_the_run(tmp_path: Path) -> None:
+    pages = [f"Page {number} of the crawl has some words, and a few more of them. " * 5 for number in range(40)]
+    for name, pack in (("a", _each(gzip.compress)), ("b", _together(gzip.compress))):
+        (tmp_path / f"{name}.warc.wet.gz").write_bytes(pack(wet([page + name for page in pages])))
+    source = f"  crawl: {{path: {tmp_path}/*.warc.wet.gz, keep: [url, date]}}"
+    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
+    mixture = runs.write_mixture(tmp_path, source, "stages: [filter.url: {domains: [other.org]}]", tail)
+    done = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert done.report["total"]["documents"]["kept"] == 80
+    assert next(iter(Loader(done.mixture.output, batch_size=2)))["input_ids"].shape == (2, 64)
+    kept = Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=99))
+    assert {document.text for document in kept} == {page + name for page in pages for name in "ab"}
+    content = (tmp_path / "a.warc.wet.gz").read_bytes()
+    (tmp_path / "a.warc.wet.gz").write_bytes(content[:-20])
+    with pytest.raises(
+        UserError, match=r"1 input file cannot be read whole: a\.warc\.wet\.gz from .* on: the record is cut off"
+    ):
+        runs.run_mixture(mixture, make_engine=runs.InProcess)
+
+
+@pytest.mark.real
+def test_wet_files_of_common_crawl_have_their_expected_books(real_data: Path) -> None:
+    found = {}
+    for name in ("cc-2016-50_sample.warc.wet.gz", "cc-2016-50_sample.per-record.warc.wet.gz", "whirlwind.warc.wet.gz"):
+        path = real_data / "warc" / name
+        file = InputFile(url=str(path), path=name, num_bytes=path.stat().st_size, stamp="", compression="gzip")
+        batches = read(file, keep=["url"])
+        assert rejected(batches) == []
+        found[name] = list(documents(batches).values())
+    one, each, escopete = found.values()
+    assert one == each and len(one) == 25 and len(escopete) == 1 and "Escopete" in escopete[0]
+
+
+class _Failing:
+    """A file of which reading fails behind some bytes, as a store that goes away."""
+
+    def __init__(self, path: str, good_bytes: int) -> None:
+        self._file, self._good_bytes = pa.OSFile(path), good_bytes
+
+    def __enter__(self) -> _Failing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        if offset >= self._good_bytes:
+            raise OSError(5, "the store went away")
+        return self._file.read_at(min(num_bytes, self._good_bytes - offset), offset)
+
+
+@pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
+def test_wet_failure_of_the_storage_is_no_damage_of_the_file(tmp_path: Path, packing: str) -> None:
+    ending, pack = PACKINGS[packing]
+    rng = random.Random(2)
+    pages = ["".join(map(chr, rng.choices(range(97, 123), k=50_000))) for _ in range(300)]
+    file = file_of(tmp_path, pack(wet(pages)), ending)
+    with pytest.raises(OSError, match="the store went away"):
+        list(Wet().read(Split(file=file), FieldNames(), lambda url: _Failing(url, 5 << 20)))  # type: ignore[arg-type]

@@ -114,7 +114,8 @@ class Loader:
         pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
             length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
         drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
-            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning.
+            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
+            validation always keeps them.
         check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
@@ -368,7 +369,8 @@ class Loader:
         self._step = saved.step
 
     def close(self) -> None:
-        """Closes open shards and stops fetching others. The loader stays usable."""
+        """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""
+        self._iteration = None
         self._reader.close()
         if self._cache is not None:
             self._cache.close()

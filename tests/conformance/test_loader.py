@@ -114,3 +114,59 @@ def test_states_do_not_depend_on_the_rank_that_saved_them(tmp_path: Path) -> Non
     for rank in ranks:
         list(islice(rank, 3))
     assert len({json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks}) == 1
+
+
+def random_options(generator: np.random.Generator) -> dict[str, Any]:
+    """The options of a part of a run: batch size, groups, weights of any digits, and steps to leave out."""
+    size = int(generator.integers(2, 13))
+    groups = [rows for rows in range(1, 3 * size) if size % rows == 0 or rows % size == 0]
+    powers = np.exp(2 * generator.standard_normal(len(SIZES)))
+    starts = generator.integers(0, 90, 3).tolist()
+    return {
+        "global_batch_size": size,
+        "group_rows": int(generator.choice(groups)) if generator.integers(2) else 1,
+        "mixture": dict(zip(SIZES, powers / powers.sum())) if generator.integers(2) else None,
+        "skip": [(start, start + int(generator.integers(1, 6))) for start in starts],
+    }
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_is_restored_at_every_step_and_repeats_no_row_early(tmp_path: Path, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    folder = make_snapshot(tmp_path, SIZES, rows_per_shard=5)
+    order: dict[str, Any] = {"shuffle": bool(seed % 3), "window": int(generator.integers(0, 4))}
+    state, batches = None, dict[int, dict[str, Any]]()
+    for _ in range(5):
+        options = {"fields": FIELDS, "migrate": True, **order, **random_options(generator)}
+        loader = Loader(folder, **options)
+        if state is not None:
+            loader.load_state_dict(state)
+        for _ in range(int(generator.integers(1, 16))):
+            state = json.loads(json.dumps(loader.state_dict()))
+            world_size = int(generator.integers(1, 5))
+            ranks = [Loader(folder, rank=rank, world_size=world_size, prefetch=0, **options) for rank in range(world_size)]
+            for rank in ranks:
+                rank.load_state_dict(state)
+            batch, parts = next(loader), [next(rank) for rank in ranks]
+            batches[batch["step"]] = batch
+            for field in PER_ROW:
+                np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), batch[field])
+            rows = min(options["group_rows"], options["global_batch_size"])
+            groups = batch["sources"].reshape(-1, rows)
+            assert (groups == groups[:, :1]).all()
+        state = loader.state_dict()
+    assert state is not None
+    last = Loader(folder, **options)
+    last.load_state_dict(state)
+    rows_of: dict[int, list[int]] = {}
+    for step in range(state["step"]):  # the skipped steps, too, have drawn their rows
+        batch = last.batch(step)
+        for source, row in zip(batch["sources"].tolist(), batch["input_ids"][:, 0].tolist()):
+            rows_of.setdefault(source, []).append(row)
+        if step in batches:
+            np.testing.assert_array_equal(batch["input_ids"], batches[step]["input_ids"])
+    for source, size in enumerate(SIZES.values()):
+        found = rows_of.get(source, [])
+        epochs = [found[start : start + size] for start in range(0, len(found), size)]
+        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)

@@ -17,7 +17,7 @@ built, so the only cost of a window is that neighbours in one epoch are more lik
 Strata (parts of a source by a score, or by the size of a document's cluster) are either mixed, or drawn one after the other as
 a curriculum. A stratum that is repeated in an epoch has its shards listed as often, and all copies are mixed.
 
-Without shuffling, every epoch has the rows in the order of the shards, one shard after the other: each is a window by itself.
+Without shuffling, every epoch is one window with the rows in the order of the shards.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SourceOrder:
         self._seed, self._names = seed, names
         self._shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._sections = _sections(sizes, stratum_of, strata)
-        self._window_shards, self._shuffle = window_shards if shuffle else 1, shuffle
+        self._window_shards, self._shuffle = window_shards if shuffle else 0, shuffle
         self.size = int(sum(int(section.sizes.sum()) for section in self._sections))
         self._epoch = lru_cache(maxsize=8)(self._lay_out)
 
@@ -192,14 +192,18 @@ class SourceOrder:
         return sorted((epoch * self.size + indices).tolist())
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
-        """(first ordinal, shards) of each window from the one that holds `ordinal` on, without end."""
+        """(first ordinal, shards) of the shards in use at a time, from those of `ordinal` on, without end.
+
+        They are the shards of a window; where rows are not mixed, each shard by itself.
+        """
         epoch, index = divmod(ordinal, self.size)
         while True:
             laid_out = self._epoch(epoch)
-            first = int(np.searchsorted(laid_out.window_starts, index, side="right")) - 1
-            for window in range(first, len(laid_out.window_shards) - 1):
-                start, stop = laid_out.window_shards[window : window + 2].tolist()
-                yield epoch * self.size + int(laid_out.window_starts[window]), laid_out.shards[start:stop].tolist()
+            bounds = laid_out.window_shards if self._shuffle else np.arange(len(laid_out.shards) + 1)
+            starts = laid_out.starts[bounds]
+            for window in range(int(np.searchsorted(starts, index, side="right")) - 1, len(bounds) - 1):
+                start, stop = bounds[window : window + 2].tolist()
+                yield epoch * self.size + int(starts[window]), laid_out.shards[start:stop].tolist()
             epoch, index = epoch + 1, 0
 
     def _replacement_key(self, epoch: int, attempt: int) -> int:

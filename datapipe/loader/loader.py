@@ -69,9 +69,10 @@ class Loader:
     """Streams the batches of one rank; see `fields/table.py` for the fields.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
-    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with the next `for`, since
-    every pass over it is the same. `len(loader)` is the number of batches of a whole run, wherever the loader is; a run without
-    end has none. A copy by `pickle` or `copy.deepcopy` is at the same position of the same history, and opens files of its own.
+    and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
+    pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
+    whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
+    of the same history, and opens files of its own.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
@@ -196,6 +197,7 @@ class Loader:
         self._iteration: Iterator[Batch] | None = None  # of `next(loader)`
         self._step = 0
         self.seek(0)
+        self._is_positioned = False  # by a state or a seek, since batches were last asked for
         self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
     @property
@@ -254,12 +256,14 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the next step on. Closing or dropping the iterator stops its threads."""
         self._iteration = None
-        if self.split == "validation" and self._step >= (self.num_steps or 0):
+        if self.split == "validation" and not self._is_positioned:
             self.seek(0)
+        self._is_positioned = False
         return self._iterate()
 
     def __next__(self) -> Batch:
         """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
+        self._is_positioned = False
         if self._iteration is None:
             self._iteration = self._iterate()
         try:
@@ -329,7 +333,7 @@ class Loader:
         """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
         if step < 0:
             raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
-        self._step = self._within(self.batch_order.steps.next(step))
+        self._step, self._is_positioned = self._within(self.batch_order.steps.next(step)), True
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, ready for JSON."""
@@ -366,7 +370,7 @@ class Loader:
             self.__init__(**arguments)
         check_same_rows(lineage, self._fresh.inventory)
         self._builder = self._builder.on(BatchOrder(self._fresh.inventory, lineage, self._fresh.drop_last))
-        self._step = saved.step
+        self._step, self._is_positioned = saved.step, True
 
     def close(self) -> None:
         """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""

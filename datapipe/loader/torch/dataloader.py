@@ -33,8 +33,10 @@ from torch.utils.data import DataLoader
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.torch.dataset import StreamingDataset
-from datapipe.loader.torch.wrappers import Wrappers, find_wrappers
+from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
 from datapipe.storage import Root
+
+HELD = "prefetch_to_device holds batches of this loader that the trainer has not asked for yet."
 
 
 def dataloader(
@@ -122,6 +124,7 @@ class StreamingDataLoader(DataLoader):
         self._pass: Iterator[Any] | None = None
         self._is_resumed = False
         self._is_fresh = True  # nothing was handed out or loaded
+        self._holder = ""  # what holds batches that it took before the trainer asked
 
     @property
     def step(self) -> int:
@@ -137,6 +140,8 @@ class StreamingDataLoader(DataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
+        if self._holder and not is_called_by("datapipe.loader.device"):
+            raise UserError(f"{HELD} Save the state of prefetch_to_device: batches.state_dict().")
         return self.dataset.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -148,7 +153,7 @@ class StreamingDataLoader(DataLoader):
             )
         self.dataset.load_state_dict(state)
         self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
-        self._is_resumed, self._is_fresh = True, False
+        self._is_resumed, self._is_fresh, self._holder = True, False, ""
 
     def _has_more(self) -> bool:
         loader = self.dataset.loader
@@ -156,8 +161,9 @@ class StreamingDataLoader(DataLoader):
 
     def _iterate(self) -> Iterator[Any]:
         """Batches from the position on. Several iterators at a time share the position, so each batch is handed out once."""
-        self._refuse(find_wrappers(self.dataset))
-        self._is_fresh = False
+        wrappers = find_wrappers(self.dataset)
+        self._refuse(wrappers)
+        self._is_fresh, self._holder = False, wrappers.runs_ahead
         accelerate = _gradient_state()
         self.end_of_dataloader = False
         if accelerate is not None:
@@ -174,12 +180,14 @@ class StreamingDataLoader(DataLoader):
                 self._end_pass(keep_workers=False)
 
     def _refuse(self, wrappers: Wrappers) -> None:
-        """Raises UserError where Lightning would lose the count."""
-        if wrappers.runs_ahead:
+        """Raises UserError where batches would be left out, or a run would begin anew."""
+        if wrappers.runs_ahead not in ("", "DevicePrefetcher"):
             raise UserError(
                 f"Lightning ({wrappers.runs_ahead}) holds a batch of a loader without a length, so its checkpoints would leave "
                 f"one out. This run has no end: set Trainer(limit_train_batches=1000), or another length of its epochs."
             )
+        if self._holder and not wrappers.runs_ahead and self.dataset.loader.split == "train":
+            raise UserError(f"{HELD} Go on with prefetch_to_device, or close it: batches.close().")
         if wrappers.keeps_state and self._is_fresh:
             raise UserError(
                 "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would begin anew. Set "

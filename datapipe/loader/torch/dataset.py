@@ -94,7 +94,8 @@ class StreamingDataset(IterableDataset):
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
-        default_rank, default_size = _rank_and_world_size() if mesh is None else (0, 1)
+        default_rank, default_size = _rank_and_world_size() if mesh is None and None in (rank, world_size) else (0, 1)
+        self._assumed = (default_rank, default_size) if mesh is None and rank is None and world_size is None else None
         self._arguments: dict[str, Any] = {
             "output": output,
             "global_batch_size": global_batch_size,
@@ -172,6 +173,7 @@ class StreamingDataset(IterableDataset):
 
     def begin_pass(self) -> None:
         """Permits one pass from the position on, by workers or in this process."""
+        self._check_world()
         self._passes.permit(self._loader.step)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -179,6 +181,7 @@ class StreamingDataset(IterableDataset):
             if self._pins and get_worker_info() is not None:
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
             find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size)
+            self._check_world()
             self._begin(*_dataloader_worker())
         except DatapipeError as error:
             if get_worker_info() is None:
@@ -229,11 +232,22 @@ class StreamingDataset(IterableDataset):
         else:
             self._positioned_in = os.getpid()
 
+    def _check_world(self) -> None:
+        """Raises UserError if the process group began after this dataset, which took this process for another rank."""
+        if self._assumed is None or not _is_distributed() or self._assumed == _rank_and_world_size():
+            return
+        rank, world_size = _rank_and_world_size()
+        raise UserError(
+            f"this dataset was made before torch.distributed began, for rank {self._assumed[0]} of {self._assumed[1]}; "
+            f"this process is rank {rank} of {world_size}. Make it afterwards (in Lightning, in train_dataloader), or give it "
+            f"rank and world_size, or a mesh."
+        )
+
     def _refuse_counting(self) -> None:
         """Raises UserError where this process does not know how many batches the trainer took."""
         if self._passes.is_begun:
             reason = "DataLoader workers handed out the batches"
-        elif self._runs_ahead and not is_called_by("torchdata."):
+        elif self._runs_ahead and not is_called_by("torchdata.", "datapipe.loader.device"):
             reason = f"{self._runs_ahead} takes batches before the trainer asks for them"
         else:
             return
@@ -250,7 +264,8 @@ class StreamingDataset(IterableDataset):
         elif self._is_owned or is_worker:
             is_permitted = self._passes.claim(worker) and (self._is_owned or is_first)
         else:
-            is_permitted = not (self._passes.is_begun or self._runs_ahead)
+            is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which goes on with its own
+            is_permitted = not (self._passes.is_begun or is_held)
         if self._arguments["split"] == "validation" and not self._is_owned and not (is_permitted and is_first):
             self._rows_done = 0
             self._loader.seek(0)
@@ -364,6 +379,16 @@ def _dataloader_worker() -> tuple[int, int]:
 
 def _rank_and_world_size() -> tuple[int, int]:
     """Rank and world size of this process."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if _is_distributed():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world_size = os.environ.get("RANK"), int(os.environ.get("WORLD_SIZE", "1"))
+    if rank is None and world_size > 1:
+        raise UserError(
+            f"WORLD_SIZE={world_size} and no RANK: this process does not know its rank yet. Make the loader after "
+            f"torch.distributed began (in Lightning, in train_dataloader), or give it rank and world_size."
+        )
+    return int(rank or 0), world_size
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -28,7 +28,13 @@ SPLITTING = frozenset(
         ("transformers.trainer_pt_utils", "IterableDatasetShard"),
     }
 )
-HOLDING = frozenset({("accelerate.data_loader", "DataLoaderDispatcher"), ("accelerate.data_loader", "DataLoaderShard")})
+HOLDING = frozenset(
+    {
+        ("accelerate.data_loader", "DataLoaderDispatcher"),
+        ("accelerate.data_loader", "DataLoaderShard"),
+        ("datapipe.loader.device", "DevicePrefetcher"),
+    }
+)
 FETCHERS = frozenset(
     {
         ("lightning.pytorch.loops.fetchers", "_PrefetchDataFetcher"),

@@ -188,6 +188,19 @@ def test_validation_gives_every_sequence_once_and_starts_again(output: Path, wor
         assert np.concatenate(steps).tolist() == list(range(31 + 83, 31 + 83 + 13))
 
 
+def test_validation_starts_over_after_a_break_unless_its_position_was_set(output: Path) -> None:
+    loader = Loader(output, split="validation", global_batch_size=5, fields=("step",))
+
+    def steps(count: int) -> list[int]:
+        return [batch["step"] for batch in islice(loader, count)]
+
+    assert [steps(2), steps(9), steps(1)] == [[0, 1], [0, 1, 2], [0]]
+    loader.load_state_dict(loader.state_dict())
+    assert [steps(9), steps(9)] == [[1, 2], [0, 1, 2]]
+    loader.seek(2)
+    assert [steps(9), steps(9)] == [[2], [0, 1, 2]]
+
+
 def test_validation_state_at_its_end_fits_another_batch_size(output: Path) -> None:
     ended = Loader(output, split="validation", global_batch_size=5)
     for batch in ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ accelerate = late_import("accelerate")
 transformers = late_import("transformers")
 lightning = late_import("lightning")
 loader_torch = late_import("datapipe.loader.torch")
+device = late_import("datapipe.loader.device")
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
 
@@ -318,3 +320,69 @@ def test_a_loader_that_is_repeated_forever_ends_with_its_run(output: Path) -> No
             yield batch
 
     assert [batch["step"] for batch in repeated(loader_torch.dataloader(output, **OPTIONS))] == list(range(NUM_STEPS))
+
+
+@pytest.mark.needs("torchdata")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_states_that_are_pickled_for_each_data_rank_restore_rows(output: Path, workers: int) -> None:
+    """As torchtitan does: a StatefulDataLoader that collates rows, with its state pickled under the name of the data rank."""
+
+    def loader(rank: int) -> Any:
+        dataset = loader_torch.StreamingDataset(output, **OPTIONS, rank=rank, world_size=2, samples=True)
+        return stateful.StatefulDataLoader(dataset, batch_size=2, num_workers=workers)
+
+    first = [loader(rank) for rank in range(2)]
+    before = [steps_of(each, 6) for each in first]
+    saved = {f"dp_rank_{rank}": pickle.dumps(each.state_dict()) for rank, each in enumerate(first)}
+    second = [loader(rank) for rank in range(2)]
+    for rank, each in enumerate(second):
+        each.load_state_dict(pickle.loads(saved[f"dp_rank_{rank}"]))
+    found = [[step.tolist() for step in (*steps, *steps_of(each, 99))] for steps, each in zip(before, second)]
+    assert found == [[[step, step] for step in range(NUM_STEPS)]] * 2
+
+
+@pytest.fixture
+def begin_world() -> Iterator[Callable[[int, int], None]]:
+    """Makes this process a rank of a world without its other ranks."""
+    store = pytest.importorskip("torch.testing._internal.distributed.fake_pg").FakeStore
+
+    yield lambda rank, size: torch.distributed.init_process_group("fake", rank=rank, world_size=size, store=store())
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dataset_that_was_made_before_the_process_group_is_refused(output: Path, begin_world: Any, workers: int) -> None:
+    early = [loader_torch.dataloader(output, **OPTIONS, num_workers=workers), loader_torch.StreamingDataset(output, **OPTIONS)]
+    told = loader_torch.dataloader(output, **OPTIONS, rank=0, world_size=1)
+    begin_world(1, 2)
+    for each in early:
+        with pytest.raises(UserError, match="for rank 0 of 1; this process is rank 1 of 2"):
+            next(iter(each))
+    assert next(iter(told))["input_ids"].shape == (4, S)
+    assert next(iter(loader_torch.dataloader(output, **OPTIONS)))["input_ids"].shape == (2, S)
+
+
+def test_world_without_a_rank_is_refused(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own launcher tells WORLD_SIZE and LOCAL_RANK before its process group begins."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UserError, match="WORLD_SIZE=2 and no RANK"):
+        loader_torch.dataloader(output, **OPTIONS)
+    assert steps_of(loader_torch.dataloader(output, **OPTIONS, rank=1, world_size=2), 1) == [0]
+
+
+@pytest.mark.parametrize("kind", ["dataloader", "StreamingDataset"])
+def test_batches_that_are_held_for_the_device_are_not_left_out(output: Path, kind: str) -> None:
+    loader = getattr(loader_torch, kind)(output, **OPTIONS)
+    batches = device.prefetch_to_device(loader, "cpu", depth=3)
+    assert steps_of(batches, 4) == [0, 1, 2, 3]
+    with pytest.raises(UserError, match=r"prefetch_to_device|DevicePrefetcher"):
+        loader.state_dict()
+    with pytest.raises(UserError, match=r"prefetch_to_device|DevicePrefetcher"):
+        next(iter(loader))
+    assert batches.state_dict()["step"] == 4
+    assert steps_of(batches, 2) == [4, 5]
+    batches.close()
+    assert loader.state_dict()["step"] == 6
+    assert steps_of(loader, 99) == list(range(6, NUM_STEPS))

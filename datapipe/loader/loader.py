@@ -297,10 +297,11 @@ class Loader:
 
     def next_step(self, count: int) -> int:
         """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
-        return self._within(self.batch_order.steps.advance(self._step, count))
+        return self._within(self._builder.batch_order.steps.advance(self._step, count))
 
     def _within(self, step: int) -> int:
-        return step if self.num_steps is None else min(step, self.num_steps)
+        end = self._builder.batch_order.steps.num_steps
+        return step if end is None or step < end else end
 
     def prefetcher(self, stride: int) -> Prefetcher:
         """A prefetcher for an iteration over every `stride`-th step. Its threads start at the first batch."""
@@ -384,7 +385,8 @@ class Loader:
             check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
 
     def _has_more(self) -> bool:
-        return self.num_steps is None or self._step < self.num_steps
+        end = self._builder.batch_order.steps.num_steps
+        return end is None or self._step < end
 
     def _state(self) -> LoaderState:
         inventory = self.batch_order.inventory

@@ -103,6 +103,8 @@ class Steps:
 
     def advance(self, step: int, count: int) -> int:
         """The `count`-th step after `step`, counting those that are not skipped."""
+        if not self._skip:
+            return step + count
         step = self.next(step)
         for start, stop in self._skip[bisect_right(self._first_skipped, step) :]:
             if step + count < start:

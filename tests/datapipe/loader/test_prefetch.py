@@ -24,6 +24,12 @@ from tests.support.snapshots import make_snapshot
 pytestmark = pytest.mark.medium
 
 
+@pytest.fixture(autouse=True)
+def _no_garbage() -> None:
+    """Collects the loaders of earlier tests, which may lie in cycles: their threads end with them."""
+    gc.collect()
+
+
 def every(stride: int = 1, stop: int = 1 << 40) -> Callable[[int], int | None]:
     return lambda step: step + stride if step + stride < stop else None
 

@@ -32,12 +32,13 @@ def index(
     """
     from datapipe.index.takedown import make_index
     from datapipe.metrics import counted, size
+    from datapipe.report.layout import say
 
     made = make_index(outputs, to)
     num_files = len({file.hash for file in made.files})
     row_bytes = sum(rows.output.bytes for rows in made.rows)
     stages = ", ".join(stage.name for stage in made.stages)
-    print(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}")
+    say(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}")
 
 
 def takedown(
@@ -62,17 +63,18 @@ def takedown(
     """
     from datapipe.index.takedown import take_down
     from datapipe.metrics import counted
+    from datapipe.report.layout import say
 
     named = [*(documents or []), *(_lines(from_file) if from_file else [])]
     if not named:
         raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
-        print(f"{stage}: {counted(num_rows, 'row')} deleted")
+        say(f"{stage}: {counted(num_rows, 'row')} deleted")
     deleted = f"{taken_down.num_deleted:,} of {counted(taken_down.num_documents, 'document')} deleted"
-    print(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
+    say(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
     for name, reason in taken_down.unknown.items():
-        print(f"  {name}: {reason}")
+        say(f"  {name}: {reason}")
     if taken_down.unknown:
         raise typer.Exit(1)
 

@@ -65,25 +65,32 @@ def trace(
 
 
 def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any], as_json: bool) -> None:
+    from rich.console import Console
+
     from datapipe.loader.trace import trace_step
+    from datapipe.report.layout import print_text, print_verbatim
 
     rows = trace_step(output, step, rank=rank, text=text, **options)
     if as_json:
         listed = [{"document": row.document, **asdict(row), "text": row.text if text else None} for row in rows]
         print_json({"step": step, "rows": listed})
         return
-    print("rank  row  document  key  tokens")
+    console = Console()
+    print_text("rank  row  document  key  tokens", console)
     if not rows:
-        print(f"step {step} is left out of this run, or has no row for this rank")
+        print_text(f"step {step} is left out of this run, or has no row for this rank", console)
     for row in rows:
         tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print(f"{row.rank}  {row.row}  {row.document}  {row.key}  {tokens}")
+        print_text(f"{row.rank}  {row.row}  {row.document}  {row.key}  {tokens}", console)
         if text:
-            print(textwrap.indent(row.text, "    | ", lambda line: True))
+            print_verbatim(textwrap.indent(row.text, "    | ", lambda line: True), console)
 
 
 def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any], as_json: bool) -> None:
+    from rich.console import Console
+
     from datapipe.loader.trace import find_document
+    from datapipe.report.layout import print_text
 
     try:
         found = find_document(output, document, **options)
@@ -100,13 +107,16 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
         found.check_complete()
         print_json({"document": document, "searched": found.searched, "appearances": [asdict(seen) for seen in shown]})
         return
-    print("step  rank  row  epoch  source  shard  tokens")
+    console = Console()
+    print_text("step  rank  row  epoch  source  shard  tokens", console)
     for seen in shown:
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
-        print(f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}")
+        row = f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}"
+        print_text(row, console)
     if not found.appearances:
-        print("no step: the document is in no row of the output, comes later, or is left out")
-    print(f"searched: {found.searched}{'' if options['num_epochs'] else '. --epochs N searches N epochs of its source'}")
+        print_text("no step: the document is in no row of the output, comes later, or is left out", console)
+    more = "" if options["num_epochs"] else ". --epochs N searches N epochs of its source"
+    print_text(f"searched: {found.searched}{more}", console)
     found.check_complete()
 
 

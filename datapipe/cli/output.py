@@ -68,6 +68,7 @@ def verify(
     is named.
     """
     from datapipe.metrics import counted
+    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import SNAPSHOT, Snapshot, length_folders, read_manifest
     from datapipe.shards.verify import verify_snapshot
@@ -88,10 +89,10 @@ def verify(
         damaged = verify_snapshot(folder, found)
         if not damaged:
             files = counted(len(found.data_files), "shard" if isinstance(found, Snapshot) else "file")
-            print(f"{masked(folder.url)}: {files}, {amount(found)}: every byte equals what was committed")
+            say(f"{masked(folder.url)}: {files}, {amount(found)}: every byte equals what was committed")
         problems += damaged if folder is root else [f"{folder.url}: {problem}" for problem in damaged]
     for problem in problems:
-        print(masked(problem), file=sys.stderr)
+        say(masked(problem), "red", to_stderr=True)
     if problems:
         raise typer.Exit(1)
 
@@ -130,6 +131,7 @@ def export(
     datapipe export OUTPUT --format parquet --text --to texts
     """
     from datapipe.metrics import counted
+    from datapipe.report.layout import say
     from datapipe.shards.export import ExportRequest, export_snapshot
     from datapipe.shards.manifest import read_snapshot
     from datapipe.storage import Root
@@ -151,9 +153,9 @@ def export(
     exported = export_snapshot(root, read_snapshot(root, snapshot), Root(to), wanted)
     for part in exported:
         counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
-        print(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
+        say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
     num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
-    print(f"{masked(to)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
+    say(f"{masked(to)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
 
 
 def _export_text(
@@ -161,6 +163,7 @@ def _export_text(
 ) -> None:
     from datapipe.inspect.text_export import export_text
     from datapipe.metrics import counted
+    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import read_snapshot
 
@@ -169,4 +172,4 @@ def _export_text(
     num_bytes = 256 << 20 if target_bytes is None else size_of("--target-bytes", target_bytes)
     written = "parquet" if format == "parquet" else "jsonl.zst"
     exported = export_text(root, read_snapshot(root, snapshot), target, written, source, num_bytes)
-    print(f"{masked(target.url)}: {counted(len(exported.documents), 'file')}, {amount(exported)}, held-out ones among them")
+    say(f"{masked(target.url)}: {counted(len(exported.documents), 'file')}, {amount(exported)}, held-out ones among them")

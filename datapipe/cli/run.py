@@ -92,6 +92,7 @@ def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, run
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     """Writes report.json and prints the last screen."""
     from datapipe.api import keep_report
+    from datapipe.report.layout import say
     from datapipe.report.screen import print_screen
 
     try:
@@ -99,7 +100,7 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     except OSError as error:
         if problem is None:
             raise
-        print(masked(f"the report cannot be written: {error}"), file=sys.stderr)
+        say(masked(f"the report cannot be written: {error}"), "red", to_stderr=True)
         return
     if report is not None:
         print_screen(report, masked(run.root.url), console, _news(run))
@@ -152,18 +153,18 @@ def plan(
     from datapipe.engine.run import planned
     from datapipe.outages import free_bytes
     from datapipe.report.funnel import wide_console
-    from datapipe.report.layout import print_paragraphs
+    from datapipe.report.layout import print_paragraphs, say
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
     from datapipe.storage import Root
 
     mixture = load_mixture(mixture_file, set_ or (), output)
-    request, plan = planned(mixture, limit, lambda line: print(line, file=sys.stderr))
+    request, plan = planned(mixture, limit, lambda line: say(line, to_stderr=True))
     root = Root(mixture.output)
     reasons, expected = why(root, request, plan), estimated(root, request, plan)
     if as_json:
         print_json(plan_json(mixture, request, plan, reasons, expected))
         for warning in request.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            say(f"warning: {warning}", "yellow", to_stderr=True)
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))

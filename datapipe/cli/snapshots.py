@@ -44,6 +44,7 @@ def clean(
     """
     from datapipe.engine.clean import clean, plan_cleaning
     from datapipe.metrics import counted, size
+    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import cleaning_lines
     from datapipe.storage import Root
 
@@ -52,13 +53,13 @@ def clean(
     planned = plan_cleaning(root, keep)
     kept = counted(len(planned.kept), "snapshot")
     if planned.is_empty:
-        print(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
+        say(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return
-    print(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
+    say(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
     for line in cleaning_lines(planned):
-        print(f"  {line}")
+        say(f"  {line}")
     if dry_run:
-        print(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
+        say(f"keeps {kept}. Without --dry-run this deletes files of {size(planned.num_bytes)}")
         return
     deleted = clean(root, keep)
-    print(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")
+    say(f"deleted files of {size(deleted.num_bytes)}; {kept} kept")

@@ -33,6 +33,7 @@ def tokenizer_train(
     """
     from datapipe.engine.train_tokenizer import train_tokenizer_from_files
     from datapipe.report.funnel import print_training, wide_console
+    from datapipe.report.layout import print_text
 
     if output.exists() or not output.parent.is_dir():
         problem = "the file exists and is not overwritten" if output.exists() else "its folder does not exist"
@@ -55,4 +56,4 @@ def tokenizer_train(
         )
     output.write_bytes(trained.content)
     print_training(trained, console)
-    print(f"wrote {output}")
+    print_text(f"wrote {output}", console)

@@ -7,8 +7,8 @@ the output is no terminal, so that each line of a log can be searched.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -25,29 +25,26 @@ _LEAST_NAME = 24
 """Columns that the first column of a table has at least, where it has longer names."""
 
 _UNLIMITED = 100_000
-_WITHOUT_EDGES = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
+_WITHOUT_EDGES = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
-_NO_BREAK = "\u00a0"
+NO_BREAK = "\ue000"
+"""Stands for a space at which no line is broken."""
+
 _COMMAND = re.compile(r"`[^`\s](?:[^`]*[^`\s])?`")
-_WHITE_SPACE = re.compile(f"([^\\S{_NO_BREAK}]+)")
 
 
 def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
     """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
-    console = Console(stderr=to_stderr)
-    if console.is_terminal:
-        print_text(text, console, style)
-    else:
-        print(text, file=sys.stderr if to_stderr else sys.stdout)
+    print_text(text, Console(stderr=to_stderr), style)
 
 
 def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2) -> None:
     """Prints a text: on a terminal each of its lines wrapped, elsewhere as it is."""
-    width = min(console.width, MOST_COLUMNS)
-    lines = text.split("\n")
     if console.is_terminal:
-        lines = [part for line in lines for part in wrapped(line, width, hanging)]
-    print_lines(lines, console, style)
+        width = min(console.width, MOST_COLUMNS)
+        print_lines((part for line in text.split("\n") for part in wrapped(line, width, hanging)), console, style)
+    else:
+        print(text, file=console.file)
 
 
 def fitting(text: str, width: int) -> str:
@@ -59,20 +56,21 @@ def fitting(text: str, width: int) -> str:
 
 def print_verbatim(text: str, console: Console, style: str = "") -> None:
     """Prints the text of a document: on a terminal folded at its width, its spaces kept and without control characters."""
-    is_terminal = console.is_terminal
-    plain = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text) if is_terminal else text
-    console.print(Text(plain, style=style), soft_wrap=not is_terminal)
+    if console.is_terminal:
+        console.print(Text("\n".join("\t".join(map(_printable, line.split("\t"))) for line in text.split("\n")), style=style))
+    else:
+        print(text, file=console.file)
 
 
 def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int) -> None:
     """Prints a table of Markdown with aligned columns. On a terminal its cells take several lines where they must."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    heading, *others = [row for row in rows if not all(cell and set(cell) <= set("-: ") for cell in row)]
+    rows = [row for row in rows if not all(cell and set(cell) <= set("-: ") for cell in row)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    for text in heading:
-        table.add_column(Text(text), overflow="fold")
-    for row in others:
-        table.add_row(*map(Text, row[: len(heading)]))
+    for cells in zip_longest(*rows, fillvalue=""):
+        table.add_column(Text(cells[0]), overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
     natural = Measurement.get(console, console.options.update(width=_UNLIMITED), table).maximum
     width = min(natural, console.width - indent) if console.is_terminal else natural
     table.show_lines = width < natural
@@ -117,14 +115,14 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
     """The words of a text, each behind the spaces before it; a `command` that fits the width is one of them."""
 
     def whole(command: re.Match[str]) -> str:
-        return command[0].replace(" ", _NO_BREAK) if cell_len(command[0]) <= width else command[0]
+        return command[0].replace(" ", NO_BREAK) if cell_len(command[0]) <= width else command[0]
 
     gap = ""
-    for part in _WHITE_SPACE.split(_COMMAND.sub(whole, text.replace(_NO_BREAK, " "))):
-        if part.isspace() and part != _NO_BREAK:
+    for part in re.split(r"(\s+)", _COMMAND.sub(whole, text)):
+        if part.isspace():
             gap = part if set(part) == {" "} else " "
         elif part:
-            yield gap, _printable(part.replace(_NO_BREAK, " "))
+            yield gap, _printable(part.replace(NO_BREAK, " "))
 
 
 def _printable(word: str) -> str:

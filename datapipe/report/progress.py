@@ -156,7 +156,7 @@ class Progress:
 
     def _display(self) -> Group:
         width = self.console.width
-        training = (", ".join(_without_middle(parts, width)) for parts in self._training)
+        training = (", ".join(_fitting_parts(parts, width)) for parts in self._training)
         lines = [fitting(masked(line), width) for line in (*self._at_work, *training)]
         return Group(*self._steps(width), *(Text(line, style="dim") for line in lines))
 
@@ -216,11 +216,11 @@ def _place_of(message: Message) -> str:
     return message.activity.place if message.activity and message.activity.place else state_of(message)
 
 
-def _without_middle(parts: Sequence[str], width: int) -> list[str]:
-    """The parts of a line without those before the last one that do not fit: the last one is the time left."""
+def _fitting_parts(parts: Sequence[str], width: int) -> list[str]:
+    """The parts of a line that fit: the later ones are left out first, but for the time left."""
     kept = list(parts)
     while len(kept) > 2 and len(", ".join(kept)) > width:
-        del kept[-2]
+        del kept[-2 if kept[-1].endswith(" left") else -1]
     return kept
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage, print_funnel
-from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
+from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, wrapped
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
@@ -161,10 +161,10 @@ def _dropped(report: Mapping[str, Any]) -> str:
     by_stage = {stage: sum(rules.values()) for stage, rules in dropped_by_stage(report).items()}
     quarantined = report["total"]["documents"]["quarantined"]
     ranked = sorted(by_stage, key=lambda stage: -by_stage[stage])
-    parts = [f"{stage} {by_stage[stage]:,}" for stage in ranked[:_SHOWN_STAGES]]
+    parts = [f"{stage}{NO_BREAK}{by_stage[stage]:,}" for stage in ranked[:_SHOWN_STAGES]]
     others = ranked[_SHOWN_STAGES:]
     if len(others) == 1:
-        parts.append(f"{others[0]} {by_stage[others[0]]:,}")
+        parts.append(f"{others[0]}{NO_BREAK}{by_stage[others[0]]:,}")
     elif others:
         parts.append(f"{len(others):,} other stages {sum(by_stage[stage] for stage in others):,}")
     parts += [f"quarantined {quarantined:,}"] if quarantined else []

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from datapipe.report.layout import NumberTable, print_text, say, wrapped
+from datapipe.report.layout import NO_BREAK, NumberTable, print_table_of_markdown, print_text, print_verbatim, say, wrapped
 
 
-@given(st.text(max_size=200), st.integers(20, 100))
+@given(st.text(st.characters(exclude_characters=NO_BREAK), max_size=200), st.integers(20, 100))
 def test_wrapped_text_keeps_its_words_within_the_width(text: str, width: int) -> None:
     lines = wrapped(text, width)
     assert "".join(lines).isprintable()
@@ -43,6 +43,10 @@ def test_wrapped_text_breaks_no_command_that_fits_a_line(parts: list[str]) -> No
 def test_wrapped_text_keeps_its_columns_where_they_fit() -> None:
     assert wrapped("stays    web/a.jsonl:1  7 characters", 40) == ["stays    web/a.jsonl:1  7 characters"]
     assert wrapped("    words  ->  number, length, share", 30) == ["    words  ->  number, length,", "      share"]
+
+
+def test_wrapped_text_is_not_broken_at_a_space_that_holds() -> None:
+    assert wrapped(f"dropped: one{NO_BREAK}12, two{NO_BREAK}345", 22) == ["dropped: one 12,", "  two 345"]
 
 
 def test_wrapped_command_longer_than_a_line_is_broken_between_its_words() -> None:
@@ -73,6 +77,25 @@ def test_said_text_in_a_pipe_is_as_it_is(capsys: pytest.CaptureFixture[str]) -> 
     say("word " * 60, "red", to_stderr=True)
     say("[bold]other[/bold] " * 20)
     assert tuple(capsys.readouterr()) == ("[bold]other[/bold] " * 20 + "\n", "word " * 60 + "\n")
+
+
+_ODD_TABLES = [["| a | b |", "|---|:-:|", "| one | two | three |", "| four |"], ["|---|"], ["|"], ["| only |"]]
+
+
+@pytest.mark.parametrize("lines", _ODD_TABLES)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_table_of_markdown_keeps_every_cell_of_any_rows(lines: list[str], terminal: bool) -> None:
+    stream = io.StringIO()
+    print_table_of_markdown(lines, Console(file=stream, width=40, force_terminal=terminal), 2)
+    assert re.findall(r"\w+", stream.getvalue()) == re.findall(r"\w+", " ".join(lines))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_text_of_a_document_keeps_its_spaces_and_cannot_control_the_terminal(terminal: bool) -> None:
+    text = "def f():\n    return 'a  b'\x1b[31m\r\n"
+    stream = io.StringIO()
+    print_verbatim(text, Console(file=stream, width=40, force_terminal=terminal, color_system=None))
+    assert stream.getvalue() == (text.replace("\x1b", "\ufffd").replace("\r", "\ufffd") if terminal else text) + "\n"
 
 
 def _table(width: int, names: tuple[str, ...] = ("web", "dedup.minhash: fetch signatures")) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from datapipe.report.layout import print_text, print_verbatim
+from datapipe.report.layout import NO_BREAK, print_text, print_verbatim
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT = "  (as the stages left it)", "  (as it was read)"
@@ -56,9 +56,9 @@ def _decision(document: Document) -> str:
     decision = f"{document.outcome} {document.reason}".strip()
     decision += _KEPT_TEXT if document.outcome == "kept" else _READ_TEXT
     if document.value is not None:
-        decision += "  not measured" if math.isnan(document.value) else f"  measured {document.value:.4g}"
+        decision += "  not measured" if math.isnan(document.value) else f"  measured{NO_BREAK}{document.value:.4g}"
     if document.threshold is not None:
-        decision += f"  threshold {document.threshold:.4g}"
+        decision += f"  threshold{NO_BREAK}{document.threshold:.4g}"
     if document.survivor:
         decision += f"  duplicate of {document.survivor}"
     return decision

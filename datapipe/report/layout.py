@@ -44,7 +44,7 @@ def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2
         width = min(console.width, MOST_COLUMNS)
         print_lines((part for line in text.split("\n") for part in wrapped(line, width, hanging)), console, style)
     else:
-        print(text, file=console.file)
+        print(text.replace(NO_BREAK, " "), file=console.file)
 
 
 def fitting(text: str, width: int) -> str:

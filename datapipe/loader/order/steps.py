@@ -77,6 +77,8 @@ class Steps:
 
     def step_of(self, sample: int) -> int | None:
         """The step that holds a sample; None for a sample past the end."""
+        if self._num_samples is not None and sample >= self._num_samples:
+            return None
         era = self._eras[bisect_right(self._eras, sample, key=lambda era: era.sample) - 1]
         step = era.step + (sample - era.sample) // era.size
         return step if self.num_steps is None or step < self.num_steps else None

@@ -179,3 +179,14 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
     assert find_document(output, key, global_batch_size=7).searched == "all 28 steps of the run"
     assert find_document(output, key, global_batch_size=7, num_epochs=2).searched == "the first 2 epochs of its source"
     assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched
+
+
+def test_trace_knows_the_smaller_last_batch_that_a_state_counts(output: Path) -> None:
+    loader = Loader(output, global_batch_size=7, fields=FIELDS, prefetch=0, drop_last=False)
+    *_, last = loader
+    assert (loader.step, len(last["input_ids"])) == (29, 4)
+    state = loader.state_dict()
+    assert [row.key for row in trace_step(output, 28, state=state)] == [key.tobytes().hex() for key in last["document_keys"]]
+    for key in {key.tobytes().hex() for key in last["document_keys"]}:
+        assert 28 in [one.step for one in trace_document(output, key, state=state)]
+        assert 28 not in [one.step for one in trace_document(output, key, global_batch_size=7)]

@@ -24,6 +24,7 @@ def test_last_batch_is_dropped_or_smaller() -> None:
     assert Steps([FIRST], (), 10, drop_last=True).num_steps == 3
     validation = Steps([FIRST], (), 10, drop_last=False)
     assert (validation.num_steps, validation.samples(3)) == (4, (9, 10))
+    assert [validation.step_of(sample) for sample in (9, 10, 11)] == [3, None, None]
     assert Steps([FIRST], (), None, drop_last=True).num_steps is None
     assert [Steps([FIRST], (), 10, drop_last=dropped).num_dropped for dropped in (True, False)] == [1, 0]
 

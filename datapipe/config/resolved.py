@@ -37,7 +37,7 @@ def parsed_yaml(text: str) -> Mapping[str, Any]:
     """The data of `written_yaml`, with references as they are written. Raises ValueError for other text."""
     try:
         return dict(YAML(typ="safe", pure=True).load(text) or {})
-    except YAMLError as error:
+    except (YAMLError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -253,9 +253,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def stage_uses(options: Mapping[str, Any], source: str) -> dict[str, StageUse]:
-    """The stages that a source passes through, in order, by their name in the run."""
+    """The stages that a source passes through, in order, by their name in the run; none where they cannot be read."""
     own = options.get("sources", {}).get(source, {}).get("stages")
-    uses = map(parse_stage, (options.get("stages") or ()) if own is None else own)
+    entries = options.get("stages") if own is None else own
+    try:
+        uses = list(map(parse_stage, entries if isinstance(entries, list) else ()))
+    except ValueError:  # as another version wrote them; what runs is decided by fingerprints
+        return {}
     return {use.alias: use for use in uses}
 
 

@@ -103,12 +103,13 @@ def _option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 
 
 def _mixture(root: Root, snapshot: Manifest) -> Mapping[str, Any]:
-    """The mixture of a snapshot; empty where it is not known."""
+    """The mixture of a snapshot; empty where it is not known, or no mixture."""
     try:
-        content = root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}")
-    except FileNotFoundError:
+        content = parsed_yaml(root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}").decode())
+    except (FileNotFoundError, ValueError):
         return {}
-    return parsed_yaml(content.decode())
+    sources = content.get("sources")
+    return content if isinstance(sources, Mapping) and all(isinstance(each, Mapping) for each in sources.values()) else {}
 
 
 def _file_changes(root: Root, before: Manifest, after: Manifest) -> Iterator[str]:

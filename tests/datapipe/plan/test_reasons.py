@@ -165,6 +165,12 @@ def test_changes_of_stages_are_told_by_their_names_in_the_run(now: list[object],
     assert stage_changes(before, after) == lines
 
 
+@pytest.mark.parametrize("stages", [None, 7, {"dedup.exact": {}}, [{"a": 1, "b": 2}], [3], ["no stage"]])
+def test_changes_from_stages_that_cannot_be_read_are_that_all_are_new(stages: object) -> None:
+    before = {"sources": {"web": {}}, "stages": stages}
+    assert stage_changes(before, {"sources": {"web": {}}, "stages": ["dedup.exact"]}) == ["added dedup.exact"]
+
+
 def test_changes_of_the_stages_of_some_sources_name_these() -> None:
     sources = {name: {"stages": None} for name in "abcde"}
     before = {"sources": sources, "stages": ["dedup.exact"]}

@@ -19,14 +19,28 @@ _FIRST = "stages:\n  - filter.length: {min_chars: 2}\n  - dedup.exact\n"
 _SECOND = "stages:\n  - normalize.unicode\n  - filter.length: {min_chars: 2, max_chars: 90000}\n"
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_list_of_snapshots_names_stages_that_changed_and_fits_the_width(tmp_path: Path, width: int) -> None:
+def _of_two_snapshots(tmp_path: Path) -> Root:
+    """An output with two snapshots, of other stages and of more files."""
     corpora.write_jsonl(tmp_path / "web" / "a.jsonl", corpora.documents(1, 20))
     for stages in (_FIRST, _SECOND):
         file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", stages, "tokenizer: none\n")
         runs.run_mixture(file, make_engine=runs.InProcess)
         corpora.write_jsonl(tmp_path / "web" / "b.jsonl", corpora.documents(2, 20))
-    root, stream = Root(str(tmp_path / "out")), io.StringIO()
+    return Root(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("mixture", ["{", "[1]", "sources: 3", "sources: {web: 3}"])
+def test_list_of_snapshots_without_a_mixture_that_can_be_read_has_its_other_changes(tmp_path: Path, mixture: str) -> None:
+    root, stream = _of_two_snapshots(tmp_path), io.StringIO()
+    every = publications(root)
+    (tmp_path / "out" / "snapshots" / every[0].fingerprint / "mixture.yaml").write_text(mixture)
+    print_snapshots(root, every, Console(file=stream, width=80))
+    assert stream.getvalue().splitlines()[-1] == "  files of web: 1 added"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_list_of_snapshots_names_stages_that_changed_and_fits_the_width(tmp_path: Path, width: int) -> None:
+    root, stream = _of_two_snapshots(tmp_path), io.StringIO()
     every = publications(root)
     print_snapshots(root, every, Console(file=stream, width=width))
     lines = stream.getvalue().splitlines()

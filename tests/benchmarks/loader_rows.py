@@ -18,7 +18,6 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
 
-NUM_SHARDS = 8
 _TOKENIZER, _VOCABULARY = "xxh3_128:of-a-tokenizer", 32_000
 _ROWS_AT_ONCE = 1_000
 
@@ -44,7 +43,7 @@ class Rows:
 
 
 def write_rows(folder: Path, num_rows: int, length: int, num_sources: int = 1) -> Rows:
-    """Random rows, as documents of a seventh of a row or more, in about `NUM_SHARDS` shards of all sources together."""
+    """Random rows, as documents of a seventh of a row or more, in one shard for each source: a run makes shards of 256 MB."""
     folder.mkdir(parents=True, exist_ok=True)
     num_rows -= num_rows % num_sources
     ids = np.random.default_rng(0).integers(1, _VOCABULARY, (num_rows, length), np.uint16)
@@ -59,7 +58,7 @@ def _write_snapshot(folder: Path, ids: np.ndarray, num_sources: int) -> None:
     entries = [
         ShardEntry(**{field: getattr(shard, field) for field in shard.__slots__}, source=name, split="train")
         for name, part in zip(names, np.split(ids, num_sources))
-        for shard in _written(root, name, part, -(-NUM_SHARDS // num_sources))
+        for shard in _written(root, name, part)
     ]
     snapshot = Snapshot(
         name="benchmark",
@@ -74,12 +73,12 @@ def _write_snapshot(folder: Path, ids: np.ndarray, num_sources: int) -> None:
     root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
 
 
-def _written(root: Root, source: str, ids: np.ndarray, num_shards: int) -> list[Any]:
-    """The shards of one source."""
+def _written(root: Root, source: str, ids: np.ndarray) -> list[Any]:
+    """The shard of one source."""
     num_rows, length = ids.shape
     generator = np.random.default_rng(2)
     schema = shard_schema(pa.uint16(), length, _TOKENIZER, source)
-    writer = ShardWriter(root, f"shards/{source}/train-0000", "arrow", schema, -(-num_rows // num_shards) * length * 2)
+    writer = ShardWriter(root, f"shards/{source}/train-0000", "arrow", schema, num_rows * length * 2)
     for first in range(0, num_rows, _ROWS_AT_ONCE):
         rows = ids[first : first + _ROWS_AT_ONCE]
         cuts = [np.unique(generator.integers(1, 7, 4)) * (length // 7) for _ in rows]

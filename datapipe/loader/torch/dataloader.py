@@ -173,6 +173,7 @@ class StreamingDataLoader(DataLoader):
                 batch = self._take()
                 self.end_of_dataloader = not self._has_more()
                 yield batch
+            self.dataset.loader.tell_dropped()
         finally:
             if accelerate is not None:
                 accelerate._remove_dataloader(self)

@@ -182,7 +182,7 @@ class StreamingDataset(IterableDataset):
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
             find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size)
             self._check_world()
-            self._begin(*_dataloader_worker())
+            self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
             if get_worker_info() is None:
                 raise
@@ -256,33 +256,35 @@ class StreamingDataset(IterableDataset):
             f"counts; or call dataset.state_dict(steps_done) with the number of steps that the whole run has trained on."
         )
 
-    def _begin(self, worker: int, num_workers: int) -> None:
+    def _begin(self, worker: int) -> None:
         """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
-        is_worker, is_first = get_worker_info() is not None, not self._is_iterated_here()
-        if self._positioned_in == os.getpid():
-            is_permitted = self._passes.claim(worker) or True
-        elif self._is_owned or is_worker:
-            is_permitted = self._passes.claim(worker) and (self._is_owned or is_first)
-        else:
-            is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which goes on with its own
-            is_permitted = not (self._passes.is_begun or is_held)
-        if self._arguments["split"] == "validation" and not self._is_owned and not (is_permitted and is_first):
+        is_first, starts_over = not self._is_iterated_here(), self._arguments["split"] == "validation" and not self._is_owned
+        is_permitted = self._is_permitted(worker, is_first)
+        if not is_permitted and not starts_over:
+            reader = self._runs_ahead or "DataLoader workers"
+            raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
+        if starts_over and not (is_permitted and is_first):
             self._rows_done = 0
             self._loader.seek(0)
             step = self._loader.next_step(worker)
-        elif not is_permitted:
-            reader = self._runs_ahead or "DataLoader workers"
-            raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
         elif self._is_owned:
             self._loader.seek(self._passes.first_step or 0)
             step = self._loader.next_step(worker)
         else:
             step = self._first_step() if is_first else self._loader.step
-        if is_worker and self._opened_in != os.getpid():
+        if get_worker_info() is not None and self._opened_in != os.getpid():
             self._reopen(self._loader.state_dict())  # a fork copies locks as they are, and the open loader's may be held
             self._opened_in = os.getpid()
         self._loader.seek(step)
         self._resumed, self._positioned_in, self._iterated_in = None, None, (os.getpid(), worker)
+
+    def _is_permitted(self, worker: int, is_first: bool) -> bool:
+        """Whether this process knows where a pass goes on. `is_first`: the first since its copy was made, or a state loaded."""
+        if get_worker_info() is not None or self._is_owned:
+            is_claimed = self._passes.claim(worker)
+            return self._positioned_in == os.getpid() or (is_claimed and (is_first or self._is_owned))
+        is_held = self._runs_ahead and find_wrappers(self).runs_ahead != "DevicePrefetcher"  # which goes on with its own
+        return not (self._passes.is_begun or is_held)
 
     def _is_iterated_here(self) -> bool:
         """Whether the position counts batches of this process. A copy in a new worker holds the position of its parent."""
@@ -318,7 +320,7 @@ class StreamingDataset(IterableDataset):
                     yield batch
         finally:
             ahead.close()
-        if _dataloader_worker()[0] == 0:
+        if _dataloader_worker()[0] == 0 and not self._is_owned:
             loader.tell_dropped()
 
     def _rows(self, batch: TensorBatch, stride: int) -> Iterator[Batch]:

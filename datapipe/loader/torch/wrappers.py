@@ -96,9 +96,9 @@ def find_wrappers(dataset: object) -> Wrappers:
             makes_batches = bool(owner.auto_collation)
         if name in SPLITTING:
             splits = splits or name[1]
-        if name in HOLDING or (name in FETCHERS and owner.length is None):
+        if name in HOLDING or (name in FETCHERS and getattr(owner, "length", None) is None):
             runs_ahead = runs_ahead or name[1]
-        keeps_state = keeps_state or (name in FIT_LOOPS and bool(owner._combined_loader_states_to_load))
+        keeps_state = keeps_state or (name in FIT_LOOPS and bool(getattr(owner, "_combined_loader_states_to_load", ())))
     return Wrappers(makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead, keeps_state=keeps_state)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.errors import CorruptionError, SnapshotError, UserError
+from datapipe.errors import CorruptionError, DroppedRowsWarning, SnapshotError, UserError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
 from tests.support.snapshots import make_snapshot
@@ -340,3 +340,75 @@ def test_state_of_a_run_whose_last_steps_are_skipped_is_at_its_end(output: Path,
     other = counting(output, WORKERS[workers], skip=[(12, 30)])
     other.load_state_dict(loader.state_dict())
     assert take(other, 99) == []
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_rows_that_make_no_whole_batch_are_told_once_in_this_process(tmp_path: Path, workers: str) -> None:
+    loader = counting(make_snapshot(tmp_path, {"web": 83}, total_tokens=S * 63), WORKERS[workers])
+    with pytest.warns(DroppedRowsWarning, match="3 rows"):
+        assert take(loader, 99) == list(range(NUM_STEPS))
+    assert take(loader, 99) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", WORKERS)
+def test_every_step_resumes_with_every_number_of_workers(output: Path, before: str) -> None:
+    """At the last steps, some workers have ended and others not."""
+    loader = counting(output, WORKERS[before])
+    states = [loader.state_dict(), *(loader.state_dict() for _ in loader)]
+    assert [state["step"] for state in states] == list(range(NUM_STEPS + 1))
+    for num_workers in (0, 1, 3):
+        other = counting(output, {"num_workers": num_workers})
+        for step, state in enumerate(states):
+            other.load_state_dict(state)
+            assert other.state_dict() == state
+            assert take(other, 99) == list(range(step, NUM_STEPS))
+
+
+def test_loaders_at_the_same_time_count_for_themselves(output: Path) -> None:
+    loaders = [counting(output, WORKERS["two"], seed=seed) for seed in (3, 4)]
+    streams = [iter(loader) for loader in loaders]
+    found: list[list[int]] = [[], []]
+    for number in (0, 1, 1, 0, 1, 0, 0, 0, 1):
+        found[number].append(next(streams[number])["step"])
+    assert found == [[0, 1, 2, 3, 4], [0, 1, 2, 3]]
+    assert [loader.state_dict()["step"] for loader in loaders] == [5, 4]
+    assert [take(loader, 99) for loader in loaders] == [list(range(5, NUM_STEPS)), list(range(4, NUM_STEPS))]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_iterator_from_which_nothing_was_taken_leaves_the_position(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    iter(loader)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    iter(loader)
+    assert loader.state_dict() == state
+    assert take(loader, 99) == list(range(NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_collate_function_is_applied_to_whole_batches_and_states_count(output: Path, workers: str) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = loader_torch.StreamingDataLoader(dataset, collate_fn=_first_tokens, **WORKERS[workers])
+    found = [batch for _, batch in zip(range(6), loader)]
+    expected = [batch["input_ids"][:, 0].tolist() for _, batch in zip(range(6), Loader(output, **OPTIONS))]
+    assert found == expected
+    assert loader.state_dict()["step"] == 6
+
+
+def _first_tokens(batch: Any) -> list[int]:
+    return batch["input_ids"][:, 0].tolist()
+
+
+def test_worker_that_cannot_start_leaves_the_position(output: Path) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = loader_torch.StreamingDataLoader(dataset, num_workers=2, worker_init_fn=_fail)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            next(iter(loader))
+    assert loader.step == 0
+
+
+def _fail(worker: int) -> None:
+    raise ZeroDivisionError(worker)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from datapipe.errors import UserError
+from datapipe.loader import Loader
 from tests.support.late_import import late_import
 from tests.support.snapshots import make_snapshot
 
@@ -200,6 +201,18 @@ def test_hugging_face_trainer_takes_rows_in_its_own_batches(endless: Path, tmp_p
     trainer.train()
     expected = list(islice(loader_torch.dataloader(endless, batch_size=4), 2))
     assert all(torch.equal(found, batch["input_ids"]) for found, batch in zip(seen, expected, strict=True))
+
+
+@pytest.mark.needs("transformers", "accelerate")
+def test_hugging_face_trainer_evaluates_the_whole_split_each_time(output: Path, tmp_path: Path, accelerator: Any) -> None:
+    loader = loader_torch.dataloader(output, global_batch_size=4, split="validation", labels="unshifted", num_workers=1)
+    trainer = hugging_face(tmp_path, None, per_device_eval_batch_size=4)
+    trainer.get_eval_dataloader = lambda _=None: loader
+    seen: list[Any] = []
+    trainer.model.forward = lambda input_ids, **_: seen.append(input_ids) or {"loss": input_ids.float().mean()}
+    assert trainer.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
+    expected = [torch.from_numpy(batch["input_ids"]) for batch in Loader(output, global_batch_size=4, split="validation")]
+    assert torch.equal(torch.stack(seen), torch.stack(expected + expected))
 
 
 class Recorder:

@@ -95,8 +95,8 @@ class Phase(_Record):
     weights: dict[str, int]
 
 
-ShardList = Annotated[Sequence[ShardEntry], AfterValidator(tuple), PlainSerializer(_shards_dumped)]
-"""A tuple, or the columns of a manifest that was read (`ShardTable`)."""
+ShardList = Annotated[Sequence[ShardEntry], AfterValidator(ShardTable.of), PlainSerializer(_shards_dumped)]
+"""A `ShardTable`."""
 
 
 class TokenizerEntry(_Record):
@@ -164,8 +164,7 @@ class Snapshot(_Manifest):
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
         """The shards of a source, in the order of their rows."""
-        shards = (shard for shard in self.shards if shard.source == source and shard.split == split)
-        return tuple(sorted(shards, key=lambda shard: shard.numbered_path))
+        return tuple(ShardTable.of(self.shards).of_source(source, split))
 
     @property
     def data_files(self) -> Sequence[ShardEntry]:

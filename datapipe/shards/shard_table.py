@@ -125,7 +125,9 @@ class ShardTable(Sequence[ShardEntry]):
         if isinstance(entries, ShardTable):
             return entries
         rows = [{field.name: getattr(entry, field.name) for field in _SCHEMA} for entry in entries]
-        return cls(pa.Table.from_pylist(rows, _SCHEMA))
+        table = cls(pa.Table.from_pylist(rows, _SCHEMA))
+        table._entries.update(enumerate(entries))
+        return table
 
     @classmethod
     def from_json(cls, manifest: bytes, entries: slice) -> ShardTable | None:
@@ -153,7 +155,11 @@ class ShardTable(Sequence[ShardEntry]):
 
     def __iter__(self) -> Iterator[ShardEntry]:
         for start in range(0, len(self), _ENTRIES_AT_ONCE):
-            yield from self._made(start, start + _ENTRIES_AT_ONCE)
+            numbers = range(start, min(len(self), start + _ENTRIES_AT_ONCE))
+            if not self._entries.keys() >= set(numbers):
+                for number, entry in zip(numbers, self._made(numbers.start, numbers.stop)):
+                    self._entries.setdefault(number, entry)
+            yield from map(self._entries.__getitem__, numbers)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (ShardTable, tuple)):
@@ -202,6 +208,11 @@ class ShardTable(Sequence[ShardEntry]):
         order = compute.sort_indices(shards, sort_keys=[("source", "ascending"), ("path", "ascending")])
         chosen = compute.equal(self.column("split"), split).take(order)
         return ShardTable(self._table.take(order.filter(chosen)))
+
+    def of_source(self, source: str, split: str) -> ShardTable:
+        """The shards of a source and split, in the order of their rows."""
+        chosen = compute.and_(compute.equal(self.column("source"), source), compute.equal(self.column("split"), split))
+        return ShardTable(self._table.filter(chosen)).in_order(split)
 
     def sources_among(self, names: Sequence[str]) -> np.ndarray:
         """(num_shards,) int64: the number of each shard's source in `names`; -1 for a source that is not there."""

@@ -101,6 +101,18 @@ def test_table_in_order_is_sorted_by_source_and_path_without_digest() -> None:
     assert len(ShardTable.of(shards).in_order("validation")) == 0
 
 
+def test_table_of_a_source_is_sorted_by_path_without_digest() -> None:
+    table = ShardTable.of(MIXED)
+    assert tuple(table.of_source("web", "train")) == (MIXED[1], MIXED[0])
+    assert tuple(table.of_source("web", "validation")) == (MIXED[3],)
+    assert tuple(table.of_source("a b", "validation")) == tuple(table.of_source("unknown", "train")) == ()
+
+
+def test_table_makes_an_entry_once() -> None:
+    table = ShardTable.of(MIXED).in_order("train")
+    assert table[2] is list(table)[2] and all(first is second for first, second in zip(table, table))
+
+
 def test_table_finds_shards_by_path_with_and_without_digest() -> None:
     table = ShardTable.of(MIXED)
     assert table.named([]) == []
@@ -112,8 +124,7 @@ def test_table_finds_shards_by_path_with_and_without_digest() -> None:
 def test_manifest_in_the_layout_of_a_run_equals_the_one_in_another_layout(tmp_path: Path) -> None:
     content = manifest(MIXED)
     columns, entries = outcome(tmp_path, content, 1), outcome(tmp_path, content, None)
-    assert isinstance(columns, Snapshot) and isinstance(columns.shards, ShardTable)
-    assert isinstance(entries, Snapshot) and not isinstance(entries.shards, ShardTable)
+    assert isinstance(columns, Snapshot) and isinstance(entries, Snapshot)
     assert columns == entries and tuple(columns.shards) == MIXED
     assert columns.sealed() == columns and columns.to_json() == entries.to_json()
     assert Snapshot.model_validate_json(columns.to_json()) == columns

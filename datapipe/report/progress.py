@@ -33,7 +33,8 @@ _PLAIN_EVERY_S = 10.0
 _TITLE_SHARE, _BAR_CELLS, _GAP = 0.4, 20, 2
 _BAR, _TASKS, _RATE, _DONE, _LEFT = range(-1, 4)
 """Columns of the live display behind the title: the bar, and the parts of `Progress._row`."""
-_LEFT_OUT_FIRST = (_RATE, _BAR, _DONE, _LEFT)
+_BY_IMPORTANCE = (_LEFT, _DONE, _BAR, _RATE)
+"""Of the columns beside the number of tasks, which always stays."""
 
 _SILENCE_S = 10.0
 """Silence of an attempt that the live display shows, long before the driver tells of it."""
@@ -163,7 +164,7 @@ class Progress:
     def _steps(self, width: int) -> list[RenderableType]:
         """The number of completed steps, and a line for each with running tasks: a run of many sources fits a small terminal.
 
-        What does not fit is left out: the rate, the bar, what was done, the time left; then the end of the step's title.
+        What does not fit is left out, the time left last; then the end of the step's title.
         """
         steps = self._plan.steps if self._plan else []
         heading = f"{sum(self._is_done(step) for step in steps)} of {counted(len(steps), 'step')} done"
@@ -203,12 +204,13 @@ def _columns_that_fit(widths: Mapping[int, int], title_cells: int, width: int) -
         widths: of the columns, in cells.
         title_cells: of the longest title.
     """
-    shown = [number for number, cells in widths.items() if cells]
     least = min(title_cells, int(width * _TITLE_SHARE))
-    for number in _LEFT_OUT_FIRST:
-        if number in shown and least + sum(widths[each] + _GAP for each in shown) > width:
-            shown.remove(number)
-    return shown
+    shown = [_TASKS] if _TASKS in widths else []
+    for number in _BY_IMPORTANCE:
+        wanted = [*shown, number]
+        if widths.get(number) and least + sum(widths[each] + _GAP for each in wanted) <= width:
+            shown = wanted
+    return sorted(shown)
 
 
 def _place_of(message: Message) -> str:

@@ -49,6 +49,10 @@ class AddressFinder:
         self._orders, self._source_starts = tuple(orders), source_starts
         self._tables = self._empty()
 
+    def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[SourceOrder, ...], np.ndarray]]:
+        """A copy begins with tables of its own: those of the original hold addresses of the original's memory."""
+        return AddressFinder, (self._orders, self._source_starts)
+
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample: (n,) int64.
 

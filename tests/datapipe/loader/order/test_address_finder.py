@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import threading
 
 import numpy as np
@@ -78,6 +80,19 @@ def test_several_threads_may_find_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_copy_reads_no_memory_of_the_original() -> None:
+    sizes = [5, 60, 7, 80, 9, 10]
+    sources, ordinals = np.zeros(sum(sizes), np.int64), np.arange(sum(sizes))
+    original = AddressFinder([make_order("web", sizes, window=3)], np.array([0, sum(sizes)]))
+    expected = original.find(sources, ordinals)
+    copied = copy.deepcopy(original)
+    del original
+    gc.collect()
+    overwritten = [np.full(num_items, -7) for num_items in range(1, 9) for _ in range(200)]  # the sizes of a window's entries
+    assert copied.find(sources, ordinals).tolist() == expected.tolist()
+    assert len(overwritten) == 1600
 
 
 def test_no_samples_have_no_addresses() -> None:

@@ -13,7 +13,7 @@ over, unless a state was loaded since the last.
 Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of torch.distributed.checkpoint:
 
     Accelerate     `prepare` returns it as it is, since each process reads its own rows; `save_state` and `load_state` save and
-                   restore its state; `accumulate` steps at the last batch. Batches stay on the CPU (`prefetch_to_device`)
+                   restore its state; `accumulate` steps at the last batch. The trainer moves batches to the device
     Trainer        return it from `get_train_dataloader`, with ignore_data_skip=True
     Lightning      saves its state in checkpoints, and restores it with max_steps; with max_epochs, a LightningDataModule
                    restores it. A run without an end needs limit_train_batches: Lightning holds a batch of a loader
@@ -200,13 +200,14 @@ class StreamingDataLoader(DataLoader):
         if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers
             self.dataset.begin_pass()
             self._pass = super().__iter__()
+        loader, step = self.dataset.loader, self.step
         try:
             batch = next(self._pass)
         except BaseException:
             self._end_pass(keep_workers=False)
+            loader.seek(step)
             raise
         if self.num_workers:  # else the dataset has moved on by itself
-            loader = self.dataset.loader
             loader.seek(loader.next_step(1))
         return batch
 

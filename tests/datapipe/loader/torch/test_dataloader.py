@@ -412,3 +412,19 @@ def test_worker_that_cannot_start_leaves_the_position(output: Path) -> None:
 
 def _fail(worker: int) -> None:
     raise ZeroDivisionError(worker)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_collate_function_that_fails_leaves_the_position(output: Path, workers: str) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = loader_torch.StreamingDataLoader(dataset, collate_fn=_fail_at_step_3, **WORKERS[workers])
+    for expected in ([0, 1, 2], []):
+        batches = iter(loader)
+        assert [next(batches)["step"] for _ in expected] == expected
+        with pytest.raises(ZeroDivisionError):
+            next(batches)
+        assert loader.state_dict()["step"] == 3
+
+
+def _fail_at_step_3(batch: Any) -> Any:
+    return batch if batch["step"] != 3 else _fail(0)

@@ -39,6 +39,7 @@ from datapipe.source_code.reach import Reached, reach
 from datapipe.stage.base import Filter, Map, Reader, Stage
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
+from datapipe.stage.own_classes import why_unusable
 from datapipe.storage import split_query
 
 _PACKAGE = "stages"
@@ -99,14 +100,13 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
     if name in _all_names():
         short = name.removeprefix(f"{_READERS}.")
         raise _refusal(where, f"{name} is a reader, expected a stage. Choose a reader in a source: `format: {short}`.")
-    known = ", ".join(stage_names()) or "none"
     folder, _, member = name.rpartition(".")
-    is_own = bool(folder) and not any(stage.startswith(f"{folder.partition('.')[0]}.") for stage in stage_names())
+    is_own = bool(folder) and not any(known.startswith(f"{folder.partition('.')[0]}.") for known in stage_names())
     meant = f" Did you mean '{folder}:{member}'?" if is_own else suggest(name, stage_names())
     raise _refusal(
         where,
-        f"unknown stage '{name}'.{meant} Expected one of: {known}; or package.module:NAME for a class or function of your own. "
-        f"`datapipe stages` shows what each does.",
+        f"unknown stage '{name}'.{meant} Expected one of: {', '.join(stage_names()) or 'none'}; or package.module:NAME for a "
+        f"class or function of your own. `datapipe stages` shows what each does.",
     )
 
 
@@ -342,29 +342,9 @@ def _user_stage(name: str, where: str) -> type[Stage]:
             return function_stage(module_name, member_name, member)
         except UserError as error:
             raise _refusal(where, f"{name}: {error}.") from error
-    if not _is_stage(member):
-        kind = f"a class derived from {member.__mro__[1].__name__}" if inspect.isclass(member) else f"a {type(member).__name__}"
-        raise _refusal(
-            where,
-            f"{name}: found {kind}, expected a function of a document, or a class derived from datapipe.stage.Filter, "
-            "datapipe.stage.Map or datapipe.stage.Global.",
-        )
-    if problem := _unusable(member):
+    if problem := why_unusable(member, _KINDS):
         raise _refusal(where, f"{name}: {problem}.")
     return member
-
-
-def _unusable(stage: type[Stage]) -> str:
-    """Why no stage can be made of a class of the user's; empty where one can."""
-    if "__init__" in vars(stage):
-        return (
-            "the class has an __init__ of its own, and a stage is a frozen record of options. Declare options as fields, "
-            "`least: int = 3`, and load what they name in open(self, context)"
-        )
-    if issubclass(stage, (Filter, Map)) and stage.process in (Filter.process, Map.process):
-        result = "FilterResult" if issubclass(stage, Filter) else "dict[str, pa.Array]"
-        return f"the class has no method process. Define process(self, batch: DocumentBatch) -> {result}"
-    return ""
 
 
 def _is_stage(value: Any) -> bool:

@@ -175,8 +175,8 @@ def loader_bench(
 
     The exit status is 0 for either diagnosis; use --json in scripts.
     """
+    from datapipe.bench.loader import bench_loader
     from datapipe.loader import Loader
-    from datapipe.loader.bench import bench_loader
     from datapipe.loader.prefetch import MAX_THREADS
     from datapipe.report.funnel import wide_console
     from datapipe.report.loader_bench import loader_bench_json, print_loader_bench

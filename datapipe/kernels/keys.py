@@ -130,6 +130,7 @@ class _Walk:
             return
         self._seen[id(function)] = len(self._seen)
         outer, self._where = self._where, f"{function.__module__}.{function.__qualname__}"
+        self._write("module", function.__module__)  # compiled code names the modules of what it is made of
         self.add(function.__code__)
         self.add((function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():

@@ -24,8 +24,8 @@ from datapipe.errors import EndlessError, UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.read_ahead import ReadAhead
-from datapipe.loader.fields.chunk import Labels
-from datapipe.loader.fields.table import GLOBAL, PER_TOKEN
+from datapipe.loader.chunk import Labels
+from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.options import (
     check_choices,
     check_whole,
@@ -42,31 +42,31 @@ from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import Override, recipe_of
 from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
 from datapipe.loader.order.steps import merged
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
-from datapipe.loader.state import LoaderState, check_same_order, read_state
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.shards.document_files import document_keys
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
 KERNELS = (
-    "datapipe.kernels.loader.batch:shifted_labels_64",
-    "datapipe.kernels.loader.gather:copy_16_to_int64",
-    "datapipe.kernels.loader.gather:count_chunks",
-    "datapipe.kernels.loader.gather:find_rows",
-    "datapipe.kernels.loader.gather:gather_lengths",
-    "datapipe.kernels.loader.permute:shuffle_table",
-    "datapipe.kernels.loader.quota:assign",
-    "datapipe.kernels.loader.windows:find_addresses",
+    "datapipe.kernels.tokens.batch:shifted_labels_64",
+    "datapipe.kernels.tokens.gather:copy_16_to_int64",
+    "datapipe.kernels.tokens.gather:count_chunks",
+    "datapipe.kernels.tokens.gather:find_rows",
+    "datapipe.kernels.tokens.gather:gather_lengths",
+    "datapipe.kernels.tokens.permute:shuffle_table",
+    "datapipe.kernels.tokens.quota:assign",
+    "datapipe.kernels.tokens.windows:find_addresses",
 )
 """What every loader with the usual fields calls; others are compiled when they are first called."""
 
 
 class Loader:
-    """Streams the batches of one rank; see `fields/table.py` for the fields.
+    """Streams the batches of one rank; see `field_table.py` for the fields.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
     and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
@@ -389,16 +389,4 @@ class Loader:
         return end is None or self._step < end
 
     def _state(self) -> LoaderState:
-        inventory = self.batch_order.inventory
-        return LoaderState(
-            step=self._step,
-            global_batch_size=self.global_batch_size,
-            split=inventory.split,
-            seed=inventory.seed,
-            window_shards=inventory.window_shards,
-            sequence_length=self.snapshot.sequence_length,
-            tokenizer=self.snapshot.tokenizer.fingerprint,
-            snapshot=self.snapshot.fingerprint,
-            lineage=self.batch_order.lineage_json,
-            order="shuffled" if inventory.shuffle else "stored",
-        )
+        return state_at(self._step, self.batch_order)

@@ -24,7 +24,7 @@ import numpy as np
 
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError
-from datapipe.kernels.loader import gather as kernels
+from datapipe.kernels.tokens import gather as kernels
 from datapipe.loader.order.layout import Layout
 from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
 from datapipe.shards.manifest import Snapshot

@@ -21,7 +21,7 @@ from warnings import warn
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.loader import balance
+from datapipe.kernels.tokens import balance
 
 ContextLayout = Literal["contiguous", "zigzag", "document_contiguous", "document_zigzag"]
 Balance = Literal["rows", "attention"]

@@ -26,9 +26,9 @@ from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.state import read_state, saved_order
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
-from datapipe.loader.state import read_state, saved_order
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot

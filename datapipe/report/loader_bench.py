@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from datapipe.loader.bench import LoaderBench
+from datapipe.bench.loader import LoaderBench
 from datapipe.metrics import counted
 from datapipe.report.layout import NumberTable, print_text
 

@@ -3,7 +3,7 @@
     record batch, or copied rows  ──▶  Block: five addresses, the number of pieces  ──▶  gather(blocks, rows)  ──▶  SequenceRows
 
 An address is taken only of memory that is large enough for its column, so kernels need not check it. The values in that memory
-may change under a kernel (a mapped file), so kernels check every value that they use: see `kernels/loader/gather.py`.
+may change under a kernel (a mapped file), so kernels check every value that they use: see `kernels/tokens/gather.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import CorruptionError
-from datapipe.kernels.loader import gather as kernels
+from datapipe.kernels.tokens import gather as kernels
 
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"

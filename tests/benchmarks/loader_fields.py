@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from datapipe.loader import Loader
-from datapipe.loader.fields.table import FIELDS
+from datapipe.loader.field_table import FIELDS
 from tests.benchmarks.loader_rows import gather, us_a_batch, write_rows
 from tests.benchmarks.loader_timings import Timings
 from tests.benchmarks.tables import Settings, Table

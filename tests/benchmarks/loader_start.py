@@ -42,7 +42,7 @@ import json, sys, time
 from pathlib import Path
 import numpy as np
 from datapipe.loader import Loader
-from datapipe.loader.fields.table import FIELDS
+from datapipe.loader.field_table import FIELDS
 from datapipe.kernels import all_kernels
 
 def memory():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from datapipe.columns import key_halves, key_matrix, make_keys
-from datapipe.kernels.loader.permute import permute
+from datapipe.kernels.tokens.permute import permute
 from datapipe.loader import Loader
 from datapipe.plan.splits import file_hash
 from datapipe.rng import keyed_hash, seed_for

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datapipe.kernels.loader import windows as kernels
+from datapipe.kernels.tokens import windows as kernels
 from datapipe.loader.order.source_order import SourceOrder, Window
 
 MOST_BYTES = 64 << 20

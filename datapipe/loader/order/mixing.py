@@ -36,7 +36,7 @@ from typing import Protocol
 import numpy as np
 
 from datapipe.errors import SnapshotError
-from datapipe.kernels.loader import quota
+from datapipe.kernels.tokens import quota
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM

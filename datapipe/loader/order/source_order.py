@@ -28,7 +28,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from datapipe.kernels.loader.permute import invert, permutation, permute
+from datapipe.kernels.tokens.permute import invert, permutation, permute
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import Strata
 
@@ -91,7 +91,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The samples that one permutation puts in order, as `kernels/loader/windows.py` reads them.
+    """The samples that one permutation puts in order, as `kernels/tokens/windows.py` reads them.
 
     Attributes:
         first, stop: its ordinals, over all epochs.

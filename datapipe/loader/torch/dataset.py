@@ -38,8 +38,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.fields.chunk import Labels
-from datapipe.loader.fields.table import GLOBAL, PER_TOKEN
+from datapipe.loader.chunk import Labels
+from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
 from datapipe.loader.share import Mesh, RaggedRanksWarning

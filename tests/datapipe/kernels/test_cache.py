@@ -188,6 +188,17 @@ def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Pat
     assert second.compiled() == {"kernels.double": 1, "kernels.negate": 1}
 
 
+def test_cache_kernel_that_moved_to_another_package_is_compiled_there(stocked: Shop, tmp_path: Path) -> None:
+    """Compiled code names the module of its function, so that of the old place would not load."""
+    moved = Shop(tmp_path / "moved", stocked.home)
+    moved.write()
+    (moved.folder / "shop").rename(moved.folder / "store")
+    for path in (moved.folder / "store").glob("*.py"):
+        path.write_text(path.read_text().replace("from shop.", "from store."))
+    assert moved.run(_CALL_BOTH.replace("from shop.", "from store.")) == "-2 -4 -6"
+    assert moved.compiled() == {"kernels.double": 2, "kernels.negate": 2}
+
+
 def test_cache_module_that_no_key_covers_is_an_error(shop: Shop) -> None:
     shop.write(
         kernels=_KERNELS.replace("import numpy as np", "import os\nimport numpy as np").replace("_TABLE[0]", "len(os.sep)")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
-from datapipe.loader.fields.table import FIELDS
+from datapipe.loader.field_table import FIELDS
 from datapipe.loader.share import Mesh
 from tests.oracles import batch as oracle
 from tests.support.snapshots import make_snapshot, source_hash

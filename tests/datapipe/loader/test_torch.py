@@ -14,7 +14,7 @@ import pytest
 
 from datapipe.errors import DroppedRowsWarning, SnapshotError, UserError
 from datapipe.loader import Loader
-from datapipe.loader.fields.table import FIELDS
+from datapipe.loader.field_table import FIELDS
 from datapipe.loader.share import Mesh
 from tests.support.late_import import late_import
 from tests.support.snapshots import make_snapshot

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/balance.py`: costs of any size, ranks with different room."""
+"""Rows of `datapipe/kernels/tokens/balance.py`: costs of any size, ranks with different room."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import balance
+from datapipe.kernels.tokens import balance
 from tests.oracles import balance as oracle
 from tests.support.kernel_table import Case, Row
 

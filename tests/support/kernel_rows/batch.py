@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/batch.py`: each case becomes rows of a batch, some of them padded."""
+"""Rows of `datapipe/kernels/tokens/batch.py`: each case becomes rows of a batch, some of them padded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import batch as kernels
+from datapipe.kernels.tokens import batch as kernels
 from tests.oracles import batch as oracle
 from tests.support.kernel_table import Case, Row
 

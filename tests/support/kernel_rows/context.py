@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/context.py`: runs of any length, also none, padded to a multiple of the number of parts."""
+"""Rows of `datapipe/kernels/tokens/context.py`: runs of any length, also none, padded to a multiple of the number of parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import context as kernels
+from datapipe.kernels.tokens import context as kernels
 from tests.oracles import context as oracle
 from tests.support.kernel_table import Case, Row
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/gather.py`: record batches of random rows, some with damaged offsets and lengths.
+"""Rows of `datapipe/kernels/tokens/gather.py`: record batches of random rows, some with damaged offsets and lengths.
 
 Their memory is kept for as long as the tests run, since kernels know it by its address alone.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import gather as kernels
+from datapipe.kernels.tokens import gather as kernels
 from tests.oracles import gather as oracle
 from tests.support.kernel_table import Case, Row
 

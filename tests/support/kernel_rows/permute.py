@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/permute.py`: sizes and keys of each case's seed; the oracle computes one index at a time."""
+"""Rows of `datapipe/kernels/tokens/permute.py`: sizes and keys of each case's seed; the oracle computes one index at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import permute as kernels
+from datapipe.kernels.tokens import permute as kernels
 from tests.oracles import permute as oracle
 from tests.support.kernel_table import Case, Row
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/quota.py`: a tree with a leaf per document of a case, some of enormous weight."""
+"""Rows of `datapipe/kernels/tokens/quota.py`: a tree with a leaf per document of a case, some of enormous weight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import quota as kernels
+from datapipe.kernels.tokens import quota as kernels
 from tests.oracles import quota as oracle
 from tests.support.kernel_table import Case, Row
 

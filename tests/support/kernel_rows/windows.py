@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/loader/windows.py`: windows of shuffled tables and of Feistel rounds, whole and in entries.
+"""Rows of `datapipe/kernels/tokens/windows.py`: windows of shuffled tables and of Feistel rounds, whole and in entries.
 
 Their memory is kept for as long as the tests run, since kernels know it by its address alone.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import windows as kernels
-from datapipe.kernels.loader.permute import NUM_ROUNDS, TABLE_SIZE, permutation
+from datapipe.kernels.tokens import windows as kernels
+from datapipe.kernels.tokens.permute import NUM_ROUNDS, TABLE_SIZE, permutation
 from tests.oracles import windows as oracle
 from tests.oracles.permute import round_keys, shuffled
 from tests.support.kernel_table import Case, Row

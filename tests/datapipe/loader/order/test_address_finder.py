@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from datapipe.kernels.loader.permute import permute
+from datapipe.kernels.tokens.permute import permute
 from datapipe.loader.order import address_finder
 from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.source_order import SourceOrder

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.loader import batch as kernels
+from datapipe.kernels.tokens import batch as kernels
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.fields.document_parts import DocumentPart, num_borders, split_documents
+from datapipe.loader.document_parts import DocumentPart, num_borders, split_documents
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import SequenceRows

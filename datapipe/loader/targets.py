@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datapipe.loader.fields.chunk import Labels
+from datapipe.loader.chunk import Labels
 from datapipe.shards.blocks import SequenceRows
 
 

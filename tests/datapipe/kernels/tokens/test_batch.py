@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.kernels.loader import batch
+from datapipe.kernels.tokens import batch
 from tests.oracles import batch as oracle
 
 pytestmark = pytest.mark.medium

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.loader.fields.document_parts import num_borders, split_documents
+from datapipe.loader.document_parts import num_borders, split_documents
 from datapipe.loader.share import Mesh
 from tests.oracles import batch as batch_oracle
 from tests.oracles import context_attention as attention

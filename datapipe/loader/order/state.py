@@ -72,6 +72,23 @@ class LoaderState:
         return {name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")}
 
 
+def state_at(step: int, order: BatchOrder) -> LoaderState:
+    """The state of a loader whose next step this is."""
+    inventory, snapshot = order.inventory, order.inventory.snapshot
+    return LoaderState(
+        step=step,
+        global_batch_size=order.lineage.global_batch_size,
+        split=inventory.split,
+        seed=inventory.seed,
+        window_shards=inventory.window_shards,
+        sequence_length=snapshot.sequence_length,
+        tokenizer=snapshot.tokenizer.fingerprint,
+        snapshot=snapshot.fingerprint,
+        lineage=order.lineage_json,
+        order="shuffled" if inventory.shuffle else "stored",
+    )
+
+
 def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
     if not isinstance(state, Mapping):

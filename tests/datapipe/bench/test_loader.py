@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.bench.loader import DEPTHS, bench_loader, forecast
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.loader.bench import DEPTHS, bench_loader, forecast
 from tests.support.snapshots import make_snapshot
 
 S = 16

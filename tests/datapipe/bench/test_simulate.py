@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from datapipe.loader.simulate import simulate_waits
+from datapipe.bench.simulate import simulate_waits
 
 BUILD_S = [3, 1, 1, 5, 1]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.loader.memory import int32_at, int64_at, prefetch, uint16_at, uint32_at, uint64_at
+from datapipe.kernels.tokens.memory import int32_at, int64_at, prefetch, uint16_at, uint32_at, uint64_at
 from datapipe.kernels.types import (
     Int32MatrixOut,
     Int32sOut,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from datapipe.kernels.loader import quota
+from datapipe.kernels.tokens import quota
 from tests.oracles import quota as oracle
 
 totals_and_lefts = st.integers(2, 2**62 - 1).flatmap(lambda total: st.tuples(st.just(total), st.integers(1, total - 1)))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from datapipe.bench.simulate import simulate_waits
 from datapipe.errors import UserError
 from datapipe.loader.loader import Loader
-from datapipe.loader.simulate import simulate_waits
 from datapipe.loader.stats import LoaderStats, host_memory
 
 DEPTHS = (0, 1, 2, 4, 8)

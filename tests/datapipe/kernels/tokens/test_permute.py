@@ -9,8 +9,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from datapipe.kernels.loader import permute as kernels
-from datapipe.kernels.loader.permute import invert, permute, round_keys
+from datapipe.kernels.tokens import permute as kernels
+from datapipe.kernels.tokens.permute import invert, permute, round_keys
 from datapipe.rng import seed_for
 from tests.oracles import permute as oracle
 from tests.support import kernel_table

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.loader import context
+from datapipe.kernels.tokens import context
 from datapipe.loader.share import Mesh
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import mix64
-from datapipe.kernels.loader.memory import int64_at, uint16_at, uint64_at
-from datapipe.kernels.loader.permute import LANES, NUM_ROUNDS, TABLE_SIZE, halves
+from datapipe.kernels.tokens.memory import int64_at, uint16_at, uint64_at
+from datapipe.kernels.tokens.permute import LANES, NUM_ROUNDS, TABLE_SIZE, halves
 from datapipe.kernels.types import Int64Matrix, Int64s, Int64sOut
 
 WINDOWS_PER_SOURCE = 2

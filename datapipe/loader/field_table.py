@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.loader import batch as kernels
-from datapipe.loader.fields.chunk import Chunk
+from datapipe.kernels.tokens import batch as kernels
+from datapipe.loader.chunk import Chunk
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
 
 PIECES = frozenset({OFFSETS, LENGTHS})

@@ -1,1 +1,0 @@
-"""Orders of samples, and rows of batches."""

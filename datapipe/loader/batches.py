@@ -4,7 +4,7 @@
 
 Several steps can be built together: one pass of arithmetic and one gather, and each batch is a set of views of the result.
 
-`fields/table.py` lists the fields. `share.py` decides which rows of the global batch, and which of their tokens, a rank gets.
+`field_table.py` lists the fields. `share.py` decides which rows of the global batch, and which of their tokens, a rank gets.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ import numpy as np
 from datapipe.errors import UserError
 from datapipe.kernels.dedup import contents
 
-SIMILARITIES = tuple(tenth / 10 for tenth in range(1, 11))
+_SHOWN = tuple(tenth / 10 for tenth in range(3, 11))
 """The similarities at which the curve is printed."""
 
 _BLANK = 0x5D2B7A90C1E64F38
@@ -99,12 +99,12 @@ def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
         f"{bands} bands of {rows} rows, {bands * rows} permutations; half of the pairs match at similarity "
         f"{similarity_matched_with(0.5, bands, rows):.2f}, 5 % at {similarity_matched_with(0.05, bands, rows):.2f}, "
         f"99 % at {similarity_matched_with(0.99, bands, rows):.2f}",
-        "similarity " + "".join(f"{similarity:>8.1f}" for similarity in SIMILARITIES),
-        "match      " + "".join(f"{match_probability(similarity, bands, rows):>8.2%}" for similarity in SIMILARITIES),
+        "similarity" + "".join(f"{similarity:>7.1f}" for similarity in _SHOWN),
+        "match     " + "".join(f"{match_probability(similarity, bands, rows):>7.1%}" for similarity in _SHOWN),
     )
     if least is None:
         return lines
-    return (*lines, "verified   " + "".join(f"{counting_probability(s, bands, rows, least):>8.2%}" for s in SIMILARITIES))
+    return (*lines, "verified  " + "".join(f"{counting_probability(s, bands, rows, least):>7.1%}" for s in _SHOWN))
 
 
 def by_contents(

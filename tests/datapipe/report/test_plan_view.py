@@ -23,8 +23,8 @@ def test_plan_view_shows_the_match_probabilities_of_every_minhash_stage(tmp_path
     lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]
     (default,) = [index for index, line in enumerate(lines) if "14 bands of 8 rows, 112 permutations" in line]
     (other,) = [index for index, line in enumerate(lines) if "2 bands of 1 rows, 2 permutations" in line]
-    assert lines[default + 2].split()[-6:] == ["5.33%", "21.11%", "56.45%", "92.35%", "99.96%", "100.00%"]
-    assert lines[other + 2].split()[-6:] == ["75.00%", "84.00%", "91.00%", "96.00%", "99.00%", "100.00%"]
+    assert lines[default + 2].split()[-6:] == ["5.3%", "21.1%", "56.5%", "92.4%", "100.0%", "100.0%"]
+    assert lines[other + 2].split()[-6:] == ["75.0%", "84.0%", "91.0%", "96.0%", "99.0%", "100.0%"]
 
 
 def test_plan_view_shows_which_sources_are_not_compared_and_why(tmp_path: Path) -> None:

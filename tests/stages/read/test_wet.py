@@ -183,7 +183,7 @@ def test_wet_archive_inside_a_record_is_the_body_of_that_record(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "gap", [b"\0" * 700, b"no member\n" * 9, b"\x1f\x8b\x08", gzip.compress(b"no record"), b"\x1f\x8b\x08" * 99]
+    "gap", [b"\0" * 700, b"no member\n" * 9, b"\x1f\x8b\x08", gzip.compress(b"no record"), b"\x1f\x8b\x08" * 99], ids=range(5)
 )
 def test_wet_bytes_between_members_are_told_and_passed_over(tmp_path: Path, gap: bytes) -> None:
     first, *others = [gzip.compress(part) for part in wet(["one", "two"])]
@@ -240,6 +240,7 @@ def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
         (b"<html>no archive</html>" * 99, "", "expected a record that begins with WARC/1"),
         (gzip.compress(b"no record in it"), ".gz", "expected a record that begins with WARC/1"),
     ],
+    ids=range(5),
 )
 def test_wet_file_of_another_format_is_told(tmp_path: Path, content: bytes, ending: str, error: str) -> None:
     batches = read(file_of(tmp_path, content, ending))

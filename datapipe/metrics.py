@@ -23,7 +23,7 @@ REACHES = ()  # look-ups by name are of counters
 
 MAX_QUARANTINE_REASONS = 20
 _REASON_CHARS = 120
-_NUMBER = re.compile(r"\d+(?:[,._]\d+)*")
+_NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")
 
 
 def quarantine_reason(stage: str, error: str) -> str:

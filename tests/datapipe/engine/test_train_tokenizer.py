@@ -113,7 +113,8 @@ def test_cli_tokenizer_train_writes_a_tokenizer_and_prints_the_table(folder, tmp
     done = datapipe([*command, "--sample", "30kB", "--pattern", "llama3", "--eos", "</s>"])
     assert done.returncode == 0, done.stderr
     assert Encoder(tmp_path / "own.json").eos_token == "</s>"
-    assert "bytes per token" in done.stdout
+    assert " ".join(done.stdout.split()).count("tokenizer of 300 ids") == 1
+    assert {"bytes", "per", "token", "tokens"} <= set(done.stdout.split())
     assert "MB/s" in done.stdout
     again = datapipe(command)
     assert again.returncode == 2

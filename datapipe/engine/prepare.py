@@ -21,7 +21,7 @@ from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
-from datapipe.inputs.discovery import discover, takes
+from datapipe.inputs.discovery import discover, would_take
 from datapipe.ledger.names import OWN_FILES
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import input_error
@@ -172,12 +172,13 @@ def _canonical(value: Any) -> Any:
 def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
     """Raises UserError for an input that the run itself would overwrite or delete, and for one that it writes."""
     root, source = Root(mixture.output), mixture.sources[name]
-    for own in OWN_FILES:
-        if takes(source.path, source.exclude, f"{os.path.abspath(root.local) if root.local else root.url}/{own}"):
-            raise UserError(
-                f"{mixture.where('sources', name, 'path')}: the pattern takes {own} in the output {mixture.output} too, which "
-                f"the run writes. Give another output, or move the input to a folder below."
-            )
+    folder = os.path.abspath(root.local) if root.local else root.url
+    own = would_take(source.path, source.exclude, [f"{folder}/{file}" for file in OWN_FILES])
+    if own is not None:
+        raise UserError(
+            f"{mixture.where('sources', name, 'path')}: the pattern takes {own.rpartition('/')[2]} in the output "
+            f"{mixture.output} too, which the run writes. Give another output, or move the input to a folder below."
+        )
     taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|work|length-\d+)/")
     for url in urls:
         if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):

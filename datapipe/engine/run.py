@@ -109,8 +109,9 @@ class Run:
         """Runs what is not committed; writes the history of the run whether it fails or not."""
         try:
             plan = driver.compile()
-            self._check_disk(request, plan)
-            plan = plan if plan.is_committed else self._run(driver, request)
+            if not plan.is_committed:
+                self._check_disk(request, plan)
+                plan = self._run(driver, request)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
                 with suppress(OSError):

@@ -60,7 +60,7 @@ def discover(
     """
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
-    left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
+    left_out = _left_out(exclude, where)
 
     def is_left_out(url: str) -> bool:
         return any(glob.fullmatch(_bare(url)) for glob in left_out)
@@ -86,11 +86,16 @@ def discover(
     return [files[path] for path in sorted(files)]
 
 
-def takes(patterns: Sequence[str], exclude: Sequence[str], path: str) -> bool:
-    """Whether a file at an absolute path or URL would be an input file, if it were there."""
+def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[str]) -> str | None:
+    """The first of some absolute paths or URLs that would be an input file, if it were there; None where none would."""
     globs = [_expression(_absolute(pattern), "") for pattern in patterns if _WILD.search(_bare(pattern))]
-    left_out = [_expression(pattern if pattern.startswith("**") else _absolute(pattern), "") for pattern in exclude]
-    return any(glob.fullmatch(path) for glob in globs) and not any(glob.fullmatch(path) for glob in left_out)
+    left_out = _left_out(exclude, "")
+    taken = (path for path in paths if any(glob.fullmatch(path) for glob in globs))
+    return next((path for path in taken if not any(glob.fullmatch(path) for glob in left_out)), None)
+
+
+def _left_out(exclude: Sequence[str], where: str) -> list[re.Pattern[str]]:
+    return [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
 
 
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:

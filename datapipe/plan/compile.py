@@ -89,6 +89,11 @@ class Plan:
         """Tasks that can run now and have no record, in plan order."""
         return [task for step in self.steps for task in step.pending()]
 
+    @property
+    def tokenizer(self) -> TokenizerFile | None:
+        """The tokenizer's file, or None while it is not committed."""
+        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+
     def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
         return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import text_bytes
 from datapipe.plan.weighting import BYTES_PER_TOKEN
@@ -144,7 +143,7 @@ def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]
 
 def _map(plan: Plan, step: Step, entering: float, leaving: float) -> Iterator[_Part]:
     pipeline, source = plan.pipeline, step.source
-    number = next(n for n in range(len(pipeline.segments[source])) if pipeline.map_step(source, n) == step.id)
+    number = plan.of_kind("map", source).index(step)
     following = pipeline.after[source][number]
     yield _Part(leaving * _DOCUMENTS, _seconds(leaving, _PASS_ON) + (_seconds(entering, _READ) if number == 0 else 0.0))
     for bound in pipeline.segments[source][number]:
@@ -176,9 +175,7 @@ def _sampled(request: Request, texts: Mapping[str, tuple[float, float]], source:
 
 def _token_bytes(request: Request, plan: Plan, text: float) -> float:
     """Bytes of the ids of a text's tokens, where the vocabulary is not known of the wider kind."""
-    trained = next((file for step in plan.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
-    training = request.mixture.tokenizer.train
-    known = trained if trained is not None else training
+    known = plan.tokenizer or request.mixture.tokenizer.train
     return text / BYTES_PER_TOKEN * (4 if known is None else token_type(known.vocab_size).bit_width // 8)
 
 

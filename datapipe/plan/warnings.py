@@ -37,7 +37,6 @@ from datapipe.errors import suggest
 from datapipe.metrics import Packing, UnreadableFile, counted, total_packing
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
-from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.work import PackTask
 
@@ -206,7 +205,7 @@ def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTas
 
 
 def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
-    tokenizer = next((file for step in plan.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
+    tokenizer = plan.tokenizer
     training = request.mixture.tokenizer.train
     if tokenizer is not None and training is not None and tokenizer.vocab_size < training.vocab_size:
         text = (

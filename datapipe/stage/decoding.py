@@ -29,7 +29,7 @@ _RAW_BYTES = 4 << 20
 """The size of a read from storage. Arrow's decompressor reads 64 KiB at a time; on an object store each would be a request."""
 
 
-_MAGIC = {
+MAGIC = {
     "gzip": b"\x1f\x8b\x08",
     "zstd": b"\x28\xb5\x2f\xfd",
     "xz": b"\xfd7zXZ\x00",
@@ -55,10 +55,10 @@ class BrokenStreamError(DatapipeError):
 def check_format(beginning: bytes, compression: str | None) -> None:
     """Raises BrokenStreamError where a file begins like another format than `compression`."""
     head = beginning[:_HEAD_BYTES]
-    found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+    found = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     if compression is None and found is not None:
         raise BrokenStreamError(f"the file is a {found} archive, and its name is that of a plain file. {_expected(found)}")
-    if compression is not None and found is None and not _MAGIC[compression].startswith(head) and _is_text(head):
+    if compression is not None and found is None and not MAGIC[compression].startswith(head) and _is_text(head):
         raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
     if None not in (compression, found) and found != compression:
         raise BrokenStreamError(

@@ -27,6 +27,7 @@ from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
+from stages.filter._columns import named_column
 
 Value = str | int | float | bool
 
@@ -134,13 +135,7 @@ class Field(Filter):
 
     def _values(self, batch: DocumentBatch) -> pa.Array:
         """The values as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
-        names = batch.record.schema.names
-        if self.field not in names:
-            raise UserError(
-                f"filter.field: the documents have no column '{self.field}', only {', '.join(names)}. "
-                f"Write `keep: [{self.field}]` in the source if its files have that field, or set `field` to another column."
-            )
-        column = batch.record.column(self.field)
+        column = named_column(batch, "filter.field", self.field)
         try:
             return column.cast(pa.large_string()).fill_null("")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -43,6 +43,7 @@ from datapipe.kernels.types import input_record
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.filter import _url_lists as lists
+from stages.filter._columns import named_column
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")
 
@@ -154,13 +155,7 @@ class Url(Filter):
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
         """The URLs, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
-        names = batch.record.schema.names
-        if self.field not in names:
-            raise UserError(
-                f"filter.url: the documents have no column '{self.field}', only {', '.join(names)}. "
-                f"Write `keep: [{self.field}]` in the source if its files have that field, or set `field` to another column."
-            )
-        column = batch.record.column(self.field)
+        column = named_column(batch, "filter.url", self.field)
         if not any(check(column.type) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
             raise UserError(
                 f"filter.url: the column '{self.field}' holds {column.type}, expected text. Set `field` to another column."

@@ -17,14 +17,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from datapipe.stage.decoding import check_format
+from datapipe.stage.decoding import MAGIC, check_format
 
 _RAW_BYTES = 4 << 20
 _FEED_BYTES = {"gzip": 16 << 10, "zstd": 4 << 10, "lz4": 16 << 10}
 """Stored bytes that a decompressor gets at a time. It copies those behind the end of the member. The largest content of them,
 which is held in memory, is 16 MiB of gzip, 4 MiB of LZ4, and 128 MiB of Zstandard, whose blocks of one byte are 128 KiB."""
 
-_MAGIC = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18"}
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _FIRST_BYTES = b"WARC/"
 _PROBE_BYTES = 1 << 10
@@ -146,7 +145,7 @@ def _has_more(raw: _Raw) -> bool:
 
 def _find_next(raw: _Raw, formats: _Format, start: int) -> bool:
     """Goes to the first member from `start` on that begins with a WARC record; false where there is none."""
-    magic, offset, tail = _MAGIC[formats.name], start, b""
+    magic, offset, tail = MAGIC[formats.name], start, b""
     raw.seek(start)
     while stored := raw.take(_RAW_BYTES):
         window = tail + stored
@@ -217,4 +216,4 @@ def _dictionary(raw: _Raw) -> bytes:
     num_bytes, content = int.from_bytes(raw.take(4), "little"), b""
     while len(content) < num_bytes and (more := raw.take(num_bytes - len(content))):
         content += more
-    return _zstd().decompress(content) if content.startswith(_MAGIC["zstd"]) else content
+    return _zstd().decompress(content) if content.startswith(MAGIC["zstd"]) else content

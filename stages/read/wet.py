@@ -12,7 +12,7 @@ from pydantic import Field
 
 from datapipe.errors import UserError
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import BrokenStreamError
+from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._warc_records import NUMBER_BITS, Record, records
 
@@ -117,7 +117,9 @@ class _Batch:
                     decodable.append(record)
                 except UnicodeDecodeError as error:
                     message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a WET record of UTF-8 text"
-                    self._rejected.append(Rejected(position=record.position, error=message, excerpt=record.body[:4096]))
+                    self._rejected.append(
+                        Rejected(position=record.position, error=message, excerpt=record.body[:EXCERPT_BYTES])
+                    )
             self._records = decodable
             return pa.array([record.body for record in decodable], pa.large_binary()).cast(pa.large_string())
 

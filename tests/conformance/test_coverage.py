@@ -70,6 +70,7 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
     return {name for name in ran if not name.startswith("datapipe.plan.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, Any]):
     stage = _use(name, options)

@@ -85,7 +85,7 @@ def test_package_names_are_no_submodules():
 # ------------------------------------------------------------------------------------------------ runs
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_of_a_dict_is_the_run_of_the_same_file(web: Path, capsys: pytest.CaptureFixture[str]):
     result = datapipe.run(_mixture(web), set={"pack.sequence_length": [32, 64]}, workers=1)
     assert capsys.readouterr() == ("", "")
@@ -156,7 +156,7 @@ def test_run_that_fails_raises_and_keeps_its_report(web: Path, monkeypatch: pyte
     assert (report["status"], report["problem"]) == ("failed", str(caught.value))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_warnings_are_in_the_result_and_in_the_log(web: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, logger="datapipe")
     sources = {"web": {"path": str(web / "web/*.jsonl"), "keep": ["licence"]}}
@@ -168,7 +168,7 @@ def test_run_warnings_are_in_the_result_and_in_the_log(web: Path, caplog: pytest
     assert warned == list(result.warnings)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_with_progress_prints_what_the_command_prints_while_it_runs(web: Path, capsys: pytest.CaptureFixture[str]):
     datapipe.run(_mixture(web), workers=1, progress=True)
     assert "web: tokenize" in capsys.readouterr().out

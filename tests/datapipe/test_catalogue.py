@@ -1,3 +1,4 @@
+import functools
 import pickle
 import re
 import sys
@@ -373,12 +374,17 @@ mixture: {tokens: 2.5M, phases: [{until: 80%, weights: {web: 1}}, {until: 1, wei
 """
 
 
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = catalogue.mixture_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
 def schema_problems(text: str) -> list[str]:
     stages = [*catalogue.stage_names(), "my.own:Stage", "{my.other:Stage: {k: 1, as: x}}"]
     data = parse_yaml(text.replace("STAGES", f"[{', '.join(stages)}]"), "m.yaml").data
-    schema = catalogue.mixture_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return [error.json_path for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
+    return [error.json_path for error in validator().iter_errors(data)]
 
 
 @pytest.mark.medium

@@ -503,7 +503,7 @@ def test_cli_help_describes_each_command_in_a_line_of_80_columns(monkeypatch):
     assert all(line.endswith(".") for line in described)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 def test_cli_on_a_terminal_breaks_lines_between_words_and_shows_errors_in_red(tmp_path, columns):
     status, printed = on_terminal(["plan", f"{'a/' * 20}mixture.yaml"], columns, tmp_path)

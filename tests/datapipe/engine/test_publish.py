@@ -71,6 +71,7 @@ def test_drawing_options_re_run_nothing_and_are_in_the_snapshot(published):
     assert again(published).snapshot == first
 
 
+@pytest.mark.slow
 def test_weights_of_any_digits_are_published_and_what_rounding_changes_is_told(published):
     done = again(published, "sources.web.weight=0.30000000000000004", "sources.books.weight=1e-30")
     assert done.snapshot.phases[0].weights == {"web": 2**40 - 1, "books": 1}

@@ -116,6 +116,7 @@ def _kept(finished: runs.Finished, source: str) -> dict[bytes, str]:
     return {key: text for batch in rows for key, text in zip(batch.keys.to_pylist(), batch.texts.to_pylist())}
 
 
+@pytest.mark.slow
 def test_decisions_on_new_documents_equal_those_of_one_run_over_all(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:

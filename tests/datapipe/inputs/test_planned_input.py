@@ -152,7 +152,7 @@ def test_input_that_changes_after_the_plan_fails_the_run_at_once(
     assert watcher.steps == ["web/read"] * num_before
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_overwritten, _replaced])
 def test_run_after_a_change_that_leaves_size_and_time_mixes_no_contents(
     mixture: Path, path: Path, change: Callable[[Path], None]

@@ -53,6 +53,7 @@ def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, t
             assert (count.documents, count.bytes) == _kept(dropped, source_sweep.name)
 
 
+@pytest.mark.slow
 def test_sweep_together_counts_every_other_rule_of_the_stage(tmp_path, sources, tagged):
     result = sweep(tagged, "quality.mean_word_length_high", thresholds=[5.5])
     stages = "  - filter.gopher_quality: {max_mean_word_length: 5.5}\n  - dedup.exact\n"

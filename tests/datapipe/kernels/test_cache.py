@@ -164,23 +164,27 @@ def test_cache_docstrings_of_kernel_and_helper_compile_nothing(stocked: Shop) ->
     assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 1}
 
 
+@pytest.mark.slow
 def test_cache_helper_in_another_file_recompiles_its_dependents_alone(stocked: Shop) -> None:
     stocked.write(helpers=_HELPERS.replace("value * 2", "value * 3"))
     assert stocked.run() == "-3 -6 -9"
     assert stocked.compiled() == {"kernels.double": 2, "kernels.negate": 1}
 
 
+@pytest.mark.slow
 def test_cache_table_that_a_kernel_reads_recompiles_it(stocked: Shop) -> None:
     stocked.write(kernels=_KERNELS.replace("[1, 2, 3]", "[5, 2, 3]"))
     assert stocked.run() == "-10 -20 -30"
     assert stocked.compiled() == {"kernels.double": 1, "kernels.negate": 2}
 
 
+@pytest.mark.slow
 def test_cache_process_that_waits_for_the_compiler_of_a_kernel_tells_so(shop: Shop) -> None:
     assert shop.run(_WAIT) == "waiting for kernel kernels.double, which another process compiles\n''"
     assert shop.compiled() == {"kernels.double": 1}
 
 
+@pytest.mark.slow
 def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Path) -> None:
     second = Shop(tmp_path / "second", stocked.home)
     second.write()
@@ -188,6 +192,7 @@ def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Pat
     assert second.compiled() == {"kernels.double": 1, "kernels.negate": 1}
 
 
+@pytest.mark.slow
 def test_cache_kernel_that_moved_to_another_package_is_compiled_there(stocked: Shop, tmp_path: Path) -> None:
     """Compiled code names the module of its function, so that of the old place would not load."""
     moved = Shop(tmp_path / "moved", stocked.home)
@@ -230,6 +235,7 @@ def test_compile_kernels_again_compiles_none(stocked: Shop) -> None:
     assert stocked.run(_COMPILE.format(names=["shop.kernels:negate", "shop.kernels:double"])) == ""
 
 
+@pytest.mark.slow
 def test_compile_kernels_names_those_that_do_not_compile(shop: Shop) -> None:
     shop.write(helpers=_HELPERS.replace("value * 2", "value.no_such_attribute"))
     code = """

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ pytestmark = pytest.mark.medium
 def _no_garbage() -> None:
     """Collects the loaders of earlier tests, which may lie in cycles: their threads end with them."""
     gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_heap() -> Iterator[None]:
+    """Leaves the objects of other modules out of the collections here."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def every(stride: int = 1, stop: int = 1 << 40) -> Callable[[int], int | None]:

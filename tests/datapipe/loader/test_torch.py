@@ -62,6 +62,16 @@ def ids(batches: Any) -> list[np.ndarray]:
     return [batch["input_ids"].numpy() for batch in batches]
 
 
+def first_of(loader: Any) -> Any:
+    """The first batch. Ends the workers at once: torch waits 5 s for each where an error keeps its iterator in a cycle."""
+    iterator = iter(loader)
+    try:
+        return next(iterator)
+    finally:
+        if loader.num_workers:
+            iterator._shutdown_workers()
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_dataset_under_any_workers_gives_what_one_process_gives(output: Path, num_workers: int) -> None:
     batches = list(
@@ -87,7 +97,7 @@ def test_dataset_under_a_dataloader_that_makes_batches_of_batches_is_refused(
 ) -> None:
     loader = torch_data.DataLoader(loader_torch.StreamingDataset(output, **OPTIONS), num_workers=num_workers, **options)
     with pytest.raises(UserError, match=r"Write DataLoader\(dataset, batch_size=None"):
-        next(iter(loader))
+        first_of(loader)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -97,7 +107,7 @@ def test_dataset_under_a_dataloader_that_makes_batches_by_a_function_of_the_user
     dataset = loader_torch.StreamingDataset(output, **OPTIONS)
     loader = torch_data.DataLoader(dataset, batch_size=4, collate_fn=_stacked, num_workers=num_workers)
     with pytest.raises(UserError, match="whole batches already"):
-        next(iter(loader))
+        first_of(loader)
 
 
 def _stacked(batches: list[Any]) -> Any:

@@ -140,7 +140,7 @@ def shard_paths(folder: Path, source: str) -> list[str]:
     return [shard.path for shard in read_snapshot(Root(str(folder))).shards if shard.source == source]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_trace_document_of_a_state_is_every_step_that_it_counts(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path / "first", {"code": 6, "web": 11}, rows_per_shard=3)
     wider = make_snapshot(tmp_path / "wider", {"code": 6, "web": 11, "zeta": 4}, rows_per_shard=3)

@@ -40,6 +40,7 @@ def bytes_written(mixture: Mixture) -> int:
     return sum(file.bytes for record in records for files in record.outputs.values() for file in files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [TOKENS, DOCUMENTS], ids=["tokens", "documents"])
 @pytest.mark.parametrize("stages", ["", COMPARED], ids=["read", "compare"])
 def test_estimated_bytes_are_those_of_the_run_within_a_factor_of_two(tmp_path: Path, stages: str, tail: str) -> None:
@@ -103,6 +104,7 @@ def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path
     assert mixture.execution.check_disk
 
 
+@pytest.mark.slow
 def test_a_disk_is_not_checked_where_the_mixture_says_so(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2 << 20):
         written(tmp_path, "stages: [filter.length: {min_chars: 1000000}]\n", DOCUMENTS, 10_000)

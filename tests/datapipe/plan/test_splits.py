@@ -86,7 +86,7 @@ def test_group_splits_tiny_target_never_groups_past_the_cap_of_files() -> None:
     assert max(map(len, group_splits(files, 1 << 40))) == MAX_GROUP_FILES
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_group_splits_adding_or_removing_a_file_changes_few_groups(seed: int) -> None:
     files = _corpus(5000)

@@ -89,6 +89,7 @@ def paths(snapshot: Snapshot) -> set[str]:
     return {entry.path for entry in snapshot.shards}
 
 
+@pytest.mark.slow
 def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
     root = output_of(mixture)
     first, streams = run(mixture).snapshot, [Stream(root)]
@@ -439,6 +440,7 @@ def test_clean_keeps_the_tasks_of_a_run_that_was_stopped(mixture):
     assert {record.fingerprint for record in watcher.records}.isdisjoint({record.fingerprint for record in rest})
 
 
+@pytest.mark.slow
 def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture):
     root = output_of(mixture)
     both = run(mixture, ["pack.sequence_length=[64, 32]"]).snapshot

@@ -93,7 +93,7 @@ def test_components_random_graphs_equal_the_oracle_either_way(seed: int) -> None
     assert _in_rounds(wide, 7)[0] == expected
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_shuffled"), [(100_000, False), (10_000, True)])
 def test_components_chain_is_one_in_few_rounds(count: int, is_shuffled: bool) -> None:
     numbers = np.random.default_rng(1).permutation(count) if is_shuffled else np.arange(count)

@@ -312,6 +312,7 @@ class Own(Map):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "what"),
     [
@@ -331,6 +332,7 @@ def test_stage_that_asks_for_what_the_system_refuses_is_told_at_once(action, wha
     assert watcher.retries == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["process", "open"])
 def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(
     method, tmp_path, sources, monkeypatch

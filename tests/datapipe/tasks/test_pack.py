@@ -65,6 +65,7 @@ def packed_anew(tmp_path_factory, corpus):
     return mixture, run(mixture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -75,6 +75,7 @@ def test_sample_and_tokenizer_do_not_depend_on_cuts(tmp_path, sources, reference
     assert tokenizer(other) == tokenizer(reference)
 
 
+@pytest.mark.slow
 def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
     phases = "mixture: {tokens: 1M, phases: [{until: 50%, weights: {large: 1}}, {until: 100%, weights: {large: 1, small: 1}}]}"
     mixture = runs.write_mixture(tmp_path, sources, stages="", tail=TAIL + phases)

@@ -106,7 +106,7 @@ LONG = {
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(kernel_table.RUNS_AS_PYTHON, reason="times compiled kernels")
 @pytest.mark.parametrize("name", ["gpt2-0", "gpt2-3", "cl100k-4", "cl100k-11", "o200k-12", "deepseek-14"])
 def test_cut_one_long_run_takes_linear_time(name):

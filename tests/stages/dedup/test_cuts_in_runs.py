@@ -82,6 +82,7 @@ def _documents(finished: runs.Finished, segment: str) -> list[str]:
     return [text for batch in read_documents(root, outputs, TaskMetrics()) for text in batch.texts.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["dedup.lines", "dedup.substring", "dedup.substring by suffix array"])
 def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts_none(stage: str, tmp_path: Path) -> None:
     name, _, method = stage.partition(" by ")

@@ -312,6 +312,7 @@ class _Failing:
         return self._file.read_at(min(num_bytes, self._good_bytes - offset), offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
 def test_wet_failure_of_the_storage_is_no_damage_of_the_file(tmp_path: Path, packing: str) -> None:
     ending, pack = PACKINGS[packing]

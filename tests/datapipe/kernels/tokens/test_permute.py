@@ -99,7 +99,7 @@ def test_permute_pinned_keys_never_change() -> None:
     assert permute(17, 10**9, np.arange(4)).tolist() == [737588429, 830062151, 981065043, 529705693]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @compiled_only
 @pytest.mark.parametrize("key", [seed_for(17, "loader", "train", "web", epoch) for epoch in range(2)])
 @pytest.mark.parametrize("size", [4096, 10007, 65536, 65537, 100_003, 10**6, 2**20, 3 * 10**8, 2**30, 2**30 + 1, 2**40 + 12345])

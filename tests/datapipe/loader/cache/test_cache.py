@@ -76,7 +76,7 @@ def test_budget_used_up_shards_go_first_and_soon_ones_stay(store: Store) -> None
         assert cache.counts().fetched_bytes == 5 * SIZE
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of mixed sizes, expected in a moving window, by two caches of one folder."""

@@ -180,6 +180,7 @@ def hugging_face(folder: Path, dataset: Any, **options: Any) -> Any:
     return transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=dataset, eval_dataset=dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("transformers", "accelerate")
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("workers", [0, 1])
@@ -192,6 +193,7 @@ def test_hugging_face_trainer_that_makes_batches_of_batches_is_refused(
         trainer.train()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("transformers", "accelerate")
 def test_hugging_face_trainer_takes_rows_in_its_own_batches(endless: Path, tmp_path: Path, accelerator: Any) -> None:
     dataset = loader_torch.StreamingDataset(endless, batch_size=4, labels="unshifted", samples=True)
@@ -249,6 +251,7 @@ def fit(module: Any, *loaders: Any, checkpoint: Path | None = None, **options: A
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.needs("lightning")
 @pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2, "persistent_workers": True}])
 def test_lightning_goes_on_in_the_middle_of_an_epoch_and_repeats_no_epoch(

@@ -472,6 +472,7 @@ def test_cli_stages_aligns_the_tables_of_a_docstring():
     assert all(line[column - 1] == " " != line[column] for line in lines[start + 2 : start + 10])
 
 
+@pytest.mark.medium
 def test_cli_stages_of_a_function_without_a_docstring_has_no_line_for_it(tmp_path):
     (tmp_path / "bare_stage.py").write_text("def long_enough(record, least: int = 2) -> bool:\n    return True\n")
     lines = run_process(["stages", "bare_stage:long_enough"], cwd=tmp_path).stdout.splitlines()

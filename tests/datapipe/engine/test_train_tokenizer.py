@@ -54,6 +54,7 @@ def test_train_tokenizer_from_files_does_not_depend_on_the_order_of_inputs(folde
     assert one.tokenizer == other.tokenizer
 
 
+@pytest.mark.medium
 def test_train_tokenizer_from_files_names_damaged_ones_and_reads_what_there_is(tmp_path):
     path = corpora.write_jsonl(tmp_path / "a.jsonl.gz", corpora.documents(1, 150))
     path.write_bytes(path.read_bytes()[:-2000])

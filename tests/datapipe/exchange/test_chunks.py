@@ -148,6 +148,7 @@ def test_chunks_of_a_hot_key_that_the_task_may_hold_are_slices_of_it(tmp_path, m
     assert list(once.values()) == _expected(root, [large])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 @pytest.mark.parametrize("limit_bytes", [None, 700, 5_000])
 @pytest.mark.parametrize("prefix", [None, 1, 3])

@@ -250,6 +250,7 @@ def test_discover_unreadable_file_is_the_users_error(tree: Path) -> None:
         discover("web", [f"{tree}/web/a.jsonl"], lambda path: Closed(), "stat", "mixture.yaml:7: sources.web.path")
 
 
+@pytest.mark.medium
 def test_discover_folder_that_may_not_be_entered_is_an_error_where_the_pattern_enters_it() -> None:
     """In a process of its own, as a user whom permissions bind."""
     done = subprocess.run([sys.executable, "-c", _CLOSED_FOLDER], capture_output=True, text=True, check=True, timeout=60)
@@ -280,6 +281,7 @@ def test_discover_broken_link_of_the_ending_that_a_pattern_asks_for_is_an_error(
     assert _paths(f"{tree}/web/*.jsonl", exclude=("**/gone*",)) == _paths(f"{tree}/web/[!g]*.jsonl")
 
 
+@pytest.mark.medium
 def test_discover_file_that_may_not_be_read_is_an_error_before_anything_runs() -> None:
     """In a process of its own, as a user whom permissions bind."""
     done = subprocess.run([sys.executable, "-c", _CLOSED_FILE], capture_output=True, text=True, check=True, timeout=60)

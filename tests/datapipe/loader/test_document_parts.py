@@ -19,6 +19,8 @@ from tests.oracles import batch as batch_oracle
 from tests.oracles import context_attention as attention
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.medium
+
 S = 24
 """A multiple of two parts for each of up to four ranks."""
 

@@ -71,6 +71,7 @@ def test_read_more_shards_than_may_be_open_reads_them_all(tmp_path: Path, monkey
     assert reader.read(np.array([7])).tokens[0, 0] == 7 * S + 1
 
 
+@pytest.mark.medium
 def test_open_a_shard_beside_many_others_takes_no_more_memory(tmp_path: Path) -> None:
     reader = open_reader(make_snapshot(tmp_path, {"web": 620}, rows_per_shard=1))
 

@@ -58,6 +58,7 @@ def test_impossible_meshes_are_refused(options, reason) -> None:
         Mesh(**options).check(16)
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(1, 8), max_size=4), max_size=30), st.integers(1, 9))
 def test_rows_balanced_by_attention_are_the_batch_in_equal_shares(rows: list[list[int]], world: int) -> None:

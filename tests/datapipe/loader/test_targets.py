@@ -15,6 +15,8 @@ from datapipe.loader import Loader
 from datapipe.loader.share import Mesh, RaggedRanksWarning
 from tests.support.snapshots import make_snapshot
 
+pytestmark = pytest.mark.medium
+
 FIELDS = ("labels", "document_keys", "global_rows", "global_target_tokens")
 
 

@@ -52,6 +52,7 @@ def test_trace_step_all_ranks_are_the_global_batch(output: Path) -> None:
     assert {row.rank for row in whole} == {0, 1, 2, 3}
 
 
+@pytest.mark.medium
 def test_trace_document_finds_every_step_it_appears_at(output: Path) -> None:
     appeared: dict[str, list[tuple[int, int, int, int]]] = {}
     num_steps = Loader(output, global_batch_size=7).num_steps

@@ -25,6 +25,7 @@ def _cut(sizes: list[int], rng: random.Random) -> list[list[int]]:
     return [sizes[start:stop] for start, stop in zip([0, *borders], [*borders, len(sizes)])]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(20))
 def test_every_document_begins_in_one_part_that_reads_its_task(seed):
     rng = random.Random(seed)

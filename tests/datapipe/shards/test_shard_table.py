@@ -76,6 +76,7 @@ def outcome(folder: Path, content: dict[str, Any], indent: int | None) -> Snapsh
         return str(error)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shards", [MIXED, MIXED[:1], tuple(entry(number) for number in range(10_000))], ids=len)
 def test_table_is_the_sequence_of_its_entries(shards: tuple[ShardEntry, ...]) -> None:
     table = ShardTable.of(shards)
@@ -138,6 +139,7 @@ VALUES = (
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("field", [*ShardEntry.model_fields, "another"])
 def test_manifest_with_any_value_in_an_entry_is_read_or_refused_as_entry_by_entry(tmp_path: Path, field: str) -> None:
     for value in VALUES:
@@ -172,6 +174,7 @@ def test_manifest_with_another_shape_is_read_or_refused_as_entry_by_entry(tmp_pa
     assert outcome(tmp_path, content, 1) == outcome(tmp_path, content, None)
 
 
+@pytest.mark.medium
 def test_manifest_with_damaged_bytes_is_refused_or_says_the_same(tmp_path: Path) -> None:
     write(tmp_path, manifest(MIXED), 1)
     sound = (tmp_path / SNAPSHOT).read_bytes()
@@ -200,6 +203,7 @@ def test_manifest_of_one_text_is_read_once_while_it_is_in_use(tmp_path: Path) ->
     assert other != first and len(other.shards) == 5
 
 
+@pytest.mark.medium
 def test_manifest_of_many_shards_is_read_and_laid_out_without_an_object_for_each(tmp_path: Path) -> None:
     write(tmp_path, manifest(tuple(entry(number, f"s{number % 50}") for number in range(5000))), 1)
     gc.collect()

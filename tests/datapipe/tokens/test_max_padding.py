@@ -99,6 +99,7 @@ def test_pack_equal_lengths_splits_as_few_documents_as_any_layout_must(length, n
         assert packed.split_for_padding == max(0, num_docs - packed.num_rows * (sequence_length // length))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("lengths", "padded", "most_split", "most_short"),
     [

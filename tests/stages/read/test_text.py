@@ -50,6 +50,7 @@ def test_text_broken_archive_is_one_reject(tmp_path: Path, stored: bytes) -> Non
     assert (found.documents, found.rejected_places) == ([], [0])
 
 
+@pytest.mark.medium
 def test_text_file_too_long_is_rejected_without_being_held(tmp_path: Path) -> None:
     found = _read(tmp_path, gzip.compress(b"a" * (64 << 20), 1), name="a.txt.gz", max_file_bytes=1000)
     error = "the file has more than 1000 bytes, the limit max_file_bytes"

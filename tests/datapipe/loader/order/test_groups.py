@@ -146,6 +146,7 @@ def test_batches_or_the_parts_of_ranks_are_of_one_source(output: Path, group_row
             assert abs(drawn[source] - share * 6 * (number + 1)) <= 3 * group_rows
 
 
+@pytest.mark.medium
 def test_run_with_groups_is_restored_migrated_and_traced(output: Path) -> None:
     """Rows in no groups, then batches of one source, then other batch sizes: no row early, every step as it was."""
     loader = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)

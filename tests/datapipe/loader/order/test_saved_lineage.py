@@ -87,6 +87,7 @@ def random_history(folder: Path, draw: random.Random, length: int) -> Iterator[L
         yield loader
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(12))
 def test_lineage_of_a_random_history_is_equal_after_a_round_trip(tmp_path: Path, seed: int) -> None:
     for loader in random_history(tmp_path, random.Random(seed), 9):
@@ -107,6 +108,7 @@ def test_lineage_of_a_source_that_started_over_and_came_back_keeps_its_count(tmp
     assert through_json(back.batch_order.lineage) == back.batch_order.lineage
 
 
+@pytest.mark.medium
 def test_state_of_many_sources_takes_about_40_bytes_a_source_and_a_migration_what_it_changes(tmp_path: Path) -> None:
     names = [f"source-{number:03d}" for number in range(500)]
     output = publish(tmp_path, {name: 40_000 + number for number, name in enumerate(names)})
@@ -179,6 +181,7 @@ def paths(content: Any, prefix: str = "") -> Iterator[str]:
             yield from paths(value, f"{prefix}{name}.")
 
 
+@pytest.mark.medium
 def test_lineage_with_any_value_replaced_is_read_or_refused_as_a_state(tmp_path: Path, state: dict[str, Any]) -> None:
     other = open_same(tmp_path)
     for where in paths(json.loads(state["lineage"])):

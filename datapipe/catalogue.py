@@ -23,31 +23,33 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import xxhash
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from datapipe.config import Mixture, StageUse
+from datapipe.config import StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.source_code.installed import reached_by_names, sources_with
 from datapipe.source_code.reach import Reached, reach
-from datapipe.stage.base import Filter, Map, Reader, Stage
+from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.own_classes import why_unusable
+from datapipe.stage.reader import Reader
 from datapipe.storage import split_query
 
 _PACKAGE = "stages"
 _READERS = "read"
 _COMPRESSIONS = (".gz", ".zst", ".lz4")
 _KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
-_USER_STAGE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}
+
+AnyStage = TypeVar("AnyStage", bound=Stage)
 
 _importing: ContextVar[bool] = ContextVar("importing", default=False)
 
@@ -112,12 +114,15 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
 
 def build_stage(use: StageUse) -> Stage:
     """The stage that a mixture uses, with validated options. Raises UserError with one line for each problem."""
-    kind = stage_class(use.name, use.where)
+    return _built(stage_class(use.name, use.where), use, use.where)
+
+
+def _built(kind: type[AnyStage], use: StageUse, where: str) -> AnyStage:
     try:
         # strict JSON: text is no number and true is not 1, but a list may become a tuple and text a path
         return kind.model_validate_json(json.dumps(use.options), strict=True)
     except ValidationError as error:
-        location = ".".join(part for part in (use.where, use.name) if part)
+        location = ".".join(part for part in (where, use.name) if part)
         raise problems_error(error, kind, use.options, lambda path: f"{location}.{dotted(path)}".rstrip(".")) from error
 
 
@@ -126,12 +131,12 @@ def readers() -> dict[str, type[Reader]]:
     return {name: _reader_class(name) for name in formats()}
 
 
-def build_reader(name: str, where: str = "") -> Reader:
-    """The reader of a format. Raises UserError."""
-    if name not in formats():
+def build_reader(use: StageUse, where: str = "") -> Reader:
+    """The reader of a format with validated options. Raises UserError with one line for each problem."""
+    if use.name not in formats():
         known = ["auto", *formats()]
-        raise _refusal(where, f"unknown format '{name}'.{suggest(name, known)} Expected one of: {', '.join(known)}.")
-    return _reader_class(name)()
+        raise _refusal(where, f"unknown format '{use.name}'.{suggest(use.name, known)} Expected one of: {', '.join(known)}.")
+    return _built(_reader_class(use.name), use, where)
 
 
 def reader_for(path: str, where: str = "") -> Reader:
@@ -233,46 +238,6 @@ def describe(name: str) -> StageDescription:
 
 def _kind(stage: type[Stage]) -> str:
     return next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
-
-
-def mixture_schema() -> dict[str, Any]:
-    """The JSON Schema of the mixture file with the options of every stage. Editors use it to complete and check a mixture."""
-    schema = Mixture.model_json_schema()
-    definitions = schema["$defs"]
-    choices: list[dict[str, Any]] = [
-        {"enum": stage_names(), "description": "A stage with its default options."},
-        {"type": "string", "pattern": _USER_STAGE, "description": "A class or function of your own: package.module:NAME."},
-        {
-            "type": "object",
-            "patternProperties": {_USER_STAGE: {"type": ["object", "null"]}},
-            "additionalProperties": False,
-            "minProperties": 1,
-            "maxProperties": 1,
-            "description": "A class or function of your own with its options.",
-        },
-    ]
-    for name in stage_names():
-        options, inner = _options_schema(name)
-        definitions.update(inner)
-        definitions[name] = options
-        value = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
-        choices.append({"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False})
-    definitions["StageEntry"] = {"anyOf": choices}
-    stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
-    source = definitions["Source"]["properties"]
-    schema["properties"]["stages"] |= stage_list
-    source["stages"]["anyOf"] = [stage_list, {"type": "null"}]
-    source["format"]["anyOf"] = [{"enum": ["auto", *formats()]}, {"type": "string", "pattern": r"\$\{.+\}"}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _options_schema(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of a stage's options and `as`, and the definitions that it refers to, prefixed with the stage's name."""
-    schema = stage_class(name).model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
-    inner = {f"{name}.{model}": definition for model, definition in schema.pop("$defs", {}).items()}
-    renamed = {"type": "string", "description": "Name of this use in reports and reasons. Default: the stage's name."}
-    schema["properties"] = schema.get("properties", {}) | {"as": renamed}
-    return schema, inner
 
 
 def _type_in_words(annotation: Any) -> str:

@@ -57,8 +57,8 @@ from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import source_counts
 from datapipe.plan.request import Request
 from datapipe.plan.work import MapTask, Record, Task
-from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import FieldNames
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 

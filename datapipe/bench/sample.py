@@ -19,7 +19,7 @@ import xxhash
 from datapipe.columns import text_lengths
 from datapipe.plan.request import PlannedSource
 from datapipe.rng import seed_for
-from datapipe.stage.base import FieldNames, ReadBatch, Split
+from datapipe.stage.reader import FieldNames, ReadBatch, Split
 from datapipe.storage import open_input
 
 SPREAD = 16
@@ -116,7 +116,7 @@ class _Reading:
 
     def take(self, batch: ReadBatch, budget_left: int) -> int:
         """Takes documents until they fill the rest of the budget. Returns their bytes."""
-        ends = np.cumsum(text_lengths(batch.texts))
+        ends = np.cumsum(text_lengths(batch.content))
         num_taken = min(len(ends), int(np.searchsorted(ends, budget_left)) + 1)
         taken_bytes = int(ends[num_taken - 1]) if num_taken else 0
         self.documents += num_taken

@@ -104,6 +104,6 @@ def schema() -> None:
 
     It has the options of every stage.
     """
-    from datapipe import catalogue
+    from datapipe.mixture_schema import mixture_schema
 
-    print(json.dumps(catalogue.mixture_schema(), indent=2))
+    print(json.dumps(mixture_schema(), indent=2))

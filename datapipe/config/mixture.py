@@ -33,7 +33,7 @@ from datapipe.config.mixture_schedule import (
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
-from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
+from datapipe.config.stage_use import NAME_PATTERN, FormatEntry, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
@@ -72,10 +72,11 @@ class Source(Record):
         "working directory."
     )
     exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
-    format: str = Field(
-        default="auto",
-        min_length=1,
-        description="Format of the files: the name of a reader, or auto to infer it from their endings.",
+    format: FormatEntry = Field(
+        default=StageUse(name="auto", alias="auto"),
+        description="Format of the files: the name of a reader, one name with its options as in `csv: {delimiter: ';'}`, or "
+        "auto to infer it from their endings.",
+        json_schema_extra={"default": "auto"},
     )
     text: str = Field(
         default="text",

@@ -4,6 +4,8 @@
     - filter.language: {keep: [en], as: english}               StageUse("filter.language", alias "english", {keep: [en]})
     - my_company.clean:DropBoilerplate: {min_lines: 3}         any installed class
 
+The `format` of a source is written in the same way: `csv`, or `csv: {delimiter: ";"}`.
+
 The catalogue checks the options when it builds the stage (`catalogue.py`). This module knows no stage.
 """
 
@@ -21,6 +23,7 @@ NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """Valid names of sources and of `as:`. They become folder names and parts of reasons."""
 
 _STAGE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
+_EXPECTED_FORMAT = "expected auto, the name of a format, or one name with its options indented below it"
 _EXPECTED = "expected the name of a stage, or one name with its options indented below it"
 
 
@@ -66,6 +69,21 @@ def parse_stage(entry: Any) -> StageUse:
     return _named(name, dict(options or {}))
 
 
+def parse_format(entry: Any) -> StageUse:
+    """The reader that a source names, with its options. Raises ValueError."""
+    if isinstance(entry, StageUse):
+        return entry
+    if isinstance(entry, dict) and len(entry) == 1:
+        [(name, options)] = entry.items()
+        if options is not None and not isinstance(options, dict):
+            raise ProblemsError([((name,), f"found {described(options)}, expected a mapping of the format's options")])
+    else:
+        name, options = entry, {}
+    if not isinstance(name, str) or not name:
+        raise ProblemsError([((), f"found {described(entry)}, {_EXPECTED_FORMAT}")])
+    return StageUse(name=name, alias=name, options=dict(options or {}))
+
+
 def _named(name: str, options: dict[str, Any]) -> StageUse:
     alias = options.pop("as", name)
     if not isinstance(alias, str) or not (alias == name or re.fullmatch(NAME_PATTERN, alias)):
@@ -92,6 +110,7 @@ def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
     return uses
 
 
-_ENTRY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]}
-StageEntry = Annotated[StageUse, BeforeValidator(parse_stage), PlainSerializer(StageUse.to_data), WithJsonSchema(_ENTRY_SCHEMA)]
+_ENTRY = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]})
+StageEntry = Annotated[StageUse, BeforeValidator(parse_stage), PlainSerializer(StageUse.to_data), _ENTRY]
+FormatEntry = Annotated[StageUse, BeforeValidator(parse_format), PlainSerializer(StageUse.to_data), _ENTRY]
 StageList = Annotated[tuple[StageEntry, ...], BeforeValidator(_listed), AfterValidator(_distinct)]

@@ -1,5 +1,6 @@
 """Looks at the first records of a source, before anything runs: do they have the fields that the mixture names?
 
+    readers, stages ─▶ is a text there for each stage that reads it? ─▶ else an error
     stages, strata ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
     input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
@@ -27,8 +28,9 @@ from datapipe.metrics import counted
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import BoundStage
-from datapipe.stage.base import FieldNames, Filter, InputFile, Reader, Split
+from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.storage import open_input
 
 MOST_SPLITS = 16
@@ -73,6 +75,7 @@ def check_fields(
 ) -> list[RunWarning]:
     """Warnings about kept fields of a source that no record has. Raises UserError for the fields that it cannot do without."""
     source = mixture.sources[name]
+    _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)
     wanted = dict.fromkeys((source.text, *source.keep, *absent))
     seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
@@ -96,6 +99,40 @@ def check_fields(
     if problems:
         raise UserError("\n".join(problems))
     return warnings
+
+
+def _check_text(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]) -> None:
+    """Raises UserError where documents are pages and a stage, or the end, needs their text; or where they are no pages."""
+    where, by_kind = mixture.where("sources", name), {reader.gives: file.path for file, reader in reversed(files)}
+    if len(by_kind) > 1:
+        raise UserError(
+            f"{where}: {by_kind['html']} holds pages and {by_kind['text']} holds texts. Make two sources of them: pages need "
+            f"extract.html, and texts must not have it."
+        )
+    extracting = next((bound for bound in stages if _extracts(bound)), None)
+    if "html" not in by_kind:
+        if extracting is not None and by_kind:
+            raise UserError(
+                f"{where}: {extracting.name} makes texts of pages, and the files of this source hold texts: "
+                f"{by_kind['text']}. Leave the stage out here: name it under `stages` of the sources that hold pages."
+            )
+        return
+    if "html" in mixture.sources[name].keep:
+        raise UserError(f"{mixture.where('sources', name, 'keep')}: 'html' is the page itself, which ends with extraction.")
+    before = stages if extracting is None else stages[: stages.index(extracting)]
+    asking = next((bound for bound in before if not bound.stage.before_text), None)
+    if asking is not None:
+        remedy = "Put extract.html before it." if extracting is None else f"Put {extracting.name} before it."
+        raise UserError(f"{where}: {asking.name} reads the text, and documents of {by_kind['html']} are pages there. {remedy}")
+    if extracting is None:
+        raise UserError(f"{where}: the documents of {by_kind['html']} are pages. Add the stage extract.html.")
+    again = next((bound for bound in stages[len(before) + 1 :] if _extracts(bound)), None)
+    if again is not None:
+        raise UserError(f"{where}: {again.name} takes pages, and {extracting.name} has made texts of them. Leave one out.")
+
+
+def _extracts(bound: BoundStage) -> bool:
+    return isinstance(bound.stage, Filter) and bound.stage.extracts
 
 
 def _remedy(column: str, text: str, needed: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from datapipe import catalogue
 from datapipe.config import Mixture, load_mixture
 from datapipe.config.resolved import parsed_yaml
+from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
@@ -34,7 +35,7 @@ from datapipe.plan.estimate import Estimate, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
-from datapipe.stage.base import InputFile, Reader
+from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import Root, parquet_table
 
 _INPUTS = pa.schema(
@@ -95,7 +96,7 @@ def write_inputs(root: Root, request: Request) -> None:
             "stamp": file.stamp,
             "compression": file.compression,
             "pieces": [list(piece) for piece in file.row_groups],
-            "format": type(source.readers[path]).__module__.rpartition(".")[2],
+            "format": _format(source.readers[path]),
         }
         for name, source in request.sources.items()
         for path, file in source.files.items()
@@ -189,8 +190,14 @@ def _check_version(root: Root, run: Mapping[str, Any]) -> None:
         )
 
 
+def _format(reader: Reader) -> str:
+    """The format of a reader: its name; with options that are not the default ones, JSON as a mixture would have it."""
+    name, options = type(reader).__module__.rpartition(".")[2], reader.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({name: options}) if options else name
+
+
 def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
-    reader = catalogue.build_reader(row["format"])
+    reader = catalogue.build_reader(parse_format(json.loads(row["format"]) if "{" in row["format"] else row["format"]))
     source = row["source"]
     pieces = tuple((rows, num_bytes) for rows, num_bytes in row["pieces"])
     known = {name: row[name] for name in ("url", "path", "num_bytes", "stamp", "compression")}

@@ -53,6 +53,6 @@ def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:
     spec = mixture.sources[source]
     for path in [spec.path] if isinstance(spec.path, str) else spec.path:
         try:
-            yield catalogue.reader_for(path) if spec.format == "auto" else catalogue.build_reader(spec.format)
+            yield catalogue.reader_for(path) if spec.format.name == "auto" else catalogue.build_reader(spec.format)
         except UserError:
             continue  # listing the inputs raises it, with the place in the mixture

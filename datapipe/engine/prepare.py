@@ -30,8 +30,9 @@ from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.warnings import RunWarning, order_warnings, passed_over_warning, unreadable_warning
 from datapipe.plan.work import BoundStage
-from datapipe.stage.base import InputFile, Reader, Stage
+from datapipe.stage.base import Stage
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.storage import Root, is_remote, open_input, resolve
 from datapipe.tokens.encoder import Encoder
@@ -210,7 +211,7 @@ def _discovered(mixture: Mixture, name: str, listing: Listing, passed_over: list
 
     def reader_for(path: str) -> Reader:
         listing.add(name)
-        if source.format == "auto":
+        if source.format.name == "auto":
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 

@@ -29,8 +29,8 @@ from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import Fertility, UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash
 from datapipe.rng import below_fraction, keyed_hash, seed_for
-from datapipe.stage.base import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
 from datapipe.tokens.training import check_training, train_tokenizer
@@ -177,6 +177,11 @@ class _Reading:
                 self.say(f"reading {name}: {_amount(self.read_bytes, self.read_s)}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
+        if reader.gives != "text":
+            raise UserError(
+                f"{file.url}: the file holds pages, and a tokenizer learns from text. Run a mixture with extract.html and "
+                f"`tokenizer: none` first, and train on its documents; or let the mixture train the tokenizer itself."
+            )
         hashed = np.uint64(file_hash(Path(name).name, file.path))
         with PlannedInput(file) as planned:
             for split in reader.cut(file, _WHOLE_FILE):
@@ -188,9 +193,9 @@ class _Reading:
         halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
         is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
         hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
-        self.training.add(hashes[~is_held_out], batch.texts.filter(pa.array(~is_held_out)))
-        self.held_out[name].add(hashes[is_held_out], batch.texts.filter(pa.array(is_held_out)))
-        self.read_bytes += int(text_lengths(batch.texts).sum())
+        self.training.add(hashes[~is_held_out], batch.content.filter(pa.array(~is_held_out)))
+        self.held_out[name].add(hashes[is_held_out], batch.content.filter(pa.array(is_held_out)))
+        self.read_bytes += int(text_lengths(batch.content).sum())
         self.rejected += len(batch.rejected)
 
 

@@ -25,7 +25,7 @@ import xxhash
 from datapipe.errors import DamagedInputError, UserError, suggest
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
-from datapipe.stage.base import InputFile, Reader
+from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
 
 _WILD = re.compile(r"[*?\[]")

@@ -32,7 +32,7 @@ from datapipe.errors import UserError
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.work import MapTask, Task
-from datapipe.stage.base import InputFile, Rejected
+from datapipe.stage.reader import InputFile, Rejected
 from datapipe.storage import FileState, current_state, file_state, is_remote, open_input, whole_seconds
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})

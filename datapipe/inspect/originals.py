@@ -21,7 +21,7 @@ from datapipe.document_name import document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError
 from datapipe.index.write import open_index
-from datapipe.stage.base import FieldNames, InputFile, Reader
+from datapipe.stage.reader import FieldNames, InputFile, Reader
 from datapipe.storage import Root, open_input
 
 GONE = "(a file that no longer exists)"

@@ -37,8 +37,8 @@ from datapipe.plan.work import (
     fingerprinted,
 )
 from datapipe.plan.written import WRITTEN_BYTES, documents_by_part
-from datapipe.stage.base import FieldNames
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import FieldNames
 from datapipe.stage.tables import Exchange
 
 Part = tuple[Literal["train", "validation"], int | None]

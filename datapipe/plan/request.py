@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.work import BoundStage, Tables
-from datapipe.stage.base import InputFile, Reader, Split
+from datapipe.stage.reader import InputFile, Reader, Split
 
 if TYPE_CHECKING:
     from datapipe.plan.warnings import RunWarning

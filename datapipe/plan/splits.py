@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import xxhash
 
 from datapipe.errors import UserError
-from datapipe.stage.base import InputFile, Reader, Split
+from datapipe.stage.reader import InputFile, Reader, Split
 
 MAX_GROUP_FILES = 4096
 _GROUP_CAP = 4

@@ -25,8 +25,9 @@ import xxhash
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.fingerprint import fingerprint
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile, files_of_type
-from datapipe.stage.base import FieldNames, Filter, Map, Reader, Split
+from datapipe.stage.base import Filter, Map
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import FieldNames, Reader, Split
 
 HASH_SPACE = 1 << 64
 

@@ -1,6 +1,6 @@
 """The contract of a stage: the names that the author of a stage imports.
 
-    from datapipe.stage.base import DocumentBatch, Filter, FilterResult
+    from datapipe.stage import DocumentBatch, Filter, FilterResult
 
 Each name is imported on first use, so that an import of one module of this package loads no other.
 """
@@ -11,24 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datapipe.stage.base import (
-        FieldNames,
-        FieldsSeen,
-        Filter,
-        FilterResult,
-        InputFile,
-        Map,
-        OpenInput,
-        ReadBatch,
-        Reader,
-        Rejected,
-        Rule,
-        Split,
-        Stage,
-        StageContext,
-    )
+    from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage, StageContext
     from datapipe.stage.documents import DocumentBatch
     from datapipe.stage.global_stage import Global
+    from datapipe.stage.reader import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 
 __all__ = [
     "DocumentBatch",
@@ -49,7 +35,8 @@ __all__ = [
     "StageContext",
 ]
 
-_MODULES = {"DocumentBatch": "documents", "Global": "global_stage"}
+_READER = ("FieldNames", "FieldsSeen", "InputFile", "OpenInput", "ReadBatch", "Reader", "Rejected", "Split")
+_MODULES = {"DocumentBatch": "documents", "Global": "global_stage", **dict.fromkeys(_READER, "reader")}
 
 
 def __getattr__(name: str) -> Any:

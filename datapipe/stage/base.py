@@ -2,7 +2,7 @@
 
 A stage is a frozen record of its options. Those options are its YAML, its help text and part of its fingerprint.
 
-    Reader   a split of an input file      ->  documents, and rejected records
+    Reader   a split of an input file      ->  documents, and rejected records (`stage/reader.py`)
     Filter   a batch of documents          ->  per document: keep or drop, the rule, the measured value
     Map      a batch of documents          ->  new columns
     Global   all documents of a run        ->  documents to drop, spans to cut (`stage/global_stage.py`)
@@ -15,13 +15,13 @@ The catalogue finds a stage by the name of its file (`catalogue.py`): a new stag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from datapipe.errors import StageError
 from datapipe.stage.documents import DocumentBatch
@@ -64,6 +64,9 @@ class Stage(BaseModel):
     writes: ClassVar[tuple[str, ...] | None] = None
     """Columns beside `text` and `counts` that the stage may add to documents; None: not known before it runs. Stages after it
     may read them. A stage that declares them may return no other."""
+
+    before_text: ClassVar[bool] = False
+    """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
 
     def open(self, context: StageContext) -> None:
         """Loads models and tables into private attributes (`_model: Any = PrivateAttr()`). Called once per worker."""
@@ -201,6 +204,16 @@ class Filter(Stage):
     counts: ClassVar[tuple[str, ...]] = ()
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
+    extracts: ClassVar[bool] = False
+    """Whether the filter makes texts of pages: it takes `DocumentBatch.html` and returns the column `text`. Its rules drop the
+    pages that have none. The pages end with it."""
+
+    @model_validator(mode="after")
+    def _check_extraction(self) -> Self:
+        if self.extracts and self.mode == "tag":
+            raise ValueError("mode: tag keeps documents unchanged, and this stage makes their text. Leave `mode` out")
+        return self
+
     def rules(self) -> Sequence[Rule]:
         """The rules, in the order in which they are tried."""
         raise NotImplementedError
@@ -227,153 +240,4 @@ class Map(Stage):
     """Names of returned integer columns that are summed into the report and not stored with the documents."""
 
     def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
-        raise NotImplementedError
-
-
-# ---------------------------------------------------------------------------------------------------- readers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputFile:
-    """An input file as planning sees it: facts that are gathered before the plan is made.
-
-    Attributes:
-        url: the URL that `storage.open_input` opens.
-        path: relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
-        num_bytes: size as stored.
-        stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
-        compression: "gzip", "zstd" or None, by the file's ending.
-        row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
-        damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
-        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
-            known. A task that reads the file checks them, and they enter no fingerprint.
-    """
-
-    url: str
-    path: str
-    num_bytes: int
-    stamp: str
-    compression: str | None = None
-    row_groups: tuple[tuple[int, int], ...] = ()
-    damage: str = ""
-    mtime_ns: int | None = None
-    ctime_ns: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
-    """The part of an input file that a task reads: bytes [start, stop) of plain JSONL, row groups [start, stop) of Parquet,
-    or the whole file (stop None)."""
-
-    file: InputFile
-    start: int = 0
-    stop: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldNames:
-    """Which fields of the input become which columns.
-
-    Attributes:
-        text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
-        id: the field with the id. A document without it gets SOURCE/PATH:POSITION.
-        keep: fields that become columns of the same name.
-    """
-
-    text: str = "text"
-    id: str = "id"
-    keep: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
-    """Input that is no document: a bad line, or the unread rest of a broken file.
-
-    Attributes:
-        position: byte offset in the decompressed file, or row number.
-        error: what was found and what was expected, in one sentence.
-        excerpt: its first bytes, at most 4 KiB.
-        is_file_damage: whether the file is damaged, cut off or of another format, so that an unknown number of documents is
-            lost. The run counts such files (`max_unreadable_files`). False for a single bad record.
-    """
-
-    position: int
-    error: str
-    excerpt: bytes = b""
-    is_file_damage: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadBatch:
-    """Documents as columns, and rejected input, both in the order of the file.
-
-    Attributes:
-        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, or row number.
-        texts: (num_docs,) large_string without nulls.
-        ids: (num_docs,) large_string; null for a document without an id.
-        extra: kept columns by name, (num_docs,) each.
-        rejected: input to quarantine.
-        input_bytes: bytes of decompressed input that this batch accounts for.
-    """
-
-    positions: np.ndarray
-    texts: pa.Array
-    ids: pa.Array
-    extra: Mapping[str, pa.Array] = field(default_factory=dict)
-    rejected: tuple[Rejected, ...] = ()
-    input_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldsSeen:
-    """The fields of the first records of a split.
-
-    Attributes:
-        num_records: records looked at; 0 where none could be read.
-        found: those of the asked fields, text and kept ones, that at least one of the records has, be its value null.
-        names: fields of the records, for messages; a field inside an object with dots.
-    """
-
-    num_records: int = 0
-    found: frozenset[str] = frozenset()
-    names: tuple[str, ...] = ()
-
-
-class OpenInput(Protocol):
-    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned
-    one, so that a reader knows no file system."""
-
-    def __call__(self, url: str) -> pa.NativeFile: ...
-
-
-class Reader(Stage):
-    """Turns input files into documents. For bad content it yields `Rejected` and does not raise."""
-
-    extensions: ClassVar[tuple[str, ...]] = ()
-    """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
-
-    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """`InputFile.row_groups` of a format whose cut points are known only after it is opened.
-
-        Raises UserError, OSError, or DamagedInputError for a file of which `read` could read nothing."""
-        return ()
-
-    def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """The splits of a file, a function of the file alone. The default is one split, the whole file."""
-        return [Split(file=file)]
-
-    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        raise NotImplementedError
-
-    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
-        counts as found where it has a value."""
-        for batch in self.read(split, fields, open_input):
-            if len(batch.positions):
-                kept = (name for name, column in batch.extra.items() if column.null_count < len(column))
-                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}))
-        return FieldsSeen()
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""
         raise NotImplementedError

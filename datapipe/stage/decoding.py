@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.errors import DatapipeError
-from datapipe.stage.base import OpenInput, Rejected, Split
+from datapipe.stage.reader import OpenInput, Rejected, Split
 
 BLOCK_BYTES = 4 << 20
 EXCERPT_BYTES = 4096

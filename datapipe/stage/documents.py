@@ -1,6 +1,7 @@
 """A batch of documents: an Arrow record batch and the segmentations of its texts, each computed on first use.
 
     DocumentBatch.record           key, id, text, the columns that the source keeps, the columns of stages, the cut points
+                 .html             before extraction: the pages, and no text
                  .parts            the texts split at their cut points
                  .words            computed on first use, shared by the stages of a task, dropped when a stage changes the text
                  .segmentation_s   the time of each segmentation, so that no stage is charged for work that others share
@@ -39,6 +40,9 @@ BASE_FIELDS = (
     pa.field("id", pa.large_string(), nullable=False),
     pa.field("text", pa.large_string(), nullable=False),
 )
+
+PAGE_FIELDS = (*BASE_FIELDS[:2], pa.field("html", pa.large_binary(), nullable=False))
+"""The fields of documents before extraction."""
 
 WordRule = Literal["whitespace", "english", "unicode"]
 
@@ -172,8 +176,27 @@ class DocumentBatch:
 
     @property
     def texts(self) -> pa.Array:
-        """(num_docs,) large_string, without nulls."""
+        """(num_docs,) large_string, without nulls. Raises StageError before extraction."""
+        if not self.has_text:
+            raise StageError(
+                "documents are pages here and have no text yet. Put the stage after extract.html; a stage that does without "
+                "the text declares `before_text: ClassVar[bool] = True`"
+            )
         return self.record.column("text")
+
+    @property
+    def has_text(self) -> bool:
+        """False before extraction, where documents are pages."""
+        return "text" in self.record.schema.names
+
+    @property
+    def html(self) -> pa.Array:
+        """The pages, (num_docs,) large_binary, without nulls. Raises StageError after extraction."""
+        if self.has_text:
+            raise StageError(
+                "documents have a text here, and no pages. A stage that takes pages stands where they have none yet"
+            )
+        return self.record.column("html")
 
     def column(self, name: str, asked_by: str) -> pa.Array:
         """A column, (num_docs,). Raises UserError if there is none.
@@ -246,7 +269,8 @@ class DocumentBatch:
 
     @property
     def text_bytes(self) -> int:
-        offsets, _ = self.buffers
+        """Bytes of the texts; before extraction of the pages."""
+        offsets, _ = self.buffers if self.has_text else columns.text_buffers(self.html)
         return int(offsets[-1] - offsets[0])
 
     def make_read_only(self) -> None:
@@ -272,6 +296,13 @@ class DocumentBatch:
                 kept_by_both[kept_by_both] = keep
                 batch.earlier[name] = _Earlier(value=earlier.value, offsets=earlier.offsets, keep=kept_by_both)
         return batch
+
+    def extracted(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
+        """The batch with texts in place of its pages, and with other new columns."""
+        record, place = self.record, self.record.schema.get_field_index("html")
+        with_texts = DocumentBatch(record.set_column(place, BASE_FIELDS[2], new["text"]))
+        others = {name: column for name, column in new.items() if name != "text"}
+        return with_texts.with_columns(others) if others else with_texts
 
     def slice(self, start: int, stop: int) -> DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))

@@ -32,9 +32,11 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, Care, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
-from datapipe.stage.base import Filter, FilterResult, Map, OpenInput, ReadBatch, Rejected, Rule, Split, Stage
-from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
+from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
+from datapipe.stage.decoding import EXCERPT_BYTES
+from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
+from datapipe.stage.reader import OpenInput, ReadBatch, Rejected, Split
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import FailedDocument, Guard
@@ -119,8 +121,10 @@ class _Mapper:
                     part, self.left = _limited(part, self.left)
                 record = _with_keys(part, split, self.task.source)
                 work.bytes, work.documents = part.input_bytes, len(part.positions)
-            num_records += len(part.positions) + len(part.rejected)
+            num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
             self._reject(split, part.rejected)
+            for kind, count in part.passed_over.items():
+                self.document_counts.counts[f"read:{kind}"] += count
             if record.num_rows:
                 for name, column in part.extra.items():
                     self.metrics.field_values[name] += len(column) - column.null_count
@@ -208,7 +212,8 @@ class _Mapper:
             self._add_counts(name, stage.counts, result.columns)
             self._drop(name, stage.rules(), part, result)
             new = {column: array for column, array in result.columns.items() if column not in stage.counts}
-            kept.append((part.with_columns(new) if new else part).filter(result.keep))
+            changed = part.extracted(new) if stage.extracts else part.with_columns(new) if new else part
+            kept.append(changed.filter(result.keep))
         self._isolate(name, batch, done.failed)
         return _joined(kept, batch)
 
@@ -287,7 +292,7 @@ class _Mapper:
                 "place": position,
                 "stage": name,
                 "error": document.error,
-                "excerpt": alone.texts[0].as_py().encode()[:4096],
+                "excerpt": _excerpt(alone),
             }
             self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
 
@@ -300,6 +305,12 @@ class _Mapper:
                 outputs |= self.emitted.finish("emitted.")
         self.document_counts.check(self.task.label)
         return outputs
+
+
+def _excerpt(document: DocumentBatch) -> bytes:
+    """The beginning of a text, or of a page."""
+    content = document.texts.cast(pa.large_binary()) if document.has_text else document.html
+    return content[0].as_py()[:EXCERPT_BYTES]
 
 
 def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
@@ -319,15 +330,7 @@ def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     if len(positions) <= left:
         return part, left - len(positions)
     num_docs = int(np.searchsorted(part.positions, positions[left]))
-    cut = ReadBatch(
-        positions=part.positions[:num_docs],
-        texts=part.texts.slice(0, num_docs),
-        ids=part.ids.slice(0, num_docs),
-        extra={name: column.slice(0, num_docs) for name, column in part.extra.items()},
-        rejected=tuple(record for record in part.rejected if record.position < int(positions[left])),
-        input_bytes=part.input_bytes,
-    )
-    return cut, 0
+    return part.first(num_docs, tuple(record for record in part.rejected if record.position < int(positions[left]))), 0
 
 
 def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
@@ -339,7 +342,8 @@ def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
         file = pa.scalar(document_name(source, split.file.path, 0).removesuffix("0"), pa.large_string())
         ids = pc.coalesce(ids, pc.binary_join_element_wise(file, positions, pa.scalar("", pa.large_string())))
     extra = [pa.field(name, column.type) for name, column in part.extra.items()]
-    return pa.record_batch([keys, ids, part.texts, *part.extra.values()], schema=pa.schema([*BASE_FIELDS, *extra]))
+    own = BASE_FIELDS if part.html is None else PAGE_FIELDS
+    return pa.record_batch([keys, ids, part.content, *part.extra.values()], schema=pa.schema([*own, *extra]))
 
 
 def _coalesced(records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

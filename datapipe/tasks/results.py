@@ -38,6 +38,10 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
     _check_rules(result.rule[~result.keep], len(rules))
     if result.measured or stage.mode == "tag":
         _check_measured(stage, result, len(rules), batch.num_docs)
+    if stage.extracts and "text" not in result.columns:
+        raise StageError(
+            "it extracts, and returned no column 'text'. Return the text of each page, an empty one where it is dropped"
+        )
     return replace(result, columns=_checked_columns(stage, result.columns, batch.num_docs))
 
 

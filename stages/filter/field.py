@@ -53,6 +53,7 @@ class Field(Filter):
         "max_value is given, otherwise keep.",
     )
 
+    before_text: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = ("without_value",)
     """Documents whose value is null or empty, or no number where a number is asked for."""
 

@@ -88,6 +88,7 @@ class Url(Filter):
     hard_word_files: tuple[Path, ...] = _files("hard_words")
     soft_words: tuple[str, ...] = _entries("Words of which a URL may contain `max_soft_words` distinct ones.")
     soft_word_files: tuple[Path, ...] = _files("soft_words")
+    before_text: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = ("without_url",)
     """Documents whose URL is null or empty."""
 

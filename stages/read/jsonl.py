@@ -84,7 +84,7 @@ class Jsonl(Reader):
             return None
         end = block.content.find(b"\n", start)
         line = Block(byte_offset=position, content=block.content[start : end if end >= 0 else None])
-        texts = LineParser(replace(fields, keep=()), self.max_line_bytes).documents(line).texts
+        texts = LineParser(replace(fields, keep=()), self.max_line_bytes).documents(line).content
         return texts[0].as_py() if len(texts) else None
 
 
@@ -98,7 +98,7 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
             rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
         yield ReadBatch(
             positions=batch.positions[start:stop],
-            texts=batch.texts.slice(start, _BATCH_DOCS),
+            texts=batch.content.slice(start, _BATCH_DOCS),
             ids=batch.ids.slice(start, _BATCH_DOCS),
             extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},
             rejected=batch.rejected[seen:rejected],

@@ -112,7 +112,7 @@ class Parquet(Reader):
                 for batch in self.read(Split(file=file, start=number, stop=number + 1), fields, open_input):
                     rows = np.flatnonzero(batch.positions == position)
                     if len(rows):
-                        return batch.texts[int(rows[0])].as_py()
+                        return batch.content[int(rows[0])].as_py()
             row += num_rows
         return None
 

@@ -11,9 +11,10 @@ import pytest
 
 from datapipe import catalogue
 from datapipe.config import StageUse, starter_mixture
-from datapipe.config.stage_use import parse_stage
+from datapipe.config.stage_use import parse_format, parse_stage
 from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
+from datapipe.mixture_schema import mixture_schema
 from datapipe.stage import Filter, Reader
 
 WHERE = "m.yaml:23: stages[2]"
@@ -247,7 +248,7 @@ def test_every_stage_is_built_described_and_digested(name: str):
 
 @pytest.mark.parametrize("name", catalogue.formats())
 def test_every_reader_is_built_described_and_found_by_its_endings(name: str):
-    reader = catalogue.build_reader(name, WHERE)
+    reader = catalogue.build_reader(parse_format(name), WHERE)
     assert isinstance(reader, Reader)
     assert catalogue.describe(f"read.{name}").kind == "reader"
     for ending in reader.extensions:
@@ -255,10 +256,18 @@ def test_every_reader_is_built_described_and_found_by_its_endings(name: str):
             assert catalogue.reader_for(path, WHERE) == reader
 
 
+def test_reader_is_built_with_the_options_of_its_format():
+    reader = catalogue.build_reader(parse_format({"jsonl": {"max_line_bytes": 1024}}), WHERE)
+    assert reader.model_dump()["max_line_bytes"] == 1024
+    assert refusal(catalogue.build_reader, parse_format({"jsonl": {"max_line_bites": 7}}), WHERE).startswith(
+        f"{WHERE}.jsonl.max_line_bites: unknown key. Did you mean 'max_line_bytes'?"
+    )
+
+
 def test_unknown_format_names_the_nearest():
     name = catalogue.formats()[0]
     known = ", ".join(["auto", *catalogue.formats()])
-    assert refusal(catalogue.build_reader, f"{name}x", WHERE) == (
+    assert refusal(catalogue.build_reader, parse_format(f"{name}x"), WHERE) == (
         f"{WHERE}: unknown format '{name}x'. Did you mean '{name}'? Expected one of: {known}."
     )
 
@@ -376,7 +385,7 @@ mixture: {tokens: 2.5M, phases: [{until: 80%, weights: {web: 1}}, {until: 1, wei
 
 @functools.cache
 def validator() -> jsonschema.Draft202012Validator:
-    schema = catalogue.mixture_schema()
+    schema = mixture_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -405,6 +414,7 @@ def test_schema_takes_a_good_mixture():
         ("stages: STAGES", "stages: [filter.nothing_of_the_kind]", "$.stages[0]"),
         ("stages: STAGES", "stages: [{my.own:Stage: 3}]", "$.stages[0]"),
         ("format: auto", "format: docx", "$.sources.web.format"),
+        ("format: auto", "format: {jsonl: {max_line_bites: 1}}", "$.sources.web.format"),
         ("path: c", "path: 3", "$.sources.code.path"),
     ],
 )
@@ -436,7 +446,7 @@ def test_starter_names_stages_and_options_that_there_are(use: StageUse):
 def test_starter_is_good_by_the_schema():
     data = parse_yaml(starter_mixture(), "starter").data
     given = {key: value for key, value in data.items() if value is not None}
-    assert list(jsonschema.Draft202012Validator(catalogue.mixture_schema()).iter_errors(given)) == []
+    assert list(jsonschema.Draft202012Validator(mixture_schema()).iter_errors(given)) == []
     for source in data["sources"].values():
         assert source["format"] in catalogue.formats()
 

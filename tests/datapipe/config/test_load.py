@@ -71,7 +71,7 @@ def test_mixture_is_read_as_it_is_written(tmp_path: Path):
     assert (mixture.name, mixture.seed, mixture.output) == ("web-and-code", 17, "runs/web-and-code")
     assert (mixture.max_quarantined, mixture.validation) == (0.001, 0.001)
     assert (web.path, web.keep, web.weight, web.max_epochs) == (("data/web/*.jsonl.zst",), ("url", "date"), Fraction(7, 10), 4)
-    assert (code.path, code.format, code.stages) == (
+    assert (code.path, code.format.to_data(), code.stages) == (
         ("data/a/*.parquet", "data/b/*.parquet"),
         "parquet",
         (StageUse(name="dedup.exact", alias="dedup.exact"),),
@@ -87,7 +87,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path):
     mixture = load_mixture(written(tmp_path, "name: a\noutput: b\nsources: {web: {path: c}}\n"))
     assert (mixture.seed, mixture.max_quarantined, mixture.validation, mixture.stages) == (0, 0.001, 0.0, ())
     web = mixture.sources["web"]
-    assert (web.format, web.text, web.id, web.keep, web.weight, web.max_epochs) == ("auto", "text", "id", (), 1, None)
+    assert (web.format.to_data(), web.text, web.id, web.keep, web.weight, web.max_epochs) == ("auto", "text", "id", (), 1, None)
     assert (web.license, web.synthetic, web.stages, web.fingerprint) == (None, False, None, "stat")
     assert mixture.tokenizer.train == TokenizerTraining(
         vocab_size=32_000, sample_bytes=256 << 20, pattern="gpt2", eos="<|endoftext|>"

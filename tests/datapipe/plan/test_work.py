@@ -23,7 +23,7 @@ from datapipe.plan.work import (
     TrainTask,
     fingerprinted,
 )
-from datapipe.stage.base import FieldNames, InputFile, Split
+from datapipe.stage.reader import FieldNames, InputFile, Split
 from stages.dedup.exact import Exact
 from stages.filter.length import Length
 from stages.read.jsonl import Jsonl

@@ -1,0 +1,185 @@
+"""The contract of a reader: what planning and the engine know about input files, and the batches that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.stage.base import Stage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """An input file as planning sees it: facts that are gathered before the plan is made.
+
+    Attributes:
+        url: the URL that `storage.open_input` opens.
+        path: relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
+        num_bytes: size as stored.
+        stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
+        compression: "gzip", "zstd" or None, by the file's ending.
+        row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
+        damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
+        mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
+            known. A task that reads the file checks them, and they enter no fingerprint.
+    """
+
+    url: str
+    path: str
+    num_bytes: int
+    stamp: str
+    compression: str | None = None
+    row_groups: tuple[tuple[int, int], ...] = ()
+    damage: str = ""
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """The part of an input file that a task reads: bytes [start, stop) of plain JSONL, row groups [start, stop) of Parquet,
+    or the whole file (stop None)."""
+
+    file: InputFile
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldNames:
+    """Which fields of the input become which columns.
+
+    Attributes:
+        text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
+        id: the field with the id. A document without it gets SOURCE/PATH:POSITION.
+        keep: fields that become columns of the same name.
+    """
+
+    text: str = "text"
+    id: str = "id"
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """Input that is no document: a bad line, or the unread rest of a broken file.
+
+    Attributes:
+        position: byte offset in the decompressed file, or row number.
+        error: what was found and what was expected, in one sentence.
+        excerpt: its first bytes, at most 4 KiB.
+        is_file_damage: whether the file is damaged, cut off or of another format, so that an unknown number of documents is
+            lost. The run counts such files (`max_unreadable_files`). False for a single bad record.
+    """
+
+    position: int
+    error: str
+    excerpt: bytes = b""
+    is_file_damage: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadBatch:
+    """Documents as columns, and rejected input, both in the order of the file.
+
+    Attributes:
+        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, or row number.
+        texts: (num_docs,) large_string without nulls; None from a reader of pages.
+        html: (num_docs,) large_binary without nulls, the pages of a reader of pages; else None.
+        ids: (num_docs,) large_string; null for a document without an id.
+        extra: kept columns by name, (num_docs,) each.
+        rejected: input to quarantine.
+        passed_over: number of records of the input that are no documents by the meaning of the format, by kind, such as
+            "requests" of a web archive. The report counts them.
+        input_bytes: bytes of decompressed input that this batch accounts for.
+    """
+
+    positions: np.ndarray
+    texts: pa.Array | None = None
+    html: pa.Array | None = None
+    ids: pa.Array
+    extra: Mapping[str, pa.Array] = field(default_factory=dict)
+    rejected: tuple[Rejected, ...] = ()
+    passed_over: Mapping[str, int] = field(default_factory=dict)
+    input_bytes: int = 0
+
+    @property
+    def content(self) -> pa.Array:
+        """The texts, or the pages."""
+        content = self.texts if self.html is None else self.html
+        assert content is not None, "a reader gives texts or pages"
+        return content
+
+    def first(self, num_docs: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
+        """The first documents of the batch, with these rejected records instead of its own."""
+        return replace(
+            self,
+            positions=self.positions[:num_docs],
+            texts=None if self.texts is None else self.texts[:num_docs],
+            html=None if self.html is None else self.html[:num_docs],
+            ids=self.ids[:num_docs],
+            extra={name: column[:num_docs] for name, column in self.extra.items()},
+            rejected=rejected,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldsSeen:
+    """The fields of the first records of a split.
+
+    Attributes:
+        num_records: records looked at; 0 where none could be read.
+        found: those of the asked fields, text and kept ones, that at least one of the records has, be its value null.
+        names: fields of the records, for messages; a field inside an object with dots.
+    """
+
+    num_records: int = 0
+    found: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+
+
+class OpenInput(Protocol):
+    """Opens a URL for reading. The engine passes `storage.open_input`, or one that also checks that the file is the planned
+    one, so that a reader knows no file system."""
+
+    def __call__(self, url: str) -> pa.NativeFile: ...
+
+
+class Reader(Stage):
+    """Turns input files into documents. For bad content it yields `Rejected` and does not raise."""
+
+    extensions: ClassVar[tuple[str, ...]] = ()
+    """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
+
+    gives: ClassVar[Literal["text", "html"]] = "text"
+    """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.texts`, `ReadBatch.html`)."""
+
+    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
+        """`InputFile.row_groups` of a format whose cut points are known only after it is opened.
+
+        Raises UserError, OSError, or DamagedInputError for a file of which `read` could read nothing."""
+        return ()
+
+    def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
+        """The splits of a file, a function of the file alone. The default is one split, the whole file."""
+        return [Split(file=file)]
+
+    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
+        raise NotImplementedError
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
+        counts as found where it has a value."""
+        for batch in self.read(split, fields, open_input):
+            if len(batch.positions):
+                kept = (name for name, column in batch.extra.items() if column.null_count < len(column))
+                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}))
+        return FieldsSeen()
+
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""
+        raise NotImplementedError

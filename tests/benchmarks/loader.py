@@ -2,7 +2,7 @@
 
     taskset -c 0 python -m tests.benchmarks.loader FOLDER [--quick] [--streaming PYTHON]
 
-FOLDER is scratch room for 200 MB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
+FOLDER is scratch room for 2 GB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
 that peer is left out. All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a
 machine with other work slows both; figures are medians over the rounds. About two minutes.
 
@@ -32,7 +32,7 @@ from tests.benchmarks.loader_timings import Timings
 from tests.benchmarks.tables import Settings, Table
 
 BATCH_SIZES, LENGTHS, SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
-_TOKENS, _ROUNDS = 1 << 24, 7
+_TOKENS, _ROUNDS = 1 << 26, 7
 _QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
 _GATHER_S, _PEER_S = 0.02, 0.03
 """The time for the gather, at 2 * 10^9 ids a second, and for each peer in a round."""

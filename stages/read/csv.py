@@ -6,8 +6,9 @@ A value is text: `007`, `NA` and dates stay as they are written. The rules of qu
 (`kernels/read/delimited.py`). A document's position is the byte at which its row begins in the decompressed file. No row
 affects another, but for a quote that is never closed, which takes the rest of the file.
 
-Arrow's CSV reader is not used: it tells no offsets of rows, and fails for a row that is longer than its block and for a whole
-block with one invalid byte. Memory is a few blocks of 4 MiB, or a few times the longest row.
+Arrow's CSV reader is five times as fast and is not used: it tells no offsets of rows, and fails for a row that is longer than
+its block and for a whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines, Python's csv
+module 130 (web text in four columns, November 2026). Memory is a few blocks of 4 MiB, or a few times the longest row.
 """
 
 from __future__ import annotations

@@ -51,10 +51,7 @@ class StreamReader:
     def read(self, num_bytes: int) -> bytes:
         """The next bytes of the content, at least one and at most `num_bytes`; none at its end."""
         while self._decompressor is not None or self._begins_stream():
-            content = self._unpacked(num_bytes)
-            if self._decompressor.eof:
-                self._stored, self._decompressor = self._decompressor.unused_data, None
-            if content:
+            if content := self._unpacked(num_bytes):
                 return content
         return b""
 
@@ -65,9 +62,12 @@ class StreamReader:
             if not stored:
                 raise OSError(TRUNCATED)
         try:
-            return self._decompressor.decompress(stored, num_bytes)
+            content = self._decompressor.decompress(stored, num_bytes)
         except Exception as error:  # lzma has an error of its own
             raise OSError(str(error)) from error
+        if self._decompressor.eof:
+            self._stored, self._decompressor = self._decompressor.unused_data, None
+        return content
 
     def _begins_stream(self) -> bool:
         """Whether another stream begins, for which it makes a decompressor. Raises OSError for bytes that begin none."""

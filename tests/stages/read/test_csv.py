@@ -13,7 +13,7 @@ from pathlib import Path
 import lz4.frame
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -48,6 +48,7 @@ def _expected(text: str, delimiter: str, quote: str) -> tuple[list[tuple[str, st
     return documents, len(rows) - len(documents)
 
 
+@settings(deadline=None)
 @given(
     text=st.text(alphabet="ab\",;\n\r é'", max_size=40),
     block_bytes=st.integers(1, 9),
@@ -71,6 +72,7 @@ def test_csv_rows_are_those_of_pythons_csv_module(
     assert in_blocks.excerpts == whole.excerpts
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(*[st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)] * 3)),
     line_end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -83,6 +85,9 @@ def test_csv_what_pythons_csv_module_writes_is_read_back_value_by_value(
     written = io.StringIO(newline="")
     delimiter = "\t" if name == "a.tsv" else ","
     writer = csv.writer(written, delimiter=delimiter, lineterminator=line_end, quoting=quoting)  # type: ignore[arg-type]
+    if quoting == csv.QUOTE_MINIMAL and len(line_end) == 1:  # before 3.13 the module writes the other line end without quotes
+        other = "\r" if line_end == "\n" else "\n"
+        rows = [(url.replace(other, ""), text.replace(other, ""), key.replace(other, "")) for url, text, key in rows]
     writer.writerows([("url", "text", "id"), *rows])
     content = written.getvalue().encode()
     file = input_file(tmp_path_factory.getbasetemp() / name, content)

@@ -2,6 +2,7 @@
 
     UserError            what the user gave is wrong: exit status 2, never retried
     DamagedInputError    an input file cannot be read at all: counted (`max_unreadable_files`), then as UserError
+    UnsplittableInputError   a range of an input file does not end where the next one begins: the file is read in one task
     StageError           the code of a stage is wrong: exit status 1, never retried
     StageMemoryError     memory does not suffice for one call of a stage: exit status 1, retried a few times
     DatapipeError        the run failed: exit status 1
@@ -35,6 +36,10 @@ class EndlessError(UserError, TypeError):
 
 class DamagedInputError(UserError):
     """An input file is damaged, cut off or of another format than its name tells, so that nothing of it can be read."""
+
+
+class UnsplittableInputError(DatapipeError):
+    """An input file was cut into ranges at which it cannot be cut. The run reads the file in one task and warns."""
 
 
 class StageError(DatapipeError):

@@ -238,6 +238,8 @@ class TaskMetrics:
         packing: by sequence length; of pack tasks.
         fertility: tokens by language; of tokenize tasks.
         unreadable_files: in the order of the input, one for each damage; of map tasks.
+        unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
+            no outputs and no counts, and the plan reads these files whole instead (`plan/request.py`).
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
@@ -250,6 +252,7 @@ class TaskMetrics:
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
+    unsplittable_files: list[str] = field(default_factory=list)
     field_values: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
@@ -269,6 +272,7 @@ class TaskMetrics:
         self.work.setdefault(name, Work()).add(work)
 
     def to_json(self) -> dict[str, Any]:
+        unsplittable = {"unsplittable_files": self.unsplittable_files} if self.unsplittable_files else {}
         return {
             "document_counts": self.document_counts.to_json(),
             "work": {name: work.to_json() for name, work in self.work.items()},
@@ -277,6 +281,7 @@ class TaskMetrics:
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "fertility": self.fertility.to_json(),
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
+            **unsplittable,
             "field_values": self.field_values,
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,

@@ -61,6 +61,8 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture)]
     sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
+    if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
+        sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
     return Request(

@@ -155,7 +155,9 @@ def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
 
 
 def _fingerprints(plan: Plan) -> list[str]:
-    return [record.fingerprint for step in plan.steps for record in step.records]
+    """The tasks behind a snapshot, and those that found that their file cannot be cut."""
+    told = [fingerprint for whole in plan.read_whole.values() for fingerprint in whole.values()]
+    return [*(record.fingerprint for step in plan.steps for record in step.records), *told]
 
 
 def _publish_snapshot(root: Root, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes]) -> None:

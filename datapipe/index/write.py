@@ -119,7 +119,7 @@ class Index:
 
 def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     """The index of the rows that the committed tasks of a run emitted; None for a run without global stages."""
-    groups, files = _groups(request)
+    groups, files = _groups(request, plan)
     steps = {step.id: step for step in plan.steps}
     stages: list[IndexedStage] = []
     rows: list[IndexedRows] = []
@@ -137,12 +137,13 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
 
 
-def _groups(request: Request) -> tuple[dict[str, list[int]], list[IndexedFile]]:
+def _groups(request: Request, plan: Plan) -> tuple[dict[str, list[int]], list[IndexedFile]]:
     """The group numbers of each source, one for each of its map tasks, and the input files of every group."""
     numbers: dict[str, list[int]] = {}
     files: list[IndexedFile] = []
     count = 0
-    for name, planned in request.sources.items():
+    for name in request.sources:
+        planned = plan.inputs[name]
         groups = planned.groups if request.limit is None else (planned.splits,)
         numbers[name] = list(range(count, count + len(groups)))
         for number, group in zip(numbers[name], groups):

@@ -4,7 +4,9 @@
                                                                                 └▶ write, without a tokenizer
 
 A step gets its tasks once the records of the step before are committed; until then only its name is known. So the driver
-compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once. This module decides which
+compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once. A task that finds that its
+file cannot be cut at its range commits this alone; the next plan then has one task for the file instead of those of its ranges.
+Since the fact is a record, a run that was killed goes on with it. This module decides which
 step needs which, `expand.py` makes their tasks. An exchange is repeated as long as its last round asks for another one. Files
 are merged before they are reduced where they hold too many sorted runs (`runs.py`).
 """
@@ -18,9 +20,9 @@ from typing import cast
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand, runs
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile
-from datapipe.plan.request import Request
+from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.steps import GlobalStep, Pipeline, lay_out
-from datapipe.plan.work import Decisions, Record, Task, train_rows
+from datapipe.plan.work import BoundStage, Decisions, MapTask, Record, Task, train_rows
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
@@ -76,10 +78,17 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """Steps, each after the steps that it needs."""
+    """Steps, each after the steps that it needs.
+
+    Attributes:
+        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
+        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
+    """
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
+    inputs: dict[str, PlannedSource] = field(default_factory=dict)
+    read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def is_committed(self) -> bool:
@@ -159,8 +168,7 @@ class _Compilation:
         emit = global_step.stage if global_step else None
         labels = [stage.name for stage in stages]
         if number == 0:
-            planned = self.request.sources[name]
-            tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, self.request.limit)
+            tasks = self.read_tasks(step_id, name, stages, emit)
             return self.add(step_id, "map", ARROW.join(["read", *labels]), name, tasks)
         before = self.segment(name, number - 1)
         ending = self.plan.pipeline.after[name][number - 1]
@@ -168,9 +176,21 @@ class _Compilation:
         decisions = self.decisions(ending)
         later = None
         if before.is_committed and decisions is not None:
-            planned = self.request.sources[name]
+            planned = self.plan.inputs[name]
             later = self.expander.later_tasks(step_id, name, planned, before.records, decisions, stages, emit)
         return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
+
+    def read_tasks(self, step_id: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> list[MapTask]:
+        """The tasks that read a source. A file of which the record of a task says that it cannot be cut is read in one."""
+        planned, limit = self.request.sources[name], self.request.limit
+        tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, limit)
+        records = [record for task in tasks if (record := self.look_up(task.fingerprint)) is not None]
+        whole = {path: record.fingerprint for record in records for path in record.metrics.unsplittable_files}
+        if whole:
+            planned = planned.with_whole(whole)
+            tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, limit)
+        self.plan.inputs[name], self.plan.read_whole[name] = planned, whole
+        return tasks
 
     def decisions(self, global_step: GlobalStep) -> Decisions | None:
         """The decisions of a global stage, or None while they are not committed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from datapipe.config.mixture import Mixture
@@ -29,6 +29,18 @@ class PlannedSource:
     readers: Mapping[str, Reader]
     reader_digests: Mapping[str, str]
     stages: tuple[BoundStage, ...]
+
+    def with_whole(self, paths: Collection[str]) -> PlannedSource:
+        """The same source, in which each of these files is read in one task of its own, in the place of its first range."""
+        groups: list[tuple[Split, ...]] = []
+        for group in self.groups:
+            kept = tuple(
+                Split(file=split.file) if split.file.path in paths else split
+                for split in group
+                if split.start == 0 or split.file.path not in paths
+            )
+            groups += [kept] if kept else []
+        return replace(self, groups=tuple(groups))
 
     @property
     def splits(self) -> tuple[Split, ...]:

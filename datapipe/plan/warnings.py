@@ -10,6 +10,7 @@ missing_field      a kept field that none of the first records has              
 not_numbers        a field of `strata` that is no number in the first records           before the run
 null_field         a kept field that is null in every document                          when the source is read
 unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
+read_whole         archives that cannot be cut into ranges, each read in one task       when the source is read
 limited            documents that `--limit` left out                                    when the source is read
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
@@ -101,6 +102,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
     for source, counts in counts_by_source.items():
         found += _null_fields(request, plan, source)
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
+        found += _read_whole(plan, source)
         found += [] if source in empty else _few_kept(source, counts)
         found += _of_packing(plan, source)
     return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *of_snapshot]
@@ -146,6 +148,18 @@ def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> 
         text = f"--limit: only the first {counted(limit, 'document')} {whose} {'was' if limit == 1 else 'were'} read."
         source = cut[0] if len(cut) == 1 else ""
         yield RunWarning(kind="limited", source=source, text=text, details={"sources": cut, "limit": limit})
+
+
+def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
+    paths = sorted(plan.read_whole[source])
+    if paths:
+        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+        text = (
+            f"source '{source}': {paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
+            f"read it whole. Nothing is lost. Split such files to read them on all cores."
+        )
+        details = {"files": paths[:_LISTED_FILES], "count": len(paths)}
+        yield RunWarning(kind="read_whole", source=source, text=text, details=details)
 
 
 def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:

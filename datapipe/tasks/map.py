@@ -23,6 +23,7 @@ from datapipe.activity import at_place
 from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
 from datapipe.document_name import document_name
+from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
@@ -47,11 +48,15 @@ MAX_BATCH_DOCS = 8192
 
 
 def run_map(task: MapTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Runs a map task, writing its outputs below `folder`."""
+    """Runs a map task, writing its outputs below `folder`. A task that finds that a file cannot be cut at its range has no
+    outputs and counts nothing else; what it has written goes with the next sweep of attempts."""
     mapper = _Mapper(task, root, folder)
     mapper.open()
-    for batch in mapper.batches():
-        mapper.process(batch)
+    try:
+        for batch in mapper.batches():
+            mapper.process(batch)
+    except UnsplittableInputError:
+        return {}, TaskMetrics(unsplittable_files=[mapper.path])
     return mapper.finish(), mapper.metrics
 
 
@@ -61,6 +66,7 @@ class _Mapper:
     def __init__(self, task: MapTask, root: Root, folder: str) -> None:
         self.task, self.root = task, root
         self.left = task.limit  # documents to read
+        self.path = ""  # of the file that is read
         self.metrics = TaskMetrics()
         self.document_counts = self.metrics.document_counts
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
@@ -104,6 +110,7 @@ class _Mapper:
         for source in self.task.inputs:
             if self.left == 0:
                 return
+            self.path = source.split.file.path
             with PlannedInput(source.split.file) as planned:
                 yield from self._records_of(source, planned.open)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.loader import Loader
-from datapipe.stage import FieldNames, InputFile, ReadBatch, Rejected, Split
+from datapipe.stage import FieldNames, InputFile, ReadBatch, Split
 from stages.read.wet import Wet
-from tests.support import runs
+from tests.support import runs, web_archives
+from tests.support.web_archives import PACKINGS, passed_over, record, rejected
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard")]
 
@@ -29,88 +30,22 @@ TEXTS = [
 ]
 
 
-def record(kind: str, body: bytes, number: int = 0, length: int | None = None, more: str = "") -> bytes:
-    head = (
-        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: <http://e.org/{number}>\r\n"
-        f"WARC-Date: 2024-05-18T01:58:{number:02d}Z\r\n"
-        f"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-{number:012d}>\r\nContent-Type: text/plain\r\n{more}"
-        f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
-    )
-    return head.encode() + body + b"\r\n\r\n"
-
-
 def wet(texts: Sequence[str] = TEXTS) -> list[bytes]:
     """A file's records: its own description, then pages."""
     pages = [record("conversion", text.encode(), number) for number, text in enumerate(texts)]
     return [record("warcinfo", b"software: ours\r\n"), *pages]
 
 
-def _zstd_with_dictionary(parts: Sequence[bytes]) -> bytes:
-    import zstandard
-
-    dictionary = zstandard.ZstdCompressionDict(b"".join(wet(["some page of text"])) * 3)
-    packer = zstandard.ZstdCompressor(dict_data=dictionary)
-    content = dictionary.as_bytes()
-    return b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content + b"".join(map(packer.compress, parts))
-
-
-def _each(pack: Callable[[bytes], bytes]) -> Callable[[Sequence[bytes]], bytes]:
-    return lambda parts: b"".join(map(pack, parts))
-
-
-def _together(pack: Callable[[bytes], bytes]) -> Callable[[Sequence[bytes]], bytes]:
-    return lambda parts: pack(b"".join(parts))
-
-
-def _zstd(content: bytes) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdCompressor().compress(content)
-
-
-def _lz4(content: bytes) -> bytes:
-    import lz4.frame
-
-    return lz4.frame.compress(content)
-
-
-def _pairs(parts: Sequence[bytes]) -> bytes:
-    return b"".join(gzip.compress(b"".join(parts[start : start + 2])) for start in range(0, len(parts), 2))
-
-
-PACKINGS: dict[str, tuple[str, Callable[[Sequence[bytes]], bytes]]] = {
-    "plain": ("", b"".join),
-    "gzip, a member a record": (".gz", _each(gzip.compress)),
-    "gzip, two records a member": (".gz", _pairs),
-    "gzip, one member": (".gz", _together(gzip.compress)),
-    "zstd, a frame a record": (".zst", _each(_zstd)),
-    "zstd, one frame": (".zst", _together(_zstd)),
-    "zstd with a dictionary": (".zst", _zstd_with_dictionary),
-    "lz4": (".lz4", _each(_lz4)),
-}
-_COMPRESSION = {"": None, ".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
-
-
 def file_of(folder: Path, content: bytes, ending: str = "") -> InputFile:
-    path = folder / f"a.warc.wet{ending}"
-    path.write_bytes(content)
-    return InputFile(url=str(path), path=path.name, num_bytes=len(content), stamp="", compression=_COMPRESSION[ending])
+    return web_archives.file_of(folder, content, ending, "a.warc.wet")
 
 
 def read(file: InputFile, keep: Sequence[str] = (), **options: Any) -> list[ReadBatch]:
-    return list(Wet(**options).read(Split(file=file), FieldNames(keep=tuple(keep)), pa.OSFile))
+    return web_archives.read(Wet(**options), file, keep)
 
 
 def documents(batches: Sequence[ReadBatch]) -> dict[int, str]:
-    return {
-        position: text
-        for batch in batches
-        for position, text in zip(batch.positions.tolist(), batch.texts.to_pylist(), strict=True)
-    }
-
-
-def rejected(batches: Sequence[ReadBatch]) -> list[Rejected]:
-    return [item for batch in batches for item in batch.rejected]
+    return {position: text.decode() for position, text in web_archives.documents(batches).items()}
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -120,6 +55,7 @@ def test_wet_every_packing_has_the_same_documents_each_at_a_position_of_its_own(
     batches = read(file, keep=["url", "date", "mime", "WARC-Type", "x-absent"])
     found = documents(batches)
     assert list(found.values()) == TEXTS and rejected(batches) == [] and sorted(found) == list(found)
+    assert passed_over(batches) == {"warcinfo": 1}
     [batch] = [batch for batch in batches if len(batch.positions)]
     assert batch.ids.to_pylist() == [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(len(TEXTS))]
     assert batch.extra["url"].to_pylist() == [f"http://e.org/{number}" for number in range(len(TEXTS))]
@@ -250,7 +186,7 @@ def test_wet_file_of_another_format_is_told(tmp_path: Path, content: bytes, endi
 
 def test_wet_many_members_and_a_large_one_are_read_in_batches(tmp_path: Path) -> None:
     texts = [f"page {number} " + "word " * (number % 700) for number in range(6000)]
-    for pack in (_each(gzip.compress), _together(gzip.compress)):
+    for pack in (PACKINGS["gzip, a member a record"][1], PACKINGS["gzip, one member"][1]):
         batches = read(file_of(tmp_path, pack(wet(texts)), ".gz"))
         assert list(documents(batches).values()) == texts and not rejected(batches)
         assert max(len(batch.positions) for batch in batches) <= 4096 and len(batches) > 2
@@ -260,7 +196,7 @@ def test_wet_many_members_and_a_large_one_are_read_in_batches(tmp_path: Path) ->
 @pytest.mark.medium
 def test_wet_files_become_training_rows_and_damage_stops_the_run(tmp_path: Path) -> None:
     pages = [f"Page {number} of the crawl has some words, and a few more of them. " * 5 for number in range(40)]
-    for name, pack in (("a", _each(gzip.compress)), ("b", _together(gzip.compress))):
+    for name, pack in (("a", PACKINGS["gzip, a member a record"][1]), ("b", PACKINGS["gzip, one member"][1])):
         (tmp_path / f"{name}.warc.wet.gz").write_bytes(pack(wet([page + name for page in pages])))
     source = f"  crawl: {{path: {tmp_path}/*.warc.wet.gz, keep: [url, date]}}"
     tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"

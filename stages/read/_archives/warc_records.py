@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, cast
 
 import pyarrow as pa
 
-from datapipe.stage import Rejected
-from stages.read._members import Member, members
+from datapipe.errors import UnsplittableInputError
+from datapipe.stage import Rejected, Split
+from stages.read._archives.members import WARC, Member, members, members_of_range
+from stages.read._archives.record import NUMBER_BITS, Record
 
-NUMBER_BITS = 24
 _WHOLE_BYTES = 8 << 20
 """Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
 
@@ -32,21 +34,7 @@ _RECENT_BYTES = 128 << 10
 _SCAN_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record. `headers.get(name)` finds a header without regard to case.
-
-    Attributes:
-        kind: fastwarc's `WarcRecordType`.
-    """
-
-    position: int
-    kind: Any
-    headers: Any
-    body: bytes
-
-
-def records(stream: pa.NativeFile, compression: str | None, max_bytes: int, start: int = 0) -> Iterator[Record | Rejected]:
+def warc_records(stream: pa.NativeFile, compression: str | None, max_bytes: int, start: int = 0) -> Iterator[Record | Rejected]:
     """The records of a file in their order, and `Rejected` in place of what cannot be read.
 
     Args:
@@ -56,10 +44,24 @@ def records(stream: pa.NativeFile, compression: str | None, max_bytes: int, star
     Raises BrokenStreamError for a file of another format, OSError where the storage fails.
     """
     if compression is None:
-        yield from _of_plain(stream, max_bytes, start)
-        return
+        return _of_plain(stream, max_bytes, start, None)
+    return _of_members(members(stream, compression, WARC, start), max_bytes)
+
+
+def warc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -> Iterator[Record | Rejected]:
+    """The records whose member, or in a plain file whose first byte, is in the byte range of a split; otherwise as
+    `warc_records`. Raises UnsplittableInputError where the next range would begin within a record of this one."""
+    compression, start, stop = split.file.compression, split.start, split.stop
+    if stop is None:
+        return warc_records(stream, compression, max_bytes)
+    if compression is None:
+        return _of_plain_range(stream, max_bytes, start, stop)
+    return _of_members(members_of_range(stream, compression, WARC, start, stop), max_bytes)
+
+
+def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
     together = _Together(max_bytes)
-    for member in members(stream, compression, start):
+    for member in found:
         content = member.read(_WHOLE_BYTES + 1)
         if len(content) <= _WHOLE_BYTES and not member.damage:
             yield from together.add(member.offset, content)
@@ -74,32 +76,67 @@ def records(stream: pa.NativeFile, compression: str | None, max_bytes: int, star
     yield from together.take()
 
 
-def _of_plain(stream: pa.NativeFile, max_bytes: int, start: int) -> Iterator[Record | Rejected]:
-    """The records of a file that is not compressed. Behind damage it goes on at the next record that can be found."""
+# ------------------------------------------------------------------------------------------------ files without compression
+
+
+def _of_plain_range(stream: pa.NativeFile, max_bytes: int, start: int, stop: int) -> Iterator[Record | Rejected]:
+    """The records that begin in [start, stop) of a plain file; the ranges meet as those of members do (`members.py`)."""
+    first = _next_record(stream, start - 1, stop) if start else 0
+    if first is None:
+        return
+    end = yield from _of_plain(stream, max_bytes, first, stop)
+    inside = _next_record(stream, stop - 1, end)
+    if inside is not None:
+        raise UnsplittableInputError(f"bytes like the beginning of a record stand at byte {inside:,}, inside of a record")
+
+
+def _of_plain(
+    stream: pa.NativeFile, max_bytes: int, start: int, stop: int | None
+) -> Generator[Record | Rejected, None, int | None]:
+    """The records of a plain file. Behind damage it goes on at the next record that can be found.
+
+    Returns:
+        The offset of the first record at or behind `stop` that a search finds too; None at the end of the file.
+    """
     begin: int | None = start
     while begin is not None:
         searched_from, begin_next = begin + 1, None
-        for member in members(stream, None, begin):
+        for member in members(stream, None, WARC, begin):
             for item in _parsed(_Content(b"", member), max_bytes):
-                yield replace(item, position=begin + item.position)
+                position = begin + item.position
+                if stop is not None and position >= stop and _is_beginning(stream, position):
+                    return position
+                yield replace(item, position=position)
                 if isinstance(item, Rejected) and item.is_file_damage:
-                    begin_next = _next_record(stream, searched_from)
+                    begin_next = _next_record(stream, max(searched_from, position))
                     break
-                searched_from = begin + item.position + (len(item.body) if isinstance(item, Record) else 0) + 1
+                searched_from = position + (len(item.body) if isinstance(item, Record) else 0) + 1
         begin = begin_next
+        if stop is not None and begin is not None and begin >= stop:
+            return begin
+    return None
 
 
-def _next_record(stream: pa.NativeFile, start: int) -> int | None:
-    """The offset of the first line from `start` on that begins as a record does."""
+def _is_beginning(stream: pa.NativeFile, offset: int) -> bool:
+    """Whether a search finds a record at an offset behind the first byte of the file."""
+    return stream.read_at(len(_BEGINNING), offset - 1) == _BEGINNING
+
+
+def _next_record(stream: pa.NativeFile, start: int, stop: int | None = None) -> int | None:
+    """The offset of the first line from `start` + 1 on, and before `stop`, that begins as a record does."""
     offset, tail = start, b""
-    while block := stream.read_at(_SCAN_BYTES, offset):
+    while (stop is None or offset - len(tail) < stop) and (block := stream.read_at(_SCAN_BYTES, offset)):
         window = tail + block
         found = window.find(_BEGINNING)
         if found >= 0:
-            return offset - len(tail) + found + 1
+            position = offset - len(tail) + found + 1
+            return position if stop is None or position < stop else None
         offset += len(block)
         tail = window[1 - len(_BEGINNING) :]
     return None
+
+
+# ------------------------------------------------------------------------------------------------ parsing
 
 
 def _numbered(content: _Content, member_offset: int, max_bytes: int) -> Iterator[Record | Rejected]:
@@ -225,4 +262,21 @@ def _read(record: Any, position: int, max_bytes: int) -> Record | Rejected:
     if len(body) < record.content_length:
         error = f"the record is cut off: {len(body):,} bytes, and its Content-Length is {record.content_length:,}"
         return Rejected(position=position, error=error, is_file_damage=True)
-    return Record(position, record.record_type, record.headers, body)
+    return Record(position, _kinds().get(int(record.record_type), "unknown"), record.headers, body)
+
+
+@lru_cache(maxsize=1)
+def _kinds() -> dict[int, str]:
+    """The names of fastwarc's types of records, which cannot be hashed but are numbers."""
+    from fastwarc.warc import WarcRecordType as Kind
+
+    return {
+        int(Kind.warcinfo): "warcinfo",
+        int(Kind.response): "response",
+        int(Kind.resource): "resource",
+        int(Kind.request): "request",
+        int(Kind.metadata): "metadata",
+        int(Kind.revisit): "revisit",
+        int(Kind.conversion): "conversion",
+        int(Kind.continuation): "continuation",
+    }

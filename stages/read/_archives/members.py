@@ -6,17 +6,33 @@
     file.warc        one member, the whole file
 
 A member is found by the end of the one before it, as its decompressor tells it, never by a search for magic bytes, which may
-stand in an archive inside an archive. After damage the next member is searched: magic bytes behind which `WARC/` is stored.
+stand in an archive inside an archive. After damage the next member is searched: magic bytes behind which a record begins.
 A member is decompressed as it is read, so memory is bounded by what the caller asks for.
+
+A file is read in ranges by several tasks:
+
+    range 0               range 1               range 2
+    |--A----B------C------|-----D--------E------|-----------|
+     ───────────────────────────▶                             reads the members from A on, up to the first one behind the range
+                                ─────────────────▶            reads the members from D on, which a search finds
+                                 a search of [stop, D) finds no member: the ranges meet
+
+A member belongs to the range that holds its first byte. A range ends at a member at or behind `stop` that begins with a record,
+and so it owns every damaged or odd member before. The next range begins at the first such member that a search finds. If a
+search finds another one before it, the range raises `UnsplittableInputError`: magic bytes stand inside of a member, as those of
+an archive stored in an archive do, and the next range would begin there. If no range raises, then the ranges read the members
+that one reading of the whole file has, by induction over the ranges. A search never leaves the bytes that its range reads
+anyway, so a file of one member costs one more pass over its stored bytes, however it is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from datapipe.errors import UnsplittableInputError
 from datapipe.stage.decoding import MAGIC, check_format
 
 _RAW_BYTES = 4 << 20
@@ -24,9 +40,28 @@ _FEED_BYTES = {"gzip": 16 << 10, "zstd": 4 << 10, "lz4": 16 << 10}
 """Stored bytes that a decompressor gets at a time. It copies those behind the end of the member. The largest content of them,
 which is held in memory, is 16 MiB of gzip, 4 MiB of LZ4, and 128 MiB of Zstandard, whose blocks of one byte are 128 KiB."""
 
+_PROBE_BYTES = {"gzip": 4 << 10, "zstd": 192 << 10, "lz4": 5 << 20}
+"""The most stored bytes from which the beginning of a record is decompressed. The largest first block of Zstandard has 128 KiB,
+that of LZ4 4 MiB, and nothing of a block is known before all of it is read."""
+
+_PROBE_STEP_BYTES = 1 << 10
+_HEAD_BYTES = 1 << 10
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
-_FIRST_BYTES = b"WARC/"
-_PROBE_BYTES = 1 << 10
+
+
+class Beginning(NamedTuple):
+    """How the records of a format begin.
+
+    Attributes:
+        is_record: whether a record begins with some bytes.
+        num_bytes: how many bytes it looks at.
+    """
+
+    is_record: Callable[[bytes], bool]
+    num_bytes: int
+
+
+WARC = Beginning(lambda content: content.startswith(b"WARC/"), 5)
 
 
 class Decompressor(Protocol):
@@ -85,14 +120,21 @@ class Member:
         del self._ready[:num_bytes]
         return content
 
+    def beginning(self, num_bytes: int) -> bytes:
+        """The first bytes of the content, as far as they follow from the first `_PROBE_BYTES` that are stored."""
+        most = _PROBE_BYTES[self._formats.name]
+        while len(self._ready) < num_bytes and not self._is_at_end and self._raw.offset - self.offset < most:
+            self._feed(_PROBE_STEP_BYTES)
+        return bytes(self._ready[:num_bytes])
+
     def pass_over(self) -> None:
         """Goes to the end of the member, where the next one begins."""
         while not self._is_at_end:
             self._ready.clear()
             self._feed()
 
-    def _feed(self) -> None:
-        stored = self._raw.take(self._formats.feed_bytes)
+    def _feed(self, num_bytes: int = 0) -> None:
+        stored = self._raw.take(num_bytes or self._formats.feed_bytes)
         if self._decompressor is None:
             self._ready += stored
             self._is_at_end = not stored
@@ -113,27 +155,54 @@ class Member:
         self._is_at_end, self.damage = True, damage
 
 
-def members(stream: pa.NativeFile, compression: str | None, start: int = 0) -> Iterator[Member]:
+def members(stream: pa.NativeFile, compression: str | None, beginning: Beginning, start: int = 0) -> Iterator[Member]:
     """The members of an archive in their order, from the one on that begins at `start`.
 
-    After a damaged member, the next one that begins with a WARC record follows.
+    After a damaged member, the next one that begins with a record follows.
 
     Args:
         compression: "gzip", "zstd", "lz4"; None for a plain file, which is one member.
 
     Raises BrokenStreamError for a file of another format.
     """
-    raw = _Raw(stream)
-    check_format(raw.take(_PROBE_BYTES), compression)
-    raw.seek(0)
-    formats = _Format(compression, raw)
+    raw, formats = _opened(stream, compression, beginning)
     raw.seek(start or raw.offset)
-    while _has_more(raw):
+    yield from _members(raw, formats, None)
+
+
+def members_of_range(stream: pa.NativeFile, compression: str, beginning: Beginning, start: int, stop: int) -> Iterator[Member]:
+    """The members of a compressed archive that begin in the range [start, stop) of its stored bytes, as `members` has them.
+
+    Raises:
+        BrokenStreamError: the file is of another format.
+        UnsplittableInputError: behind the last member, the next range would begin where no member does.
+    """
+    raw, formats = _opened(stream, compression, beginning)
+    if start and not _find_next(raw, formats, start, stop):
+        return
+    yield from _members(raw, formats, stop)
+    end = raw.offset
+    if _find_next(raw, formats, stop, end):
+        raise UnsplittableInputError(
+            f"a record begins at byte {raw.offset:,} of the stored file, inside of a member that ends at byte {end:,}"
+        )
+
+
+def _opened(stream: pa.NativeFile, compression: str | None, beginning: Beginning) -> tuple[_Raw, _Format]:
+    raw = _Raw(stream)
+    check_format(raw.take(_HEAD_BYTES), compression)
+    raw.seek(0)
+    return raw, _Format(compression, raw, beginning)
+
+
+def _members(raw: _Raw, formats: _Format, stop: int | None) -> Iterator[Member]:
+    """The members from the present one on, up to the first one at or behind `stop` that begins with a record."""
+    while _has_more(raw) and not (stop is not None and raw.offset >= stop and _begins_with_record(raw, formats, raw.offset)):
         member = Member(raw, formats)
         yield member
         member.pass_over()
-        if member.damage and not _find_next(raw, formats, member.offset + 1):
-            return
+        if member.damage:
+            _find_next(raw, formats, member.offset + 1)
 
 
 def _has_more(raw: _Raw) -> bool:
@@ -143,15 +212,19 @@ def _has_more(raw: _Raw) -> bool:
     return has_more
 
 
-def _find_next(raw: _Raw, formats: _Format, start: int) -> bool:
-    """Goes to the first member from `start` on that begins with a WARC record; false where there is none."""
+def _find_next(raw: _Raw, formats: _Format, start: int, stop: int | None = None) -> bool:
+    """Goes to the first member in [start, stop) that begins with a record, else to the end of the file or range; whether there
+    is such a member."""
     magic, offset, tail = MAGIC[formats.name], start, b""
     raw.seek(start)
-    while stored := raw.take(_RAW_BYTES):
+    while (stop is None or offset - len(tail) < stop) and (stored := raw.take(_RAW_BYTES)):
         window = tail + stored
         found = window.find(magic)
         while found >= 0:
-            if _begins_with_record(raw, formats, offset - len(tail) + found):
+            candidate = offset - len(tail) + found
+            if stop is not None and candidate >= stop:
+                return False
+            if _begins_with_record(raw, formats, candidate):
                 return True
             found = window.find(magic, found + 1)
         offset += len(stored)
@@ -161,14 +234,11 @@ def _find_next(raw: _Raw, formats: _Format, start: int) -> bool:
 
 
 def _begins_with_record(raw: _Raw, formats: _Format, offset: int) -> bool:
-    """Whether a member with a WARC record begins at an offset; goes there."""
+    """Whether a member with a record begins at an offset; goes there."""
     raw.seek(offset)
-    stored, decompressor = raw.take(_PROBE_BYTES), formats.decompressor()
+    content = Member(raw, formats).beginning(formats.beginning.num_bytes)
     raw.seek(offset)
-    try:
-        return decompressor is not None and decompressor.decompress(stored).startswith(_FIRST_BYTES)
-    except Exception:  # these bytes begin no member
-        return False
+    return formats.beginning.is_record(content)
 
 
 class _Format:
@@ -178,8 +248,8 @@ class _Format:
         name: "gzip", "zstd", "lz4", "plain".
     """
 
-    def __init__(self, compression: str | None, raw: _Raw) -> None:
-        self.name = compression or "plain"
+    def __init__(self, compression: str | None, raw: _Raw, beginning: Beginning) -> None:
+        self.name, self.beginning = compression or "plain", beginning
         self.feed_bytes = _FEED_BYTES.get(self.name, _RAW_BYTES)
         self._make: Any = {None: lambda: None, "gzip": _gzip, "zstd": _zstd, "lz4": _lz4}[compression]
         if compression == "zstd" and (dictionary := _dictionary(raw)):

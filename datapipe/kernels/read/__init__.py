@@ -1,1 +1,0 @@
-"""Formats of input files: rows and values of delimited text."""

@@ -1,0 +1,203 @@
+"""What the readers of web archives have in common: a file's records become batches of documents, and the others are counted.
+
+    split ─▶ records (`warc_records.py`, `arc_records.py`) ─┬─▶ documents     `document()` of the reader
+                                                            ├─▶ passed over   by kind: requests, metadata, other media types
+                                                            └─▶ rejected      what cannot be read, and why
+
+Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the decompressors hold (`members.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from datapipe.errors import UnsplittableInputError, UserError
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError
+from datapipe.stage.documents import TARGET_BATCH_BYTES
+from stages.read._archives.record import NUMBER_BITS, Record
+
+_BATCH_RECORDS = 4096
+_LIBRARY = {"gzip": ("isal",), "zstd": ("zstandard",), "lz4": ("lz4",)}
+_TEXT_PER_STORED_BYTE = 4
+"""Bytes of content in a stored byte of a compressed archive; those of Common Crawl hold four to five."""
+
+_HEADERS = {"id": "WARC-Record-ID", "url": "WARC-Target-URI", "date": "WARC-Date"}
+"""Headers of records by the names that sources use for them. Any other name is that of a header itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A record that is a document.
+
+    Attributes:
+        content: its text or page.
+        columns: values by the names that sources use for them.
+        headers: other headers by name in lower case; those of the record win.
+    """
+
+    record: Record
+    content: bytes
+    columns: Mapping[str, str | int | None] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, name: str) -> str | int | None:
+        if name in self.columns:
+            return self.columns[name]
+        value = self.record.headers.get(_HEADERS.get(name, name))
+        if value is None:
+            return self.headers.get(name.lower())
+        return value.strip().strip("<>")  # wget writes addresses in angle brackets
+
+
+class ArchiveReader(Reader):
+    """Reads archives of records. A reader of a format has `records_of_split`, `records_from` and `document`."""
+
+    max_record_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Most bytes of a record, and of its page once it is inflated; larger ones are quarantined.",
+    )
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Modules that the reader needs beside those of the compression."""
+
+    cuts_plain: ClassVar[bool] = True
+    """Whether a file without compression is cut into ranges."""
+
+    def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
+        """The records that begin in a split."""
+        raise NotImplementedError
+
+    def records_from(self, stream: pa.NativeFile, compression: str | None, start: int) -> Iterator[Record | Rejected]:
+        """The records from the member on that begins at `start`; in a plain file, from the record on."""
+        raise NotImplementedError
+
+    def document(self, record: Record) -> Document | Rejected | str:
+        """The document that a record is; for a record that is none, the kind by which it is counted."""
+        raise NotImplementedError
+
+    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
+        """No cut points. Raises UserError where the libraries for web archives are not installed."""
+        needed = [*self.needs, *_LIBRARY.get(file.compression or "", ())]
+        missing = [name for name in needed if find_spec(name) is None]
+        if missing:
+            raise UserError(f"web archives need {', '.join(missing)}, not installed here. Run: pip install 'datapipe[web]'")
+        return ()
+
+    def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
+        """Ranges of stored bytes; a record belongs to the range that holds the first byte of its member."""
+        if file.compression is None and not self.cuts_plain:
+            return [Split(file=file)]
+        range_bytes = max(1, target_bytes // (_TEXT_PER_STORED_BYTE if file.compression else 1))
+        count = -(-file.num_bytes // range_bytes)
+        if count <= 1:
+            return [Split(file=file)]
+        borders = [file.num_bytes * number // count for number in range(count + 1)]
+        return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
+
+    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
+        batch = _Batch(fields, self.gives == "html")
+        with open_input(split.file.url) as stream:
+            try:
+                for record in self.records_of_split(stream, split):
+                    batch.add(record if isinstance(record, Rejected) else self.document(record))
+                    if batch.is_full:
+                        yield batch.take()
+            except BrokenStreamError as error:
+                if split.start == 0:  # the other ranges of the file need not tell it again
+                    batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
+        yield batch.take()
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        try:
+            return super().fields_seen(split, fields, open_input)
+        except UnsplittableInputError:
+            return FieldsSeen()
+
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        """The text at a position; a page is decoded as UTF-8, with U+FFFD for other bytes, since people only look at it."""
+        start = position if file.compression is None else position >> NUMBER_BITS
+        with open_input(file.url) as stream:
+            for record in self.records_from(stream, file.compression, start):
+                if record.position < position:
+                    continue
+                document = self.document(record) if isinstance(record, Record) and record.position == position else None
+                return document.content.decode("utf-8", "replace") if isinstance(document, Document) else None
+        return None
+
+
+class _Batch:
+    """Documents that become a batch."""
+
+    def __init__(self, fields: FieldNames, is_html: bool) -> None:
+        self._fields, self._is_html = fields, is_html
+        self._documents: list[Document] = []
+        self._rejected: list[Rejected] = []
+        self._passed_over: Counter[str] = Counter()
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_bytes >= TARGET_BATCH_BYTES or len(self._documents) + len(self._rejected) >= _BATCH_RECORDS
+
+    def add(self, found: Document | Rejected | str) -> None:
+        """Adds a document, a record that cannot be read, or the kind of a record that is no document."""
+        if isinstance(found, Rejected):
+            self._rejected.append(found)
+        elif isinstance(found, str):
+            self._passed_over[found] += 1
+        else:
+            self._documents.append(found)
+            self._num_bytes += len(found.content)
+
+    def take(self) -> ReadBatch:
+        """The batch of what was added since the last call. Texts that are not UTF-8 are rejected."""
+        contents = self._contents()
+        documents = self._documents
+        batch = ReadBatch(
+            positions=np.array([document.record.position for document in documents], np.uint64),
+            texts=None if self._is_html else contents,
+            html=contents if self._is_html else None,
+            ids=_column(documents, self._fields.id),
+            extra={name: _column(documents, name) for name in self._fields.keep},
+            rejected=tuple(sorted(self._rejected, key=lambda rejected: rejected.position)),
+            passed_over=dict(sorted(self._passed_over.items())),
+            input_bytes=self._num_bytes,
+        )
+        self._documents, self._rejected, self._passed_over, self._num_bytes = [], [], Counter(), 0
+        return batch
+
+    def _contents(self) -> pa.Array:
+        contents = pa.array([document.content for document in self._documents], pa.large_binary())
+        if self._is_html:
+            return contents
+        try:
+            return contents.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            self._documents = [document for document in self._documents if self._is_utf8(document)]
+            return pa.array([document.content for document in self._documents], pa.large_binary()).cast(pa.large_string())
+
+    def _is_utf8(self, document: Document) -> bool:
+        """Whether a text is UTF-8; rejects it where it is not."""
+        try:
+            document.content.decode()
+        except UnicodeDecodeError as error:
+            message = f"invalid UTF-8 at byte {error.start}: {error.reason}; expected a record of UTF-8 text"
+            excerpt = document.content[:EXCERPT_BYTES]
+            self._rejected.append(Rejected(position=document.record.position, error=message, excerpt=excerpt))
+            return False
+        return True
+
+
+def _column(documents: Sequence[Document], name: str) -> pa.Array:
+    """A value of each document, (num_docs,): int64 for `status`, else large_string; null where there is none."""
+    return pa.array([document.value(name) for document in documents], pa.int64() if name == "status" else pa.large_string())

@@ -1,0 +1,252 @@
+"""HTTP responses as archives store them: status and headers, and the body without transfer and content encodings.
+
+    HTTP/1.1 200 OK                          status 200
+    Content-Type: text/HTML; charset=gbk     mime "text/html", charset "gbk"
+    Transfer-Encoding: chunked               ─▶ chunks are joined
+    Content-Encoding: gzip                   ─▶ the body is inflated: gzip, deflate, br, zstd; several in the reverse order
+
+Crawlers keep these headers beside bodies that they have decoded, as Common Crawl did until 2018. So a body that does not begin
+with the encoding that its headers claim is kept as it is stored. Nothing that a body can hold makes it inflate beyond a limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datapipe.errors import DatapipeError
+
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_STATUS = re.compile(r"HTTP/\S* +(\d{3})(?!\d)")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
+_CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]{0,1024})?\r?\n")
+_LINE_END = re.compile(rb"\r?\n")
+_FEED_BYTES = 16 << 10
+"""Stored bytes that are inflated at a time: at most 16 MiB of content come of them."""
+
+_ZSTD_FEED_BYTES = 512
+"""The same for Zstandard, of which 4 bytes may stand for 128 KiB."""
+
+_PLAIN_HEAD_BYTES = 1 << 10
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_MOST_CODINGS = 4
+_ZSTD_WINDOW_BYTES = 8 << 20
+"""RFC 9659: the largest window of Zstandard as a content coding."""
+
+
+class BodyError(DatapipeError):
+    """The body of a response cannot be decoded. `decoded` is what could be decoded of it."""
+
+    def __init__(self, message: str, decoded: bytes = b"") -> None:
+        super().__init__(message)
+        self.decoded = decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response.
+
+    Attributes:
+        status: None where the status line has none.
+        headers: by name in lower case; several of one name are joined by ", ".
+        body: as stored.
+    """
+
+    body: bytes
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_response(block: bytes) -> Response | None:
+    """The response in the block of a record; None where the block does not begin with a status line."""
+    if not block.startswith(b"HTTP/"):
+        return None
+    end = _HEAD_END.search(block)
+    head = block if end is None else block[: end.start()]
+    status_line, *lines = head.decode("latin-1").split("\n")
+    headers: dict[str, str] = {}
+    last = ""
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if line[:1] in (" ", "\t") and last:  # a header over several lines
+            headers[last] += " " + line.strip()
+        elif colon:
+            last, value = name.strip().lower(), value.strip()
+            headers[last] = f"{headers[last]}, {value}" if last in headers else value
+    status = _STATUS.match(status_line)
+    return Response(body=b"" if end is None else block[end.end() :], status=int(status[1]) if status else None, headers=headers)
+
+
+def media_type(content_type: str | None) -> str | None:
+    """The type of a Content-Type without its parameters, in lower case; None where there is none."""
+    return (content_type or "").partition(";")[0].partition(",")[0].strip().lower() or None
+
+
+def charset(content_type: str | None) -> str | None:
+    """The parameter `charset` of a Content-Type, in lower case; None where there is none."""
+    found = _CHARSET.search(content_type or "")
+    return found[1].lower() if found else None
+
+
+def decoded_body(response: Response, max_bytes: int) -> bytes:
+    """The body without transfer and content encodings.
+
+    Args:
+        max_bytes: the most bytes of a body, encoded or not.
+
+    Raises BodyError for a body that is larger, that breaks off, or whose encoding is damaged.
+    """
+    headers, body = response.headers, response.body
+    if "transfer-encoding" not in headers and "content-encoding" not in headers:
+        return body
+    codings = _listed(headers.get("content-encoding", ""))
+    for coding in reversed(_listed(headers.get("transfer-encoding", ""))):
+        body = _unchunked(body) if coding == "chunked" else _decoded(body, coding, max_bytes)
+    if len(codings) > _MOST_CODINGS:
+        raise BodyError(
+            f"the body has {len(codings)} content encodings; the most that this reader takes off is {_MOST_CODINGS}"
+        )
+    for coding in reversed(codings):
+        body = _decoded(body, coding, max_bytes)
+    return body
+
+
+def _listed(header: str) -> list[str]:
+    return [name for part in header.lower().split(",") if (name := part.strip())]
+
+
+# ------------------------------------------------------------------------------------------------ chunks
+
+
+def _unchunked(body: bytes) -> bytes:
+    """The chunks of a body (RFC 9112, 7.1), joined; the body itself where it does not begin with a chunk.
+
+    A body that ends behind a whole chunk is complete, with the last chunk, of size 0, or without it.
+    """
+    content, offset, view = bytearray(), 0, memoryview(body)
+    while offset < len(body):
+        size = _CHUNK.match(body, offset)
+        if size is None:
+            if not content:
+                return body
+            raise BodyError(f"byte {offset:,} of the chunked body is not the size of a chunk", bytes(content))
+        num_bytes = int(size[1], 16)
+        if num_bytes == 0:
+            break
+        stop = size.end() + num_bytes
+        line_end = _LINE_END.match(body, stop)
+        if line_end is None and stop < len(body) and not content:
+            return body  # the first line is no size, but text that reads like one
+        content += view[size.end() : stop]
+        if stop > len(body):
+            raise BodyError(
+                f"the chunked body breaks off: {stop - len(body):,} bytes of its last chunk are missing", bytes(content)
+            )
+        if line_end is None and stop < len(body):
+            raise BodyError(f"byte {stop:,} of the chunked body is not the end of a chunk", bytes(content))
+        offset = stop if line_end is None else line_end.end()
+    return bytes(content)
+
+
+# ------------------------------------------------------------------------------------------------ content encodings
+
+
+def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """The body without one content encoding; the body itself for an encoding that is not known, and where it has none."""
+    inflate = _INFLATE.get(coding.removeprefix("x-"))
+    if inflate is None or not body:
+        return body
+    content: list[bytes] = []
+    num_bytes = 0
+    try:
+        for chunk in inflate(body):
+            num_bytes += len(chunk)
+            if num_bytes > max_bytes:
+                raise _too_large(coding, max_bytes)
+            content.append(chunk)
+    except BodyError:
+        raise
+    except Exception as error:  # each library has errors of its own
+        if _is_plain(body):
+            return body
+        raise BodyError(f"the {coding} body is damaged: {error}", b"".join(content)) from None
+    return b"".join(content)
+
+
+def _too_large(coding: str, max_bytes: int) -> BodyError:
+    return BodyError(
+        f"the {coding} body inflates to more than {max_bytes:,} bytes, the most that this reader takes (max_record_bytes)"
+    )
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether a body begins as text does. Compressed bytes hold control characters."""
+    return _CONTROL.search(body[:_PLAIN_HEAD_BYTES]) is None
+
+
+def _gunzip(body: bytes) -> Iterator[bytes]:
+    from isal import isal_zlib
+
+    return _frames(body, b"\x1f\x8b", lambda: isal_zlib.decompressobj(31), _FEED_BYTES)
+
+
+def _unzstd(body: bytes) -> Iterator[bytes]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    return _frames(body, b"\x28\xb5\x2f\xfd", decompressor.decompressobj, _ZSTD_FEED_BYTES)
+
+
+def _frames(body: bytes, magic: bytes, make: Callable[[], Any], feed_bytes: int) -> Iterator[bytes]:
+    """The content of all members or frames; bytes behind the last one are ignored, as browsers do. The body itself where it
+    does not begin as one."""
+    if not body.startswith(magic):
+        yield body
+        return
+    decompressor, offset = make(), 0
+    while offset < len(body):
+        stored = body[offset : offset + feed_bytes]
+        yield decompressor.decompress(stored)
+        offset += len(stored)
+        if decompressor.eof:
+            offset -= len(decompressor.unused_data or b"")
+            if not body.startswith(magic, offset):
+                return
+            decompressor = make()
+    raise ValueError("it breaks off")
+
+
+def _inflated(body: bytes) -> Iterator[bytes]:
+    """The content of a zlib stream, or of a bare deflate stream, which some servers send for it."""
+    from isal import isal_zlib
+
+    has_header = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    decompressor = isal_zlib.decompressobj(15 if has_header else -15)
+    for offset in range(0, len(body), _FEED_BYTES):
+        yield decompressor.decompress(body[offset : offset + _FEED_BYTES])
+        if decompressor.eof:
+            return
+    raise ValueError("it breaks off")
+
+
+def _unbrotli(body: bytes) -> Iterator[bytes]:
+    import brotli
+
+    decompressor, offset = brotli.Decompressor(), 0
+    while not decompressor.is_finished():
+        stored = body[offset : offset + _FEED_BYTES] if decompressor.can_accept_more_data() else b""
+        content = decompressor.process(stored, output_buffer_limit=_FEED_BYTES << 6)
+        yield content
+        offset += len(stored)
+        if offset >= len(body) and not content and not decompressor.is_finished() and decompressor.can_accept_more_data():
+            raise ValueError("it breaks off")
+
+
+_INFLATE: Mapping[str, Callable[[bytes], Iterator[bytes]]] = {
+    "gzip": _gunzip,
+    "deflate": _inflated,
+    "br": _unbrotli,
+    "zstd": _unzstd,
+}

@@ -1,0 +1,33 @@
+"""A record of a web archive, whatever the format, and its position in the file.
+
+position = (offset of the member that holds the record) · 2^24 + number of the record in the member
+position = offset of the first byte of the record, in a file that is not compressed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+NUMBER_BITS = 24
+
+
+class Headers(Protocol):
+    """The headers of a record, which are found without regard to case."""
+
+    def get(self, name: str, /) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record.
+
+    Attributes:
+        kind: as WARC names it: "response", "resource", "conversion", "warcinfo"; "unknown" for any other.
+        body: all bytes of its block.
+    """
+
+    position: int
+    kind: str
+    headers: Headers
+    body: bytes

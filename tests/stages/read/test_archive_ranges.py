@@ -1,0 +1,205 @@
+"""Archives read in byte ranges: the documents are those of one reading of the file, or a range says that they may not be."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from datapipe.errors import UnsplittableInputError
+from datapipe.stage import InputFile, Reader
+from datapipe.stage.reader import ReadBatch
+from stages.read.arc import Arc
+from stages.read.warc import Warc
+from stages.read.wet import Wet
+from tests.support import runs, web_archives
+from tests.support.web_archives import PACKINGS, arc_record, documents, filedesc, packed, read, record, response, warc_record
+
+pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
+
+PAGES = [response(f"<p>page {number} {'x' * (37 * number)}".encode(), number) for number in range(5)]
+
+
+def in_ranges(reader: Reader, file: InputFile, cuts: Sequence[int]) -> list[ReadBatch]:
+    """The batches of all ranges between some cuts."""
+    borders = [0, *cuts, file.num_bytes]
+    return [batch for start, stop in zip(borders, borders[1:]) for batch in read(reader, file, start=start, stop=stop)]
+
+
+def books(batches: Sequence[ReadBatch]) -> tuple[object, ...]:
+    """All that a reading finds: documents in their order, kinds that are passed over, rejected records."""
+    return list(documents(batches).items()), web_archives.passed_over(batches), web_archives.rejected(batches)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_ranges_every_byte_as_a_cut_gives_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
+    parts = [warc_record("warcinfo", b"ours"), *PAGES[:3]]
+    file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0])
+    expected = books(read(Warc(), file))
+    for cut in range(1, file.num_bytes):
+        assert books(in_ranges(Warc(), file, [cut])) == expected, cut
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_ranges_smaller_than_members_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
+    texts = [f"page {number} {random.Random(number).randbytes(300).hex()}" for number in range(12)]
+    parts = [record("conversion", text.encode(), number) for number, text in enumerate(texts)]
+    file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.warc.wet")
+    expected = books(read(Wet(), file))
+    for target_bytes in (40, 400, 1000, 3000, 10**6):
+        splits = Wet().cut(file, target_bytes)
+        found = [batch for split in splits for batch in read(Wet(), file, start=split.start, stop=split.stop)]
+        assert books(found) == expected
+        assert [(split.start, split.stop) for split in splits][1:] == [
+            (before.stop, split.stop) for before, split in zip(splits, splits[1:])
+        ]
+
+
+@pytest.mark.medium
+def test_ranges_of_a_damaged_file_give_the_books_of_one_reading(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    for packing in ("plain", "gzip, a member a record", "gzip, two records a member", "zstd, a frame a record", "lz4"):
+        content = packed(PAGES, packing)
+        for _ in range(40):
+            damaged = bytearray(content)
+            for _ in range(rng.randrange(1, 4)):
+                damaged[rng.randrange(20, len(damaged))] ^= 1 << rng.randrange(8)
+            if rng.random() < 0.3:
+                start = rng.randrange(len(damaged))
+                damaged[start : start + rng.randrange(60)] = rng.randbytes(rng.randrange(60))
+            file = web_archives.file_of(tmp_path, bytes(damaged), PACKINGS[packing][0])
+            expected = books(read(Warc(), file))
+            for _ in range(5):
+                cuts = sorted(rng.sample(range(1, file.num_bytes), 2))
+                assert books(in_ranges(Warc(), file, cuts)) == expected
+
+
+@pytest.mark.medium
+def test_ranges_of_arc_give_the_books_of_one_reading(tmp_path: Path) -> None:
+    parts = [filedesc(), *(arc_record(web_archives.http(f"<p>page {number}".encode()), number) for number in range(4))]
+    for packing in ("gzip, a member a record", "gzip, one member", "lz4", "zstd, a frame a record"):
+        file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.arc")
+        expected = books(read(Arc(), file))
+        assert len(expected[0]) == 4  # type: ignore[arg-type]
+        for cut in range(1, file.num_bytes):
+            assert books(in_ranges(Arc(), file, [cut])) == expected, cut
+
+
+def test_ranges_of_frames_with_large_blocks_begin_at_them(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    pages = [response(rng.randbytes(90_000).hex().encode(), number) for number in range(6)]
+    for packing in ("zstd, a frame a record", "lz4", "gzip, a member a record"):
+        file = web_archives.file_of(tmp_path, packed(pages, packing), PACKINGS[packing][0])
+        sizes = []
+        for number in range(6):
+            start, stop = file.num_bytes * number // 6, file.num_bytes * (number + 1) // 6
+            sizes.append(len(documents(read(Warc(), file, start=start, stop=stop))))
+        assert sum(sizes) == 6 and max(sizes) <= 2
+
+
+def _archive_in_a_record() -> list[bytes]:
+    """Records of which one holds an archive that is stored as it is, so that its magic bytes stand in the file."""
+    inner = b"".join(gzip.compress(response(f"<p>inside {number}".encode(), number), 0) for number in range(3))
+    return [
+        gzip.compress(PAGES[0]),
+        gzip.compress(warc_record("resource", inner + b"tail", 7, "application/warc"), 0),
+        *map(gzip.compress, PAGES[1:3]),
+    ]
+
+
+def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path) -> None:
+    parts = _archive_in_a_record()
+    file = web_archives.file_of(tmp_path, b"".join(parts))
+    expected = books(read(Warc(), file))
+    refused = []
+    for cut in range(1, file.num_bytes):
+        try:
+            assert books(in_ranges(Warc(), file, [cut])) == expected, cut
+        except UnsplittableInputError:
+            refused.append(cut)
+    first, last = len(parts[0]) + 1, len(parts[0]) + len(parts[1])
+    assert refused and refused == [cut for cut in refused if first <= cut < last]
+    assert len(refused) > len(parts[1]) // 2
+
+
+def test_ranges_of_a_plain_archive_in_a_record_are_right_or_refused(tmp_path: Path) -> None:
+    inner = b"".join(PAGES[:2])
+    content = b"".join([PAGES[2], warc_record("resource", inner, 7, "application/warc"), PAGES[3]])
+    file = web_archives.file_of(tmp_path, content, "")
+    expected = books(read(Warc(), file))
+    refused = 0
+    for cut in range(1, file.num_bytes):
+        try:
+            assert books(in_ranges(Warc(), file, [cut])) == expected, cut
+        except UnsplittableInputError:
+            refused += 1
+    assert 0 < refused < len(inner) + 500
+
+
+def _mixture(folder: Path, execution: str = "") -> Path:
+    tail = f"tokenizer: none\ndocuments: {{format: jsonl.zst}}\nexecution: {{split_bytes: 1KiB, {execution}}}\n"
+    return runs.write_mixture(folder, f"  crawl: {{path: {folder}/*.warc.wet.gz, keep: [url]}}", "stages: []", tail)
+
+
+def _write_corpus(folder: Path) -> None:
+    """One file that can be cut, and one that cannot: a record of it holds an archive, stored as it is."""
+    rng = random.Random(3)
+    pages = [record("conversion", rng.randbytes(60).hex().encode(), number) for number in range(60)]
+    (folder / "good.warc.wet.gz").write_bytes(packed(pages))
+    inner = b"".join(gzip.compress(page, 0) for page in pages[:20])
+    outer = gzip.compress(warc_record("resource", inner, 99, "application/warc"), 0)
+    (folder / "nested.warc.wet.gz").write_bytes(packed(pages[:5]) + outer + packed(pages[5:30]))
+
+
+def _documents_of(done: runs.Finished) -> dict[str, str]:
+    return {file.path: file.checksum for file in done.snapshot.documents}
+
+
+@pytest.mark.medium
+def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -> None:
+    _write_corpus(tmp_path)
+    mixture = _mixture(tmp_path)
+    whole = runs.run_mixture(
+        mixture, make_engine=runs.InProcess, output=tmp_path / "whole", overrides=["execution.split_bytes=1GB"]
+    )
+    assert whole.report["warnings"] == [] and len(whole.plan.of_kind("map")[0].tasks or ()) == 1
+    cut = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert cut.report["total"]["documents"]["kept"] == 90
+    assert _documents_of(cut) == _documents_of(whole)
+    [warning] = cut.report["warnings"]
+    assert warning["kind"] == "read_whole" and warning["files"] == ["nested.warc.wet.gz"]
+    splits = [split for task in cut.plan.of_kind("map")[0].tasks or () for split in task.splits]  # type: ignore[attr-defined]
+    assert len([split for split in splits if split.file.path.startswith("good")]) > 3
+    assert [split.stop for split in splits if split.file.path.startswith("nested")] == [None]
+    assert runs.run_mixture(mixture, make_engine=runs.InProcess).watcher.records == []
+
+
+@pytest.mark.medium
+def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path) -> None:
+    _write_corpus(tmp_path)
+    expected = _documents_of(runs.run_mixture(_mixture(tmp_path), make_engine=runs.InProcess, output=tmp_path / "undisturbed"))
+    steps: list[str] = []
+
+    class StoppedError(Exception):
+        pass
+
+    for _ in range(200):
+        watcher = runs.Watcher()
+
+        def stop(committed: object, watcher: runs.Watcher = watcher) -> None:
+            steps.append(watcher.records[-1].fingerprint)
+            raise StoppedError
+
+        watcher.on_commit = stop
+        try:
+            done = runs.run_mixture(_mixture(tmp_path), make_engine=runs.InProcess, watcher=watcher)
+            break
+        except StoppedError:
+            continue
+    assert _documents_of(done) == expected
+    assert len(set(steps)) == len(steps) > 10  # no task ran twice
+    assert [warning["kind"] for warning in done.report["warnings"]] == ["read_whole"]

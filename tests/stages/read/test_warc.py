@@ -1,0 +1,376 @@
+"""Pages of WARC files: which records are pages, their columns, and bodies in every encoding, whole, damaged and hostile."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from datapipe.loader import Loader
+from datapipe.stage import FieldNames, ReadBatch
+from stages.read.warc import Warc
+from tests.support import runs
+from tests.support.web_archives import (
+    PACKINGS,
+    column,
+    documents,
+    errors,
+    file_of,
+    http,
+    packed,
+    passed_over,
+    read,
+    rejected,
+    response,
+    warc_record,
+)
+
+pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
+
+PAGE = "<html><title>Größe</title><p>Some text of a page, and a bit more of it.</p></html>".encode()
+
+
+def read_parts(folder: Path, *parts: bytes, keep: tuple[str, ...] = (), **options: object) -> list[ReadBatch]:
+    return read(Warc.model_validate(options), file_of(folder, packed(parts)), keep)
+
+
+def chunked(body: bytes, size: int = 16, last: bytes = b"0\r\n\r\n") -> bytes:
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(f"{len(chunk):x};ext=1\r\n".encode() + chunk + b"\r\n" for chunk in chunks) + last
+
+
+def _zstd(body: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(body)
+
+
+def _brotli(body: bytes) -> bytes:
+    import brotli
+
+    return brotli.compress(body)
+
+
+def _deflate(body: bytes) -> bytes:
+    return zlib.compress(body)[2:-4]
+
+
+CODINGS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "chunked": ("Transfer-Encoding: chunked", chunked),
+    "chunked without its last chunk": ("Transfer-Encoding: Chunked", lambda body: chunked(body, last=b"")),
+    "gzip": ("Content-Encoding: gzip", gzip.compress),
+    "gzip as a transfer encoding": ("Transfer-Encoding: gzip, chunked", lambda body: chunked(gzip.compress(body))),
+    "x-gzip, two members": ("content-encoding: X-GZIP", lambda body: gzip.compress(body[:9]) + gzip.compress(body[9:])),
+    "gzip, and bytes behind it": ("Content-Encoding: gzip", lambda body: gzip.compress(body) + b"\0\0\r\n"),
+    "deflate": ("Content-Encoding: deflate", zlib.compress),
+    "deflate without a header": ("Content-Encoding: deflate", _deflate),
+    "br": ("Content-Encoding: br", _brotli),
+    "zstd": ("Content-Encoding: zstd", _zstd),
+    "br and chunked": ("Content-Encoding: br\r\nTransfer-Encoding: chunked", lambda body: chunked(_brotli(body))),
+    "gzip, then br": ("Content-Encoding: gzip, br", lambda body: _brotli(gzip.compress(body))),
+    "two headers": ("Content-Encoding: gzip\r\nContent-Encoding: br", lambda body: _brotli(gzip.compress(body))),
+    "identity": ("Content-Encoding: identity", bytes),
+    "a name that is no encoding": ("Content-Encoding: utf-8", bytes),
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_warc_takes_encodings_off(tmp_path: Path, coding: str) -> None:
+    header, encode = CODINGS[coding]
+    for page in (PAGE, b"", PAGE * 3000):
+        batches = read_parts(tmp_path, response(encode(page), more=f"{header}\r\n"))
+        assert rejected(batches) == [] and list(documents(batches).values()) == [page]
+
+
+@pytest.mark.parametrize("claimed", ["gzip", "deflate", "br", "zstd", "gzip, br", "compress"])
+@pytest.mark.parametrize("transfer", ["", "Transfer-Encoding: chunked\r\n"])
+def test_warc_body_that_is_not_encoded_as_it_claims_is_kept(tmp_path: Path, claimed: str, transfer: str) -> None:
+    for page in (PAGE, b"Face it\nthis is no chunk", b"a\nlist\nof lines\n"):
+        batches = read_parts(tmp_path, response(page, more=f"{transfer}Content-Encoding: {claimed}\r\n"))
+        assert rejected(batches) == [] or (transfer and page.startswith(b"Face"))
+        assert rejected(batches) or list(documents(batches).values()) == [page]
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "error"),
+    [
+        ("gzip", gzip.compress(PAGE * 9)[:-20], "the gzip body is damaged: it breaks off"),
+        ("gzip", gzip.compress(PAGE * 9)[:40] + b"\xff" * 99, "the gzip body is damaged"),
+        ("deflate", zlib.compress(PAGE * 9)[:-9], "the deflate body is damaged: it breaks off"),
+        ("br", _brotli(PAGE * 9)[:-5] if True else b"", "the br body is damaged: it breaks off"),
+        ("zstd", _zstd(PAGE * 9)[:-9], "the zstd body is damaged: it breaks off"),
+        ("chunked", chunked(PAGE)[:-30], "the chunked body breaks off: "),
+        ("chunked", chunked(PAGE, last=b"what\r\n"), "of the chunked body is not the size of a chunk"),
+        ("chunked", chunked(PAGE)[:24] + b"?" + chunked(PAGE)[25:60], "the chunked body"),
+        ("gzip, gzip, gzip, gzip, gzip", gzip.compress(PAGE), "the body has 5 content encodings"),
+    ],
+    ids=range(9),
+)
+def test_warc_body_that_breaks_off_is_told_unless_the_crawler_cut_it(
+    tmp_path: Path, coding: str, body: bytes, error: str
+) -> None:
+    header = "Transfer-Encoding" if coding == "chunked" else "Content-Encoding"
+    block = http(body, more=f"{header}: {coding}\r\n")
+    told = read_parts(tmp_path, warc_record("response", block, 1, "application/http"), response(PAGE, 2))
+    assert list(documents(told).values()) == [PAGE]
+    [item] = rejected(told)
+    assert error in item.error and not item.is_file_damage and body.startswith(item.excerpt)
+    cut_off = warc_record("response", block, 1, "application/http", more="WARC-Truncated: length\r\n")
+    kept = list(documents(read_parts(tmp_path, cut_off)).values())
+    assert kept in ([], [PAGE]) or (PAGE * 9).startswith(kept[0]) or PAGE[:10] == kept[0][:10]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_warc_body_that_inflates_without_an_end_is_told_by_name(tmp_path: Path, coding: str) -> None:
+    bomb = CODINGS[coding][1](b"\0" * (8 << 20))
+    assert len(bomb) < 9000
+    batches = read_parts(
+        tmp_path, response(bomb, 1, more=f"Content-Encoding: {coding}\r\n"), response(PAGE, 2), max_record_bytes=1 << 20
+    )
+    assert list(documents(batches).values()) == [PAGE]
+    assert errors(batches) == [
+        f"the {coding} body inflates to more than 1,048,576 bytes, the most that this reader takes (max_record_bytes)"
+    ]
+
+
+def test_warc_columns_are_those_of_the_record_and_the_response(tmp_path: Path) -> None:
+    parts = [
+        response(PAGE, 1, content_type='Text/HTML; Charset="GBK"; x=y', more="X-Crawler: a\r\nx-crawler: b\r\n"),
+        response(PAGE, 2, status="200", content_type="application/xhtml+xml"),
+        warc_record("resource", PAGE, 3, "text/html; charset=utf-8"),
+        warc_record(
+            "response",
+            http(PAGE, content_type="", more="Server:  s\r\n folded\r\n"),
+            4,
+            "application/http",
+            more="WARC-Identified-Payload-Type: text/html\r\n",
+        ),
+    ]
+    keep = ("url", "date", "mime", "status", "charset", "x-crawler", "server", "Content-Type", "warc-type")
+    batches = read_parts(tmp_path, *parts, keep=keep)
+    assert [batch.ids.to_pylist() for batch in batches] == [
+        [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(1, 5)]
+    ]
+    assert column(batches, "url") == [f"http://e.org/{number}" for number in range(1, 5)]
+    assert column(batches, "date")[0] == "2024-05-18T01:58:01Z"
+    assert column(batches, "mime") == ["text/html", "application/xhtml+xml", "text/html", "text/html"]
+    assert column(batches, "status") == [200, 200, None, 200] and batches[0].extra["status"].type == pa.int64()
+    assert column(batches, "charset") == ["gbk", None, "utf-8", None]
+    assert column(batches, "x-crawler") == ["a, b", None, None, None]
+    assert column(batches, "server") == [None, None, None, "s folded"]
+    assert column(batches, "Content-Type")[0] == "application/http; msgtype=response"  # that of the record wins
+    assert column(batches, "warc-type") == ["response", "response", "resource", "response"]
+
+
+def test_warc_counts_what_it_passes_over_by_kind(tmp_path: Path) -> None:
+    parts = [
+        warc_record("warcinfo", b"software: ours"),
+        warc_record("warcinfo", b"software: ours, again"),
+        warc_record("request", b"GET / HTTP/1.1\r\n\r\n", 1, "application/http; msgtype=request"),
+        response(PAGE, 2),
+        warc_record("metadata", b"a: b", 3, "application/warc-fields"),
+        warc_record("revisit", http(b""), 4, "application/http; msgtype=response"),
+        warc_record("conversion", b"text", 5),
+        warc_record("continuation", b"text", 6),
+        warc_record("of-our-own", b"text", 7),
+        response(b"%PDF", 8, content_type="application/pdf"),
+        response(PAGE, 9, status="404 Not Found"),
+        response(PAGE, 10, status="HTTP"),
+        response(PAGE, 11, content_type=""),
+        warc_record("response", b"example.org. 60 IN A 192.0.2.7", 12, "text/dns"),
+    ]
+    batches = read_parts(tmp_path, *parts)
+    assert list(documents(batches).values()) == [PAGE] and rejected(batches) == []
+    assert passed_over(batches) == {
+        "warcinfo": 2,
+        "request": 1,
+        "metadata": 1,
+        "revisit": 1,
+        "conversion": 1,
+        "continuation": 1,
+        "unknown": 1,
+        "other_mime": 2,
+        "other_status": 2,
+        "no_mime": 1,
+    }
+    wider = read_parts(tmp_path, *parts, mime=["application/pdf", "text/html", ""], status=[200, 404])
+    assert list(documents(wider).values()) == [PAGE, b"%PDF", PAGE, PAGE]
+
+
+def test_warc_record_without_a_status_line_is_told(tmp_path: Path) -> None:
+    batches = read_parts(tmp_path, warc_record("response", b"\r\nHTTP/1.1 200 OK", 1, "application/http; msgtype=response"))
+    assert errors(batches) == ["the record has no HTTP status line; expected a block that begins with HTTP/"]
+    assert rejected(batches)[0].excerpt == b"\r\nHTTP/1.1 200 OK"
+
+
+def test_warc_records_need_no_digests_and_wrong_ones_are_not_checked(tmp_path: Path) -> None:
+    wrong = warc_record("response", http(PAGE), 1, "application/http", more="WARC-Block-Digest: sha1:AAAA\r\n")
+    assert list(documents(read_parts(tmp_path, wrong, response(PAGE, 2))).values()) == [PAGE, PAGE]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n" + PAGE,
+        b"HTTP/1.0 200\r\ncontent-type:text/html\r\nno header\r\n: \r\n\r\n" + PAGE,
+        b"HTTP/2 200 \r\nX: \xff\xfe\r\nContent-Type: text/html, text/html\r\n\n" + PAGE,
+    ],
+    ids=range(3),
+)
+def test_warc_odd_heads_are_read(tmp_path: Path, block: bytes) -> None:
+    batches = read_parts(tmp_path, warc_record("response", block, 1, "application/http"))
+    assert list(documents(batches).values()) == [PAGE]
+
+
+def test_warc_response_of_a_head_alone_is_an_empty_page(tmp_path: Path) -> None:
+    block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html"
+    assert list(documents(read_parts(tmp_path, warc_record("response", block, 1, "application/http"))).values()) == [b""]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_warc_page_is_found_again_by_its_position(tmp_path: Path, packing: str) -> None:
+    parts = [warc_record("warcinfo", b"ours"), *(response(PAGE + bytes([number]), number) for number in range(200, 206))]
+    file = file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0])
+    found = documents(read(Warc(), file))
+    assert len(found) == 6
+    again = {position: Warc().read_document(file, position, FieldNames(), pa.OSFile) for position in found}
+    assert again == {position: page.decode("utf-8", "replace") for position, page in found.items()}
+    assert Warc().read_document(file, 0, FieldNames(), pa.OSFile) is None
+
+
+def test_warc_flipped_bytes_never_pass_in_silence(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    parts = [gzip.compress(response(PAGE * 5 + bytes([97 + number]), number)) for number in range(6)]
+    pages = [PAGE * 5 + bytes([97 + number]) for number in range(6)]
+    for _ in range(100):
+        number = rng.randrange(6)
+        damaged = [bytearray(part) for part in parts]
+        damaged[number][rng.randrange(10, len(parts[number]))] ^= 1 << rng.randrange(8)
+        batches = read(Warc(), file_of(tmp_path, b"".join(damaged)))
+        found = list(documents(batches).values())
+        assert found == pages or (rejected(batches) and found == pages[:number] + pages[number + 1 :])
+
+
+def test_warc_random_bytes_in_bodies_end_in_a_page_or_in_quarantine(tmp_path: Path) -> None:
+    rng = random.Random(13)
+    headers = [header for header, _ in CODINGS.values()]
+    for _ in range(150):
+        body = rng.randbytes(rng.randrange(200))
+        if rng.random() < 0.5:
+            body = bytearray(rng.choice(list(CODINGS.values()))[1](PAGE * 3))
+            body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        batches = read_parts(tmp_path, response(bytes(body), more=f"{rng.choice(headers)}\r\n"))
+        assert len(documents(batches)) + len(rejected(batches)) == 1
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "num_pages", "page_bytes", "others", "told"),
+    [
+        ("dolma_sample-0000.warc.gz", 22, 741_963, "metadata 1, other_mime 2, request 22, warcinfo 1", []),
+        ("dolma_sample-0001.warc.gz", 15, 988_604, "metadata 1, other_mime 2, request 15, warcinfo 1", []),
+        ("resiliparse_block-sized-records.warc", 0, 0, "unknown 3", []),
+        (
+            "resiliparse_clipped.warc.gz",
+            0,
+            0,
+            "",
+            [
+                (0, "the record is cut off: 75,207 bytes, and its Content-Length is 88,275"),
+                (1, "the file ends in the gzip member that begins at byte 0"),
+            ],
+        ),
+        ("resiliparse_warcfile.warc", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+        ("resiliparse_warcfile.warc.gz", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+        ("resiliparse_warcfile.warc.lz4", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+        ("whirlwind.warc.gz", 1, 72_848, "metadata 1, request 1, warcinfo 1", []),
+        ("whirlwind.warc.wat.gz", 0, 0, "metadata 1, warcinfo 1", []),
+        ("warcio/example-bad-non-chunked.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
+        ("warcio/example-bad.warc.gz.bad", 1, 1270, "other_status 1, request 2, revisit 1, warcinfo 1", []),
+        ("warcio/example-digest.warc", 0, 0, "request 4", []),
+        ("warcio/example-iana.org-chunked.warc", 1, 7223, "request 1, warcinfo 1", []),
+        ("warcio/example-resource.warc.gz", 1, 1303, "warcinfo 2", []),
+        ("warcio/example-space-in-target-uri.warc.gz", 0, 0, "other_mime 1, warcinfo 1", []),
+        (
+            "warcio/example-trunc.warc",
+            0,
+            0,
+            "request 1, warcinfo 2",
+            [
+                (1197, "the gzip body is damaged: it breaks off"),
+                (1198, "Invalid WARC header; expected a record that begins with WARC/1"),
+            ],
+        ),
+        ("warcio/example-wget-bad-target-uri.warc.gz", 1, 1270, "metadata 1, other_mime 2, request 1, warcinfo 1", []),
+        (
+            "warcio/example-wrong-chunks.warc.gz",
+            0,
+            0,
+            "request 1",
+            [
+                (0, "the record is cut off: 343 bytes, and its Content-Length is 1,613"),
+                (516 << 24, "Invalid WARC header; expected a record that begins with WARC/1"),
+            ],
+        ),
+        ("warcio/example.warc", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
+        ("warcio/example.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
+        ("warcio/post-test.warc.gz", 0, 0, "other_mime 3, request 3", []),
+    ],
+)
+def test_warc_files_of_others_have_their_expected_books(
+    real_data: Path, tmp_path: Path, name: str, num_pages: int, page_bytes: int, others: str, told: list[tuple[int, str]]
+) -> None:
+    content = (real_data / "warc" / name).read_bytes()
+    ending = ".gz" if name.endswith(".bad") else "." + name.rpartition(".")[2]
+    file = file_of(tmp_path, content, "" if ending == ".warc" else ending)
+    batches = read(Warc(), file)
+    pages = documents(batches)
+    assert (len(pages), sum(map(len, pages.values()))) == (num_pages, page_bytes)
+    assert ", ".join(f"{kind} {count}" for kind, count in sorted(passed_over(batches).items())) == others
+    assert [(item.position, item.error) for item in rejected(batches)] == told
+    for cut in range(1, file.num_bytes, 1 + file.num_bytes // 40):
+        halves = [*read(Warc(), file, stop=cut), *read(Warc(), file, start=cut, stop=file.num_bytes)]
+        assert documents(halves) == pages and rejected(halves) == rejected(batches)
+
+
+EXTRACT = """
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from datapipe.stage import Filter, FilterResult, Rule
+
+
+class Extract(Filter):
+    extracts: ClassVar[bool] = True
+
+    def rules(self):
+        return [Rule(name="never", limit=0)]
+
+    def process(self, batch):
+        never = np.zeros(batch.num_docs), np.zeros(batch.num_docs, bool)
+        return FilterResult.first_failing(batch.num_docs, [never], {"text": batch.html.cast(pa.large_string())})
+"""
+
+
+@pytest.mark.medium
+def test_warc_files_become_training_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_extraction.py").write_text(EXTRACT)
+    pages = [f"<p>Page {number} of the crawl has words, and a few more of them.</p>".encode() * 5 for number in range(40)]
+    request = warc_record("request", b"GET /", 0, "application/http")
+    records = [response(page, number) for number, page in enumerate(pages)]
+    (tmp_path / "a.warc.gz").write_bytes(packed([request, *records]))
+    source = f"  crawl: {{path: {tmp_path}/*.warc.gz, format: {{warc: {{status: [200, 203]}}}}, keep: [url, status]}}"
+    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\nexecution: {split_bytes: 4KiB}\n"
+    stages = "stages: [filter.url: {domains: [other.org]}, own_extraction:Extract]"
+    monkeypatch.chdir(tmp_path)
+    done = runs.run_mixture(runs.write_mixture(tmp_path, source, stages, tail), make_engine=runs.InProcess)
+    assert done.report["total"]["documents"]["kept"] == 40
+    assert "read:request" in str(done.report)
+    assert len(done.plan.of_kind("map")[0].tasks or ()) > 1
+    assert next(iter(Loader(done.mixture.output, batch_size=2)))["input_ids"].shape == (2, 64)

@@ -37,6 +37,7 @@ from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.source_code.installed import reached_by_names, sources_with
 from datapipe.source_code.reach import Reached, reach
 from datapipe.stage.base import Filter, Map, Stage
+from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.own_classes import why_unusable
@@ -45,7 +46,6 @@ from datapipe.storage import split_query
 
 _PACKAGE = "stages"
 _READERS = "read"
-_COMPRESSIONS = (".gz", ".zst", ".lz4")
 _KINDS: tuple[type[Stage], ...] = (Filter, Map, Global)
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "anything"}
 
@@ -142,7 +142,7 @@ def build_reader(use: StageUse, where: str = "") -> Reader:
 def reader_for(path: str, where: str = "") -> Reader:
     """The reader for a file by its ending, without the compression's. The longest ending wins. Raises UserError."""
     name = split_query(path)[0].lower()
-    for compression in _COMPRESSIONS:
+    for compression in COMPRESSION_OF_ENDING:
         name = name.removesuffix(compression)
     endings = {ending: reader for reader in readers().values() for ending in reader.extensions}
     fitting = [ending for ending in endings if name.endswith(ending)]
@@ -151,7 +151,8 @@ def reader_for(path: str, where: str = "") -> Reader:
     raise _refusal(
         where,
         f"cannot infer the format of {path} from its ending. Expected one of: {', '.join(sorted(endings))}, optionally "
-        f"followed by {' or '.join(_COMPRESSIONS)}. Otherwise set the source's `format:` to one of: {', '.join(formats())}.",
+        f"followed by {' or '.join(COMPRESSION_OF_ENDING)}. Otherwise set the source's `format:` to one of: "
+        f"{', '.join(formats())}.",
     )
 
 

@@ -25,12 +25,12 @@ import xxhash
 from datapipe.errors import DamagedInputError, UserError, suggest
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
+from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
 
 _WILD = re.compile(r"[*?\[]")
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
-_COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
 
 
 _FOLDER = "a folder"
@@ -164,7 +164,7 @@ class _Entry:
             path=self.path[len(prefix) :],
             num_bytes=self.num_bytes,
             stamp=str(self.mtime_ns),
-            compression=_COMPRESSION.get(Path(self.path).suffix),
+            compression=COMPRESSION_OF_ENDING.get(Path(self.path).suffix.lower()),
             mtime_ns=self.mtime_ns,
             ctime_ns=self.ctime_ns,
         )

@@ -21,7 +21,7 @@ class InputFile:
         path: relative to the glob's fixed prefix, with forward slashes. Document keys are made of it.
         num_bytes: size as stored.
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
-        compression: "gzip", "zstd" or None, by the file's ending.
+        compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
         damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not

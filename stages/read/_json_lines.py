@@ -122,7 +122,7 @@ class LineParser:
         self, content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray
     ) -> tuple[np.ndarray, pa.Array, dict[int, str]]:
         """The lines that are documents, (num_docs,) int64; their texts; and by line the errors of all others."""
-        rejects = _undecodable(content, starts, stops)
+        rejects = undecodable(content, starts, stops, "not valid JSON: a NUL byte; expected it as \\u0000 in a string")
         rejects |= dict.fromkeys(np.flatnonzero(kinds == OTHER).tolist(), _NO_OBJECT)
         rejects |= dict.fromkeys(np.flatnonzero(stops - starts > self.max_line_bytes).tolist(), too_long(self.max_line_bytes))
         good = kinds == FRAMED
@@ -219,9 +219,9 @@ def _is_open_object(line: bytes) -> bool:
     return False
 
 
-def _undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray) -> dict[int, str]:
-    """The errors of lines that are no text, by line. Arrow's parser accepts them: it ignores bytes in strings and ends at a
-    NUL."""
+def undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray, nul_error: str) -> dict[int, str]:
+    """The errors of lines that are no text, by line, and of those with NUL bytes. Arrow's JSON parser accepts them: it ignores
+    bytes in strings and ends at a NUL."""
     data = np.frombuffer(content, np.uint8)
     try:
         texts_from(np.array([0, len(data)]), data).validate(full=True)
@@ -233,7 +233,7 @@ def _undecodable(content: bytes, starts: np.ndarray, stops: np.ndarray) -> dict[
     for line, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist())):
         try:
             if "\0" in content[start:stop].decode():
-                errors[line] = "not valid JSON: a NUL byte; expected it as \\u0000 in a string"
+                errors[line] = nul_error
         except UnicodeDecodeError:
             errors[line] = "invalid UTF-8; expected a line of UTF-8 text"
     return errors

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, plain, .gz or .zst.
+"""JSON lines: one object a line, plain or in an archive.
 
     file ─▶ blocks of whole lines ─▶ `LineParser` (`_json_lines.py`) ─▶ documents and rejected lines ─▶ batches
 

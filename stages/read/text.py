@@ -1,4 +1,4 @@
-"""Plain text: one document a file, plain, .gz or .zst."""
+"""Plain text: one document a file, plain or in an archive."""
 
 from __future__ import annotations
 

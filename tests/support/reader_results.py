@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from datapipe.errors import DamagedInputError
 from datapipe.stage import FieldNames, InputFile, OpenInput, Reader, Split
+from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.storage import open_input
 
 
@@ -42,7 +43,7 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
     """The file as planning sees it, written first where content is given."""
     if content is not None:
         path.write_bytes(content)
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    compression = COMPRESSION_OF_ENDING.get(path.suffix)
     found = InputFile(
         url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression=compression, row_groups=()
     )

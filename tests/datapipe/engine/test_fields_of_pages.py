@@ -11,8 +11,10 @@ import pytest
 from datapipe import catalogue
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
+from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.plan.estimate import EXTRACTED, estimate
 from stages.read.text import Text
 from tests.support import runs
 from tests.support.page_reader import Pages
@@ -115,6 +117,15 @@ def test_page_that_fails_its_extraction_is_quarantined_alone_with_its_beginning(
     assert (counts["read"], counts["kept"], counts["quarantined"]) == (10, 8, 1)
     [bad] = Inspector.open(done.mixture.output).find(DocumentQuery(outcome="quarantined", count=9))
     assert bad.path == "bad.html"
+
+
+def test_estimate_takes_texts_for_a_tenth_of_the_pages(folder: Path) -> None:
+    (folder / "in/0.html").write_text("<p>" + "x" * (8 << 20))
+    sizes = []
+    for stages in ("own_pages:Extract", "own_pages:Extract, {filter.length: {min_chars: 1}}"):
+        request, plan = planned(load_mixture(_mixture(folder, stages, "tokenizer: none\n"), (), str(folder / "out")), None)
+        sizes.append(estimate(request, plan, {}).bytes)
+    assert sizes[0] == sizes[1] < 2 * EXTRACTED * (8 << 20)
 
 
 @pytest.mark.parametrize(

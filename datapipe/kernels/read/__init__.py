@@ -1,0 +1,1 @@
+"""Formats of input files: rows and values of delimited text."""

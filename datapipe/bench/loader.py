@@ -71,13 +71,11 @@ def bench_loader(
     *,
     step_s: float,
     steps: int,
-    threads_of: Callable[[int], int],
     compute: Callable[[float], None] = time.sleep,
 ) -> LoaderBench:
     """Runs `steps` steps of a trainer that computes for `step_s`, and measures its waits.
 
     Args:
-        threads_of: prefetch depth -> number of building threads.
         compute: called with the seconds of each step.
     """
     begun_at = time.perf_counter()
@@ -97,7 +95,7 @@ def bench_loader(
         waits_s=tuple(waits[1:]),
         build_s=tuple(build_s),
         forecasts=forecast(
-            build_s, step_s=step_s, depths=DEPTHS, threads_of=threads_of, batch_bytes=stats.host_memory.batch_bytes
+            build_s, step_s=step_s, depths=DEPTHS, threads_of=loader.num_threads, batch_bytes=stats.host_memory.batch_bytes
         ),
     )
 
@@ -105,7 +103,11 @@ def bench_loader(
 def forecast(
     build_s: Sequence[float], *, step_s: float, depths: Sequence[int], threads_of: Callable[[int], int], batch_bytes: int
 ) -> tuple[Forecast, ...]:
-    """The forecast for each depth, from the seconds that batches take to build. The wait for the first batch is left out."""
+    """The forecast for each depth, from the seconds that batches take to build. The wait for the first batch is left out.
+
+    Args:
+        threads_of: prefetch depth -> number of building threads.
+    """
     forecasts = []
     for depth in depths:
         num_threads = threads_of(depth)

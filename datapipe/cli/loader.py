@@ -177,37 +177,19 @@ def loader_bench(
     """
     from datapipe.bench.loader import bench_loader
     from datapipe.loader import Loader
-    from datapipe.loader.prefetch import MAX_THREADS
     from datapipe.report.funnel import wide_console
     from datapipe.report.loader_bench import loader_bench_json, print_loader_bench
-    from datapipe.storage import Root
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
     if split not in ("train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
-    is_local = Root(output).local is not None
-
-    def open_loader() -> Loader:
-        return Loader(
-            output,
-            snapshot=snapshot,
-            batch_size=8 if batch_size is None and global_batch_size is None else batch_size,
-            global_batch_size=global_batch_size,
-            rank=rank,
-            world_size=world_size,
-            split=split,
-            fields=[field.strip() for field in fields.split(",")],
-            prefetch=prefetch,
-            window=window,
-        )
-
-    bench = bench_loader(
-        open_loader,
-        step_s=step_ms / 1e3,
-        steps=steps,
-        threads_of=lambda depth: 1 if is_local else min(depth, MAX_THREADS),
-    )
+    if batch_size is None and global_batch_size is None:
+        batch_size = 8
+    options: dict[str, Any] = {"global_batch_size": global_batch_size, "batch_size": batch_size}
+    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch, "window": window}
+    options |= {"split": split, "fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
+    bench = bench_loader(lambda: Loader(output, **options), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:
         json_file.write_text(json.dumps(loader_bench_json(bench), indent=1) + "\n", encoding="utf-8")

@@ -27,28 +27,25 @@ from datapipe.loader.cache.read_ahead import ReadAhead
 from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.options import (
-    check_choices,
-    check_whole,
+    check_arguments,
     plan_batch,
     plan_cache,
     plan_groups,
+    plan_inventory,
     plan_mesh,
     plan_prefetch,
     plan_restart,
+    plan_skips,
     warn_of_dropped_rows,
 )
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.layout import Split
-from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.recipe import Override, recipe_of
-from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
-from datapipe.loader.order.steps import merged
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.shards.document_files import document_keys
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -160,10 +157,7 @@ class Loader:
         prefetch: int | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        given = {"global_batch_size": global_batch_size, "batch_size": batch_size, "rank": rank, "world_size": world_size}
-        counts = {"seed": seed, "window": window, "cache_bytes": cache_bytes, "prefetch": prefetch, "group_rows": group_rows}
-        check_whole({**given, **counts, "pad_cu_seqlens": pad_cu_seqlens})
-        check_choices(split, labels, np.dtype(dtype), on_corrupt, balance, prefetch, window)
+        check_arguments(self._arguments)
         compile_at_once(KERNELS)
         self.mesh = plan_mesh(mesh, rank, world_size)
         size = plan_batch(global_batch_size, batch_size, self.mesh)
@@ -171,17 +165,16 @@ class Loader:
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root, snapshot)
         self.mesh.check(self.snapshot.sequence_length)
-        seed = self.snapshot.seed if seed is None else seed
-        window = self.snapshot.window_shards if window is None else window
-        inventory = Inventory(self.snapshot, split, seed, window, shuffle=shuffle)
-        documents = (key.hex() for key in document_keys(root, self.snapshot, skip_documents))
-        skips = Skips(steps=merged(skip), documents=dict.fromkeys(documents, 0), shards=dict.fromkeys(skip_shards, 0))
+        self._even, self._migrate = even, migrate
+        self._restart = plan_restart(restart, migrate, tuple(self.snapshot.sources))
+        self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
+
+        inventory = plan_inventory(self.snapshot, split, seed, window, shuffle=shuffle)
+        skips = plan_skips(root, self.snapshot, skip, skip_documents, skip_shards)
         recipe = recipe_of(self.snapshot, mixture, plan_groups(group_rows, size, split))
         self._fresh = begin_run(inventory, recipe, size, skips, drop_last=drop_last is not False)
-        self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
-        self._even = even
         self._check_last_batch(self._fresh)
-        self._migrate, self._restart = migrate, plan_restart(restart, migrate, tuple(self.snapshot.sources))
+
         self._is_local = root.local is not None
         self._cache = None if self._is_local else plan_cache(root, inventory, cache_bytes, cache_folder)
         copies = None if self._cache is None else self._cache.path_of
@@ -189,16 +182,15 @@ class Loader:
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
         options = (fields, labels, np.dtype(dtype), on_corrupt, balance, pad_cu_seqlens)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)
-        rows = self.mesh.rows(size)
-        batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * np.dtype(dtype).itemsize
-        self._prefetch = (
-            plan_prefetch(batch_bytes * sum(field in PER_TOKEN for field in fields)) if prefetch is None else prefetch
-        )
-        self._iteration: Iterator[Batch] | None = None  # of `next(loader)`
+        rows, per_token = self.mesh.rows(size), [field for field in fields if field in PER_TOKEN]
+        row_bytes = self.snapshot.sequence_length * np.dtype(dtype).itemsize * len(per_token)
+        self._prefetch = plan_prefetch((rows.stop - rows.start) * row_bytes) if prefetch is None else prefetch
+        self.clock = StepClock(per_token[0] if per_token else None)
+
+        self._ahead: Prefetcher | None = None  # of `next`; an iterator would hold the loader, whose threads would outlive it
         self._step = 0
         self.seek(0)
         self._is_positioned = False  # by a state or a seek, since batches were last asked for
-        self.clock = StepClock(next((field for field in fields if field in PER_TOKEN), None))
 
     @property
     def batch_order(self) -> BatchOrder:
@@ -255,7 +247,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the next step on. Closing or dropping the iterator stops its threads."""
-        self._iteration = None
+        self._end_next()
         if self.split == "validation" and not self._is_positioned:
             self.seek(0)
         self._is_positioned = False
@@ -264,36 +256,52 @@ class Loader:
     def __next__(self) -> Batch:
         """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
         self._is_positioned = False
-        if self._iteration is None:
-            self._iteration = self._iterate()
+        if not self._has_more():
+            self._end_next()
+            self.tell_dropped()
+            raise StopIteration
+        if self._ahead is None:
+            self._ahead = self.prefetcher(stride=1)
         try:
-            return next(self._iteration)
-        except BaseException:  # an iterator that has raised would say that the run has ended
-            self._iteration = None
+            return self._take(self._ahead)
+        except BaseException:
+            self._end_next()
             raise
 
     def _iterate(self) -> Iterator[Batch]:
         while self._has_more():
             builder, ahead = self._builder, self.prefetcher(stride=1)
-            self.clock.start(ahead)
             try:
                 while builder is self._builder and self._has_more():
-                    asked_at = self.clock.asks()
-                    batch = ahead.take(self._step)
-                    self.clock.takes(asked_at, batch)
-                    self._step = self.next_step(1)
-                    yield batch
-                    del batch
+                    yield self._take(ahead)
             finally:
                 ahead.close()
         self.tell_dropped()
 
-    def tell_dropped(self) -> None:
-        """Warns, once, that rows at the end of the run are left out, unless `drop_last` says so."""
+    def _take(self, ahead: Prefetcher) -> Batch:
+        asked_at = self.clock.asks()
+        batch = ahead.take(self._step)
+        self.clock.takes(asked_at, self.clock.count_tokens(batch))
+        steps = self._builder.batch_order.steps
+        step, end = steps.advance(self._step, 1), steps.num_steps
+        if end is not None and step >= end:
+            step = end
+            self.tell_dropped(stacklevel=5)  # before the position moves: as an error, it must cost no batch
+        self._step = step
+        return batch
+
+    def _end_next(self) -> None:
+        """Drops the batches that were built ahead for `next`, and ends its threads."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def tell_dropped(self, stacklevel: int = 4) -> None:
+        """Warns, once, that rows at the end are left out. Told with the last batch: not all trainers ask for another."""
         num_dropped = self.batch_order.steps.num_dropped
         if self._tells_dropped and num_dropped:
             self._tells_dropped = False
-            warn_of_dropped_rows(num_dropped, self.global_batch_size)
+            warn_of_dropped_rows(num_dropped, self.global_batch_size, stacklevel)
 
     def next_step(self, count: int) -> int:
         """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
@@ -304,31 +312,31 @@ class Loader:
         return step if end is None or step < end else end
 
     def prefetcher(self, stride: int) -> Prefetcher:
-        """A prefetcher for an iteration over every `stride`-th step. Its threads start at the first batch."""
-        steps = self.batch_order.steps
+        """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
+        steps, builder, read_ahead = self.batch_order.steps, self._builder, self._read_ahead
 
         def successor(step: int) -> int | None:
             after = steps.advance(step, stride)
             return after if steps.num_steps is None or after < steps.num_steps else None
-
-        builder, read_ahead = self._builder, self._read_ahead
 
         def build_many(wanted: Sequence[int]) -> list[Batch]:
             if read_ahead is not None:
                 read_ahead.announce(builder.batch_order, wanted[0])
             return builder.build_many(wanted)
 
-        return Prefetcher(
-            build_many if read_ahead else builder.build_many, self._prefetch, successor=successor, num_threads=self._num_threads
-        )
+        build, depth = builder.build_many if read_ahead is None else build_many, self._prefetch
+        ahead = Prefetcher(build, depth, successor=successor, num_threads=self.num_threads(depth))
+        self.clock.start(ahead)
+        return ahead
 
     def stats(self) -> LoaderStats:
         """Figures of all iterations so far, and whether the data is the bottleneck: `print(loader.stats())`."""
-        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=self._num_threads)
+        depth = self._prefetch
+        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=depth, num_threads=self.num_threads(depth))
 
-    @property
-    def _num_threads(self) -> int:
-        return 1 if self._is_local else min(self._prefetch, MAX_THREADS)
+    def num_threads(self, depth: int) -> int:
+        """Threads that build where `depth` batches are built ahead."""
+        return 1 if self._is_local else min(depth, MAX_THREADS)
 
     def seek(self, step: int) -> None:
         """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
@@ -351,6 +359,7 @@ class Loader:
         resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
         self._check_last_batch(resumed)
         self._builder = self._builder.on(resumed)
+        self._end_next()
         self.seek(saved.step)
 
     def most_runs(self, num_steps: int | None = None) -> int:
@@ -375,7 +384,7 @@ class Loader:
 
     def close(self) -> None:
         """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""
-        self._iteration = None
+        self._end_next()
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
@@ -385,8 +394,7 @@ class Loader:
             check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
 
     def _has_more(self) -> bool:
-        end = self._builder.batch_order.steps.num_steps
-        return end is None or self._step < end
+        return self._step != self._builder.batch_order.steps.num_steps  # which the position never passes
 
     def _state(self) -> LoaderState:
         return state_at(self._step, self.batch_order)

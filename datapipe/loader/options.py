@@ -5,18 +5,64 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from datapipe.errors import DroppedRowsWarning, UserError, suggest
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.read_ahead import plan_budget
+from datapipe.loader.order.layout import Split
+from datapipe.loader.order.lineage import Skips
 from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.steps import merged
 from datapipe.loader.share import Mesh
+from datapipe.shards.document_files import document_keys
+from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
+
+WHOLE = (
+    "global_batch_size",
+    "batch_size",
+    "rank",
+    "world_size",
+    "seed",
+    "window",
+    "cache_bytes",
+    "prefetch",
+    "group_rows",
+    "pad_cu_seqlens",
+)
+"""The arguments that are whole numbers."""
+
+CHOICES = {
+    "split": ("train", "validation"),
+    "labels": ("shifted", "unshifted"),
+    "dtype": ("int64", "int32"),
+    "on_corrupt": ("raise", "replace"),
+    "balance": ("rows", "attention"),
+}
+"""The values of arguments that are one of a few."""
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Checks those arguments of a `Loader` that can be checked alone. Raises UserError for the first that is wrong."""
+    for name in WHOLE:
+        value = given[name]
+        if value is not None and type(value) is not int:  # a NumPy integer, say, would make a state that is not JSON
+            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
+    for name, expected in CHOICES.items():
+        value = np.dtype(given[name]).name if name == "dtype" else given[name]
+        if value not in expected:
+            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
+    prefetch, window = given["prefetch"], given["window"]
+    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
+        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
+    if window is not None and window < 0:
+        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")
 
 
 def plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
@@ -51,12 +97,26 @@ def plan_groups(group_rows: int, global_batch_size: int, split: str) -> int:
     return group_rows
 
 
-def warn_of_dropped_rows(num_dropped: int, global_batch_size: int) -> None:
+def plan_inventory(snapshot: Snapshot, split: Split, seed: int | None, window: int | None, *, shuffle: bool) -> Inventory:
+    """The rows of a split and their permutations; `seed` and `window` of the snapshot where none is given."""
+    seed = snapshot.seed if seed is None else seed
+    return Inventory(snapshot, split, seed, snapshot.window_shards if window is None else window, shuffle=shuffle)
+
+
+def plan_skips(
+    root: Root, snapshot: Snapshot, steps: Sequence[tuple[int, int]], documents: Sequence[str], shards: Sequence[str]
+) -> Skips:
+    """What is left out from step 0 on. Documents may be named as in their input; their keys are looked up."""
+    keys = (key.hex() for key in document_keys(root, snapshot, documents))
+    return Skips(steps=merged(steps), documents=dict.fromkeys(keys, 0), shards=dict.fromkeys(shards, 0))
+
+
+def warn_of_dropped_rows(num_dropped: int, global_batch_size: int, stacklevel: int) -> None:
     warnings.warn(
         f"the run ends with {num_dropped} rows that make no whole batch of {global_batch_size}, and they are left out. "
         f"Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
         DroppedRowsWarning,
-        stacklevel=4,
+        stacklevel=stacklevel,
     )
 
 
@@ -79,28 +139,3 @@ def plan_cache(root: Root, inventory: Inventory, cache_bytes: int | None, folder
 def plan_prefetch(batch_bytes: int) -> int:
     """The default number of batches ahead: many small ones, which are built together, or a few large ones."""
     return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
-
-
-def check_whole(given: Mapping[str, object]) -> None:
-    """Raises UserError for a value that is not an int: a NumPy integer, say, would make a state that is not JSON."""
-    for name, value in given.items():
-        if value is not None and type(value) is not int:
-            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
-
-
-def check_choices(
-    split: str, labels: str, dtype: np.dtype, on_corrupt: str, balance: str, prefetch: int | None, window: int | None
-) -> None:
-    for name, value, expected in (
-        ("split", split, ("train", "validation")),
-        ("labels", labels, ("shifted", "unshifted")),
-        ("dtype", dtype.name, ("int64", "int32")),
-        ("on_corrupt", on_corrupt, ("raise", "replace")),
-        ("balance", balance, ("rows", "attention")),
-    ):
-        if value not in expected:
-            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
-    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
-        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
-    if window is not None and window < 0:
-        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")

@@ -10,6 +10,9 @@
 
 The wait for the first batch of each iteration, in which shards are opened and threads start, is counted apart: in a short run
 it would outweigh the waits of all other steps.
+
+Where the workers of a DataLoader build, the trainer's process measures waits and steps, which decide the diagnosis. The builds
+of workers are not measured.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
+from datapipe.loader.prefetch import PrefetchCounts
 
 Diagnosis = Literal["data-bound", "compute-bound", "unknown"]
 
@@ -69,7 +72,8 @@ class LoaderStats:
         compute_s: seconds between taking a batch and asking for the next.
         num_waits: steps over which `wait_s` and `compute_s` are sums: all but the first of each iteration.
         build_s, built: seconds of building and batches built, without the first of each iteration.
-        num_threads: threads that build.
+        num_threads: threads that build; 0 where workers do.
+        num_workers: workers of a DataLoader that build. `build_s`, `built`, `buffer_mean` and `buffer_now` are 0 then.
         depth: the most batches that are requested ahead.
         buffer_mean, buffer_now: batches that were ready when one was asked for, on average; batches that are ready now.
         host_memory: memory of the batches.
@@ -92,6 +96,7 @@ class LoaderStats:
     buffer_mean: float
     buffer_now: int
     host_memory: HostMemory
+    num_workers: int = 0
 
     @property
     def wait_per_step_s(self) -> float:
@@ -124,11 +129,14 @@ class LoaderStats:
         """The measurements behind the diagnosis, and what would help."""
         if self.diagnosis == "unknown":
             return "fewer than two batches were taken; take more to get a diagnosis"
-        rates = f"the loader builds {self.pipeline_rate:,.1f} batches/s and the trainer would take {self.compute_rate:,.1f}/s"
+        builder = "the workers build" if self.num_workers else f"the loader builds {self.pipeline_rate:,.1f} batches/s"
+        rates = f"{builder} and the trainer would take {self.compute_rate:,.1f}/s"
         lost = f"{self.lost_share:.2%} of the time was spent waiting"
         if self.diagnosis == "compute-bound":
             return f"{lost}; {rates}"
-        if self.pipeline_rate < self.compute_rate:
+        if self.num_workers:
+            remedy = f"with {self.num_workers} workers. Set more num_workers, or ask for fewer fields"
+        elif self.pipeline_rate < self.compute_rate:
             remedy = "more prefetch will not help. Ask for fewer fields, use DataLoader workers, or read from faster storage"
         elif self.depth == 0:
             remedy = "nothing is built ahead. Set prefetch=2"
@@ -144,13 +152,16 @@ class LoaderStats:
     def __str__(self) -> str:
         total_s = self.wait_s + self.compute_s
         rate = f", {self.tokens / total_s:,.0f} tokens/s" if total_s else ""
+        buffer = f"buffer   {self.buffer_mean:.1f} batches ready on average, {self.buffer_now} now"
+        if self.num_workers:
+            buffer = f"workers  {self.num_workers}, whose builds and buffers are not measured"
         return "\n".join(
             [
                 f"rank {self.rank}, {self.split}: {self.steps:,} steps, {self.tokens:,} tokens, "
                 f"{self.bytes / 1e6:,.1f} MB{rate}",
                 f"wait     {self.wait_per_step_s * 1e3:.3f} ms a step, {self.longest_wait_s * 1e3:.3f} ms at most, "
                 f"{self.wait_s:.3f} s in all; {self.first_wait_s:.3f} s for first batches",
-                f"buffer   {self.buffer_mean:.1f} batches ready on average, {self.buffer_now} now",
+                buffer,
                 f"memory   {self.host_memory}",
                 f"{self.diagnosis}: {self.reason}",
             ]
@@ -165,6 +176,25 @@ def host_memory(*, depth: int, num_threads: int, chunk_steps: int, batch_bytes: 
     return HostMemory(prefetch=depth - in_work, in_work=in_work, in_transfer=chunk_steps, batch_bytes=batch_bytes)
 
 
+def worker_memory(*, num_workers: int, prefetch_factor: int, depth: int, batch_bytes: int) -> HostMemory:
+    """The memory where each worker of a DataLoader has `prefetch_factor` batches ready and builds `depth` more ahead."""
+    in_work = 0 if depth else num_workers
+    return HostMemory(prefetch=num_workers * (prefetch_factor + depth), in_work=in_work, in_transfer=1, batch_bytes=batch_bytes)
+
+
+class Builder(Protocol):
+    """What batches come from: a `Prefetcher`, or the workers of a DataLoader."""
+
+    @property
+    def counts(self) -> PrefetchCounts: ...
+
+    @property
+    def num_ready(self) -> int: ...
+
+    @property
+    def chunk_steps(self) -> int: ...
+
+
 class StepClock:
     """Reads the time around every take. One thread takes batches; others may read the figures.
 
@@ -176,14 +206,14 @@ class StepClock:
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
         self._token_field = token_field
         self._now = now
-        self._builder: Prefetcher | None = None
+        self._builder: Builder | None = None
         self._before = PrefetchCounts()  # of the iterations before this one
         self._start_s, self._started = 0.0, 0  # building the first batches, in which shards are opened
         self._taken_at: float | None = None
         self._tokens = self._num_waits = 0
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
-    def start(self, builder: Prefetcher) -> None:
+    def start(self, builder: Builder) -> None:
         """Begins an iteration whose batches come from `builder`. The time since the last iteration is not counted."""
         self._before, self._builder, self._taken_at = self._counts(), builder, None
 
@@ -191,8 +221,12 @@ class StepClock:
         """Called when the trainer asks for a batch. Returns the time, for `takes`."""
         return self._now()
 
-    def takes(self, asked_at: float, batch: Mapping[str, Any]) -> None:
-        """Called when the trainer gets `batch`, for which it asked at `asked_at`."""
+    def count_tokens(self, batch: Mapping[str, Any]) -> int:
+        """The tokens in a batch of arrays."""
+        return 0 if self._token_field is None else batch[self._token_field].size
+
+    def takes(self, asked_at: float, num_tokens: int) -> None:
+        """Called when the trainer gets a batch of `num_tokens` tokens, for which it asked at `asked_at`."""
         now = self._now()
         wait = now - asked_at
         if self._taken_at is None:
@@ -204,8 +238,7 @@ class StepClock:
             self._num_waits += 1
             if wait > self._longest_wait_s:  # noqa: PLR1730 - a call of max() costs a tenth of this method
                 self._longest_wait_s = wait
-        if self._token_field is not None:
-            self._tokens += batch[self._token_field].size
+        self._tokens += num_tokens
         self._taken_at = now
 
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:

@@ -41,7 +41,7 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
             losses.append(loss.item())
         state = batches.state_dict()  # counts the batches trained on, not pending copies
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": state}, checkpoint)
-    print(loader.dataset.stats())
+    print(loader.stats())
     return losses
 
 

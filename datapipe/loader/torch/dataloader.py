@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from datapipe.errors import SnapshotError, UserError
+from datapipe.loader.field_table import PER_TOKEN
+from datapipe.loader.prefetch import PrefetchCounts
+from datapipe.loader.stats import LoaderStats, worker_memory
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
 from datapipe.storage import Root
@@ -125,6 +129,7 @@ class StreamingDataLoader(DataLoader):
         self._is_resumed = False
         self._is_fresh = True  # nothing was handed out or loaded
         self._holder = ""  # what holds batches that it took before the trainer asked
+        self._taken = _TakenBatches()  # from workers, in this loop
 
     @property
     def step(self) -> int:
@@ -137,6 +142,23 @@ class StreamingDataLoader(DataLoader):
             self.dataset.loader.seek(0)
         self._is_resumed = False
         return self._iterate()
+
+    def stats(self) -> LoaderStats:
+        """Figures of all loops so far, and whether the data is the bottleneck: `print(loader.stats())`.
+
+        Workers build in other processes: the waits of the trainer, its steps and the batches are measured, builds are not.
+        """
+        stats, factor = self.dataset.stats(), self.prefetch_factor
+        if factor is None:  # there are no workers
+            return stats
+        memory = worker_memory(
+            num_workers=self.num_workers,
+            prefetch_factor=factor,
+            depth=stats.depth,
+            batch_bytes=stats.host_memory.batch_bytes,
+        )
+        ahead = self.num_workers * factor
+        return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_memory=memory)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
@@ -166,6 +188,9 @@ class StreamingDataLoader(DataLoader):
         self._is_fresh, self._holder = False, wrappers.runs_ahead
         accelerate = _gradient_state()
         self.end_of_dataloader = False
+        if self.num_workers:
+            self._taken = _TakenBatches()
+            self.dataset.loader.clock.start(self._taken)
         if accelerate is not None:
             accelerate._add_dataloader(self)
         try:
@@ -197,18 +222,22 @@ class StreamingDataLoader(DataLoader):
 
     def _take(self) -> Any:
         """The next batch. An error leaves the position where it was, so another loop asks for the same batch."""
+        loader, step = self.dataset.loader, self.step
+        asked_at = loader.clock.asks()
         if self._pass is None or (self.persistent_workers and self._pass is not self._iterator):  # Lightning ends workers
             self.dataset.begin_pass()
             self._pass = super().__iter__()
-        loader, step = self.dataset.loader, self.step
         try:
             batch = next(self._pass)
+            if self.num_workers:  # else the dataset moves on and measures
+                loader.clock.takes(asked_at, self._taken.add(batch))
+                loader.seek(loader.next_step(1))
+            if not self._has_more():
+                loader.tell_dropped(stacklevel=5)
         except BaseException:
             self._end_pass(keep_workers=False)
             loader.seek(step)
             raise
-        if self.num_workers:  # else the dataset has moved on by itself
-            loader.seek(loader.next_step(1))
         return batch
 
     def _end_pass(self, *, keep_workers: bool) -> None:
@@ -221,6 +250,26 @@ class StreamingDataLoader(DataLoader):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_pass": None, "_iterator": None}
+
+
+class _TakenBatches:
+    """Counts the batches of workers as they reach the trainer, for a `StepClock`. What a `collate_fn` makes may count as 0."""
+
+    num_ready, chunk_steps = 0, 1
+
+    def __init__(self) -> None:
+        self._num_batches = self._num_bytes = 0
+
+    @property
+    def counts(self) -> PrefetchCounts:
+        return PrefetchCounts(batches=self._num_batches, bytes=self._num_bytes)
+
+    def add(self, batch: Any) -> int:
+        """Counts `batch`, and returns its tokens."""
+        tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)} if isinstance(batch, Mapping) else {}
+        self._num_batches += 1
+        self._num_bytes += sum(tensor.nbytes for tensor in tensors.values())
+        return next((tensor.numel() for name, tensor in tensors.items() if name in PER_TOKEN), 0)
 
 
 def _as_it_is(batch: Any) -> Any:

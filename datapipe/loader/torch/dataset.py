@@ -144,7 +144,7 @@ class StreamingDataset(IterableDataset):
         return self._loader.num_steps
 
     def stats(self) -> LoaderStats:
-        """As `Loader.stats`, of the batches handed out in this process; the workers of a DataLoader count their own."""
+        """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
         return self._loader.stats()
 
     @property
@@ -305,32 +305,35 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Iterator[Batch]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         loader, stop = self._loader, self.num_steps
+        tells_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader tells
         ahead = loader.prefetcher(stride)
-        loader.clock.start(ahead)
         try:
             while stop is None or loader.step < stop:
                 asked_at = loader.clock.asks()
                 arrays = ahead.take(loader.step)
                 batch = TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
-                loader.clock.takes(asked_at, arrays)
+                loader.clock.takes(asked_at, loader.clock.count_tokens(arrays))
+                after = loader.next_step(stride)
+                if after == stop and tells_dropped:
+                    loader.tell_dropped()
                 if self._cuts_rows:
-                    yield from self._rows(batch, stride)
+                    yield from self._rows(batch, after)
                 else:
-                    loader.seek(loader.next_step(stride))
+                    loader.seek(after)
                     yield batch
         finally:
             ahead.close()
-        if _dataloader_worker()[0] == 0 and not self._is_owned:
+        if tells_dropped:
             loader.tell_dropped()
 
-    def _rows(self, batch: TensorBatch, stride: int) -> Iterator[Batch]:
-        """The rows of a batch that were not handed out yet. The position after the last of them is the next step."""
+    def _rows(self, batch: TensorBatch, after: int) -> Iterator[Batch]:
+        """The rows of a batch that were not handed out yet. The position after the last of them is the step `after`."""
         step, num_rows = self._loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
         while self._loader.step == step:
             row = self._rows_done
             self._rows_done += 1
             if self._rows_done >= num_rows:
-                self._loader.seek(self._loader.next_step(stride))
+                self._loader.seek(after)
                 self._rows_done = 0
             if row < num_rows:  # a rank may have no row in a step
                 yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}

@@ -27,7 +27,7 @@ def test_bench_runs_the_steps_and_measures_build_times_of_later_batches(tmp_path
     output = make_snapshot(tmp_path, {"web": 40})
     computed: list[float] = []
     loaders = [Loader(output, batch_size=4, prefetch=3)]
-    found = bench_loader(loaders.pop, step_s=0.08, steps=12, threads_of=lambda _: 1, compute=computed.append)
+    found = bench_loader(loaders.pop, step_s=0.08, steps=12, compute=computed.append)
     assert computed == [0.08] * 12
     assert (found.stats.steps, len(found.waits_s), len(found.build_s)) == (12, 11, 12)
     assert all(seconds > 0 for seconds in (found.open_s, found.first_batch_s, *found.waits_s, *found.build_s))
@@ -37,9 +37,7 @@ def test_bench_runs_the_steps_and_measures_build_times_of_later_batches(tmp_path
 
 def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
     output = make_snapshot(tmp_path, {"web": 40}, total_tokens=S * 20)
-    found = bench_loader(
-        lambda: Loader(output, batch_size=4), step_s=0.0, steps=99, threads_of=lambda _: 1, compute=lambda _: None
-    )
+    found = bench_loader(lambda: Loader(output, batch_size=4), step_s=0.0, steps=99, compute=lambda _: None)
     assert (found.stats.steps, len(found.build_s)) == (5, 5)
     with pytest.raises(UserError, match="fewer sequences than a global batch"):
-        bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9, threads_of=lambda _: 1)
+        bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
@@ -301,6 +304,37 @@ def test_next_and_for_move_one_position(ending: Path, prefetch: int) -> None:
     assert first_tokens([next(loader), next(loader)]) == expected[32:]
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """The garbage collector is off, so that only reference counts free anything."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("asks", [next, lambda loader: next(iter(loader)), list])
+def test_threads_end_with_the_last_reference_to_a_loader(
+    ending: Path, no_collector: None, asks: Callable[[Loader], object]
+) -> None:
+    before = threading.active_count()
+    loader = Loader(ending, global_batch_size=8)
+    asks(loader)
+    asked = weakref.ref(loader)
+    del loader
+    assert asked() is None
+    assert threading.active_count() == before
+
+
+def test_next_goes_on_with_the_history_of_a_loaded_state(ending: Path) -> None:
+    smaller, loader = Loader(ending, global_batch_size=4), Loader(ending, global_batch_size=8)
+    expected = first_tokens(Loader(ending, global_batch_size=2))
+    first = [next(smaller), next(smaller), next(smaller)]
+    next(loader)
+    loader.load_state_dict(smaller.state_dict())
+    assert first_tokens([*first, next(loader), next(loader)]) == expected[: 3 * 4 + 2 * 8]
+
+
 def test_next_of_a_validation_ends_and_the_next_for_starts_over(output: Path) -> None:
     loader = Loader(output, split="validation", global_batch_size=8)
     rows = first_tokens([next(loader), next(loader)])
@@ -349,6 +383,37 @@ def test_last_batch_is_kept_dropped_or_told(ending: Path, world_size: int) -> No
         list(Loader(ending, global_batch_size=5, rank=0))
     with pytest.warns(DroppedRowsWarning, match=r"ends with 2 rows that make no whole batch of 8.*drop_last=False"):
         rows(0)
+
+
+@pytest.mark.parametrize("asks", [iter, lambda loader: loader])
+def test_rows_that_are_left_out_are_told_with_the_last_batch_and_cost_no_batch(
+    ending: Path, asks: Callable[[Loader], Iterator[Any]]
+) -> None:
+    """A trainer that counts batches does not ask for another; and one for which warnings are errors asks for the same again."""
+    expected = [list(batch["input_ids"][:, 0]) for batch in Loader(ending, global_batch_size=8, drop_last=True)]
+    loader = Loader(ending, global_batch_size=8)
+    batches = asks(loader)
+    found = [next(batches) for _ in range(5)]
+    with pytest.warns(DroppedRowsWarning):
+        found.append(next(batches))
+    assert [list(batch["input_ids"][:, 0]) for batch in found] == expected
+    loader = Loader(ending, global_batch_size=8)
+    found = list(islice(loader, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DroppedRowsWarning)
+        with pytest.raises(DroppedRowsWarning):
+            next(asks(loader))
+    found += loader
+    assert [list(batch["input_ids"][:, 0]) for batch in found] == expected
+
+
+@pytest.mark.parametrize("ask", [next, list])
+def test_warning_of_dropped_rows_names_the_file_of_the_trainer(ending: Path, ask: Callable[[Loader], object]) -> None:
+    loader = Loader(ending, global_batch_size=8)
+    loader.seek(5)
+    with pytest.warns(DroppedRowsWarning) as told:
+        ask(loader)
+    assert [each.filename for each in told] == [__file__]
 
 
 def test_run_that_goes_on_after_its_smaller_last_batch_loses_no_row(ending: Path, tmp_path: Path) -> None:

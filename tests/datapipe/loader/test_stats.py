@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import timeit
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from datapipe.loader import Loader
 from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
-from datapipe.loader.stats import LoaderStats, StepClock, host_memory
+from datapipe.loader.stats import LoaderStats, StepClock, host_memory, worker_memory
 from tests.support.snapshots import make_snapshot
 
 S = 16
@@ -51,7 +52,7 @@ def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2)
             batches=number, bytes=number * BATCH["input_ids"].nbytes, build_s=number * build_s, ready_sum=number
         )
         time.now += wait_s
-        clock.takes(asked_at, BATCH)
+        clock.takes(asked_at, clock.count_tokens(BATCH))
         time.now += compute_s
     return clock.stats(rank=1, split="train", depth=depth, num_threads=1)
 
@@ -137,9 +138,32 @@ def test_loader_without_a_field_per_token_counts_steps(tmp_path: Path) -> None:
     assert (loader.stats().steps, loader.stats().tokens, loader.stats().bytes) == (3, 0, 3 * 8 * 4)
 
 
+@pytest.mark.parametrize(("depth", "expected"), [(0, (2 * 3, 2, 1)), (4, (2 * (3 + 4), 0, 1))])
+def test_memory_of_workers_is_what_each_has_ready_and_builds_ahead(depth: int, expected: tuple[int, int, int]) -> None:
+    memory = worker_memory(num_workers=2, prefetch_factor=3, depth=depth, batch_bytes=100)
+    assert (memory.prefetch, memory.in_work, memory.in_transfer) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (
+            [(1.0, 0.1)] * 9,
+            "spent waiting; the workers build and the trainer would take 10.0/s: with 3 workers. Set more num_wo",
+        ),
+        ([(0.001, 1.0)] * 9, "0.10% of the time was spent waiting; the workers build and the trainer would take 1.0/s"),
+    ],
+)
+def test_reason_where_workers_build_tells_no_speed_that_was_not_measured(steps: list[tuple[float, float]], reason: str) -> None:
+    stats = replace(clocked(steps, build_s=0.0), num_workers=3, built=0, num_threads=0)
+    assert reason in stats.reason
+    assert "3, whose builds and buffers are not measured" in str(stats)
+    assert "buffer " not in str(stats)
+
+
 def test_clock_costs_a_step_next_to_nothing() -> None:
     clock = StepClock("input_ids")
     clock.start(FakeBuilder())
     batch = {"input_ids": BATCH["input_ids"], "labels": BATCH["input_ids"]}
-    seconds = min(timeit.repeat(lambda: clock.takes(clock.asks(), batch), number=1000, repeat=20)) / 1000
+    seconds = min(timeit.repeat(lambda: clock.takes(clock.asks(), clock.count_tokens(batch)), number=1000, repeat=20)) / 1000
     assert seconds < 5e-6  # 0.4 µs on a shared 2-core AMD EPYC

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import subprocess
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -350,6 +353,53 @@ def test_rows_that_make_no_whole_batch_are_told_once_in_this_process(tmp_path: P
     assert take(loader, 99) == []
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_rows_that_are_left_out_are_told_with_the_last_batch_and_cost_no_batch(tmp_path: Path, workers: str) -> None:
+    """A trainer that counts batches does not ask for another; and one for which warnings are errors asks for the same again."""
+    output = make_snapshot(tmp_path, {"web": 83}, total_tokens=S * 63)
+    loader = counting(output, WORKERS[workers])
+    batches = iter(loader)
+    assert [next(batches)["step"] for _ in range(NUM_STEPS - 1)] == list(range(NUM_STEPS - 1))
+    with pytest.warns(DroppedRowsWarning, match="3 rows"):
+        assert next(batches)["step"] == NUM_STEPS - 1
+    batches.close()
+    loader = counting(output, WORKERS[workers])
+    assert take(loader, NUM_STEPS - 1) == list(range(NUM_STEPS - 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DroppedRowsWarning)
+        with pytest.raises(DroppedRowsWarning):
+            take(loader, 1)
+    assert take(loader, 99) == [NUM_STEPS - 1]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_stats_are_of_the_batches_that_the_trainer_took(output: Path, workers: str) -> None:
+    loader = counting(output, WORKERS[workers])
+    assert loader.stats().diagnosis == "unknown"
+    take(loader, 6)
+    take(loader, 99)
+    stats = loader.stats()
+    assert (stats.steps, stats.num_waits, stats.rank, stats.split) == (NUM_STEPS, NUM_STEPS - 2, 0, "train")
+    assert (stats.tokens, stats.bytes) == (NUM_STEPS * 4 * S, NUM_STEPS * 4 * S * 8)
+    assert stats.first_wait_s > 0
+    assert 0 <= stats.longest_wait_s <= stats.wait_s
+    assert stats.diagnosis != "unknown"
+    assert stats.num_workers == WORKERS[workers]["num_workers"]
+    assert (stats.built == 0) == (stats.num_workers > 0)
+    assert str(stats)
+
+
+def test_stats_of_a_collate_function_of_the_user_count_batches(output: Path) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    loader = loader_torch.StreamingDataLoader(dataset, num_workers=1, collate_fn=_first_rows)
+    assert len(list(loader)) == NUM_STEPS
+    assert (loader.stats().steps, loader.stats().tokens, loader.stats().bytes) == (NUM_STEPS, 0, 0)
+
+
+def _first_rows(batch: Any) -> Any:
+    return batch["input_ids"][0].tolist()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", WORKERS)
 def test_every_step_resumes_with_every_number_of_workers(output: Path, before: str) -> None:
@@ -428,3 +478,21 @@ def test_collate_function_that_fails_leaves_the_position(output: Path, workers: 
 
 def _fail_at_step_3(batch: Any) -> Any:
     return batch if batch["step"] != 3 else _fail(0)
+
+
+PLAIN_PASS = """
+import sys
+from torch.utils.data import DataLoader
+from datapipe.loader.torch import StreamingDataset
+dataset = StreamingDataset(sys.argv[1], global_batch_size=4)
+print(sum(1 for _ in DataLoader(dataset, batch_size=None, num_workers=2)))
+"""
+
+
+@pytest.mark.slow
+def test_rows_that_are_left_out_by_workers_are_told_once_on_the_terminal(tmp_path: Path) -> None:
+    """Only a worker knows that a DataLoader of the user's own comes to the end."""
+    output = make_snapshot(tmp_path, {"web": 83}, total_tokens=S * 63)
+    ended = subprocess.run([sys.executable, "-c", PLAIN_PASS, str(output)], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [str(NUM_STEPS)]
+    assert ended.stderr.count("DroppedRowsWarning:") == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.errors import DroppedRowsWarning, UserError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
 from tests.support.snapshots import make_snapshot
@@ -287,6 +287,16 @@ def test_lightning_validates_whole_passes_after_its_sanity_check(output: Path) -
     fit(module, loader_torch.dataloader(output, **OPTIONS), validation, max_steps=15, val_check_interval=5)
     assert module.validated == [[0, 1], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
     assert module.trained == list(range(NUM_STEPS))
+
+
+@pytest.mark.needs("lightning")
+def test_lightning_that_counts_batches_is_told_of_rows_that_are_left_out(tmp_path: Path) -> None:
+    ending = make_snapshot(tmp_path, {"web": 83}, total_tokens=S * 63)
+    module = Recorder()
+    with pytest.warns(DroppedRowsWarning, match="3 rows") as told:
+        fit(module, loader_torch.dataloader(ending, **OPTIONS), max_epochs=1)
+    assert len([each for each in told if each.category is DroppedRowsWarning]) == 1
+    assert module.trained == list(range(15))
 
 
 @pytest.mark.needs("lightning")

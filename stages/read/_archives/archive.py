@@ -26,7 +26,7 @@ from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._archives.record import NUMBER_BITS, Record
 
 _BATCH_RECORDS = 4096
-_LIBRARY = {"gzip": ("isal",), "zstd": ("zstandard",), "lz4": ("lz4",)}
+_LIBRARIES = {None: (), "gzip": ("isal",), "zstd": ("zstandard",), "lz4": ("lz4",)}
 _TEXT_PER_STORED_BYTE = 4
 """Bytes of content in a stored byte of a compressed archive; those of Common Crawl hold four to five."""
 
@@ -86,8 +86,14 @@ class ArchiveReader(Reader):
         raise NotImplementedError
 
     def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """No cut points. Raises UserError where the libraries for web archives are not installed."""
-        needed = [*self.needs, *_LIBRARY.get(file.compression or "", ())]
+        """No cut points. Raises UserError for a compression whose members cannot be told apart, and where the libraries for web
+        archives are not installed."""
+        if file.compression not in _LIBRARIES:
+            raise UserError(
+                f"{file.url}: records of a {file.compression} file cannot be found by their position. Expected a web archive "
+                f"ending in .gz, .zst or .lz4, or without compression: repack it"
+            )
+        needed = [*self.needs, *_LIBRARIES[file.compression]]
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise UserError(f"web archives need {', '.join(missing)}, not installed here. Run: pip install 'datapipe[web]'")

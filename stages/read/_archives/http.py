@@ -19,7 +19,8 @@ from typing import Any
 from datapipe.errors import DatapipeError
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_STATUS = re.compile(r"HTTP/\S* +(\d{3})(?!\d)")
+_STATUS = re.compile(rb"HTTP/\S* +(\d{3})(?!\d)")
+_FIELD = re.compile(rb"\n([^\s:]+):([^\r\n]*)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 _CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]{0,1024})?\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
@@ -64,19 +65,31 @@ def parse_response(block: bytes) -> Response | None:
     if not block.startswith(b"HTTP/"):
         return None
     end = _HEAD_END.search(block)
-    head = block if end is None else block[: end.start()]
-    status_line, *lines = head.decode("latin-1").split("\n")
-    headers: dict[str, str] = {}
-    last = ""
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if line[:1] in (" ", "\t") and last:  # a header over several lines
-            headers[last] += " " + line.strip()
+    head, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
+    fields = _FIELD.findall(head)
+    headers = {name.lower(): value for name, value in fields}
+    if len(headers) != head.count(b"\n"):
+        headers = _odd_headers(head)
+    status = _STATUS.match(head)
+    return Response(
+        body=body,
+        status=int(status[1]) if status else None,
+        headers={name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers.items()},
+    )
+
+
+def _odd_headers(head: bytes) -> dict[bytes, bytes]:
+    """The headers of a head with a name twice, a header over several lines, or lines that are no headers."""
+    headers: dict[bytes, bytes] = {}
+    last = b""
+    for line in head.split(b"\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if line[:1] in (b" ", b"\t") and last:
+            headers[last] += b" " + line.strip()
         elif colon:
             last, value = name.strip().lower(), value.strip()
-            headers[last] = f"{headers[last]}, {value}" if last in headers else value
-    status = _STATUS.match(status_line)
-    return Response(body=b"" if end is None else block[end.end() :], status=int(status[1]) if status else None, headers=headers)
+            headers[last] = headers[last] + b", " + value if last in headers else value
+    return headers
 
 
 def media_type(content_type: str | None) -> str | None:

@@ -110,40 +110,51 @@ class Member:
     def __init__(self, raw: _Raw, formats: _Format) -> None:
         self.offset, self.damage = raw.offset, ""
         self._raw, self._formats, self._decompressor = raw, formats, formats.decompressor()
-        self._ready, self._is_at_end = bytearray(), False
+        self._ready, self._next, self._is_at_end = b"", 0, False
 
     def read(self, num_bytes: int) -> bytes:
         """The next bytes of the content; none at its end, which may be that of what can be read."""
-        while len(self._ready) < num_bytes and not self._is_at_end:
+        content = self._take(num_bytes)
+        if len(content) == num_bytes or self._is_at_end:
+            return content
+        parts, missing = [content], num_bytes - len(content)
+        while missing and not self._is_at_end:
             self._feed()
-        content = bytes(self._ready[:num_bytes])
-        del self._ready[:num_bytes]
-        return content
+            parts.append(self._take(missing))
+            missing -= len(parts[-1])
+        return b"".join(parts) if len(parts) > 2 or content else parts[1]
 
     def beginning(self, num_bytes: int) -> bytes:
         """The first bytes of the content, as far as they follow from the first `_PROBE_BYTES` that are stored."""
-        most = _PROBE_BYTES[self._formats.name]
-        while len(self._ready) < num_bytes and not self._is_at_end and self._raw.offset - self.offset < most:
+        most, content = _PROBE_BYTES[self._formats.name], b""
+        while len(content) < num_bytes and not self._is_at_end and self._raw.offset - self.offset < most:
             self._feed(_PROBE_STEP_BYTES)
-        return bytes(self._ready[:num_bytes])
+            content += self._take(num_bytes - len(content))
+        return content
 
     def pass_over(self) -> None:
         """Goes to the end of the member, where the next one begins."""
         while not self._is_at_end:
-            self._ready.clear()
             self._feed()
 
+    def _take(self, num_bytes: int) -> bytes:
+        """What is decompressed and not read yet, at most so many bytes."""
+        content = self._ready[self._next : self._next + num_bytes]
+        self._next += len(content)
+        return content
+
     def _feed(self, num_bytes: int = 0) -> None:
+        """Decompresses more. What was decompressed before must be read, or is lost."""
+        self._ready, self._next = b"", 0
         stored = self._raw.take(num_bytes or self._formats.feed_bytes)
         if self._decompressor is None:
-            self._ready += stored
-            self._is_at_end = not stored
+            self._ready, self._is_at_end = stored, not stored
             return
         if not stored:
             self._end(f"the file ends in the {self._formats.name} member that begins at byte {self.offset:,}")
             return
         try:
-            self._ready += self._decompressor.decompress(stored)
+            self._ready = self._decompressor.decompress(stored)
         except Exception as error:  # each library has errors of its own
             self._end(f"the {self._formats.name} member that begins at byte {self.offset:,} is damaged: {error}")
             return

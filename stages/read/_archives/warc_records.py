@@ -1,6 +1,7 @@
 """The records of web archives in the WARC format, each with its position, parsed by fastwarc.
 
-    members ─▶ contents of about a MiB together ─▶ fastwarc ─▶ records, and what is damaged
+    members ─▶ regular records, by their bytes ────────────────┬─▶ records, and what is damaged
+             └▶ any other content, and large members: fastwarc ┘
 
 A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte.
 fastwarc returns the body of a record that is cut off without an error, so bodies are compared with Content-Length here.
@@ -9,11 +10,10 @@ fastwarc returns the body of a record that is cut off without an error, so bodie
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
+import re
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,10 +26,11 @@ from stages.read._archives.record import NUMBER_BITS, Record
 _WHOLE_BYTES = 8 << 20
 """Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
 
-_TOGETHER_BYTES = 1 << 20
-"""Content of members that fastwarc parses in one call, since each call costs as much as a record of 10 kB."""
-
 _BEGINNING, _HEADERS_END = b"\nWARC/1.", b"\r\n\r\n"
+_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
+_FIELD = re.compile(rb"\n([^\s:]+)[ \t]*:[ \t]*([^\r\n]*)(?=\r\n)")
+_TYPES = ("warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion", "continuation")
+_KINDS = {name.encode(): name for name in _TYPES}
 _RECENT_BYTES = 128 << 10
 _SCAN_BYTES = 4 << 20
 
@@ -60,20 +61,61 @@ def warc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -
 
 
 def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
-    together = _Together(max_bytes)
     for member in found:
-        content = member.read(_WHOLE_BYTES + 1)
-        if len(content) <= _WHOLE_BYTES and not member.damage:
-            yield from together.add(member.offset, content)
+        content, position = member.read(_WHOLE_BYTES + 1), member.offset << NUMBER_BITS
+        is_whole = len(content) <= _WHOLE_BYTES and not member.damage
+        regular = regular_records(content, position, max_bytes) if is_whole else None
+        if regular is not None:
+            yield from regular
             continue
-        yield from together.take()
-        position = member.offset << NUMBER_BITS
         for item in _numbered(_Content(content, member), member.offset, max_bytes):
             yield item
             position = item.position + 1
         if member.damage:
             yield Rejected(position=position, error=member.damage, is_file_damage=True)
-    yield from together.take()
+
+
+# ------------------------------------------------------------------------------------------------ regular records
+
+
+def regular_records(content: bytes, position: int, max_bytes: int) -> list[Record] | None:
+    """The records in the content of a member, where each is written as the standard has it: no header over several lines, none
+    twice, a known type, and two line ends behind a body of the length that is declared. None for any other content, which
+    fastwarc parses, and of which it finds the same if it is regular.
+
+    Args:
+        position: of the first record; the others follow.
+    """
+    found: list[Record] = []
+    begin = 0
+    while begin < len(content):
+        end = content.find(_HEADERS_END, begin)
+        if end < 0 or not content.startswith(_VERSIONS, begin):
+            return None
+        fields = {name.lower(): value for name, value in _FIELD.findall(content, begin, end + 2)}
+        kind, length = _KINDS.get(fields.get(b"warc-type", b"")), fields.get(b"content-length", b"")
+        if len(fields) != content.count(b"\n", begin, end) or kind is None or not length.isdigit() or len(length) > 15:
+            return None
+        body = end + len(_HEADERS_END)
+        stop = body + int(length)
+        begin = stop + len(_HEADERS_END)
+        if int(length) > max_bytes or content[stop:begin] != _HEADERS_END:
+            return None
+        found.append(Record(position + len(found), kind, _Fields(fields), content[body:stop]))
+    return found
+
+
+class _Fields:
+    """The headers of a regular record, by name in lower case."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: dict[bytes, bytes]) -> None:
+        self._fields = fields
+
+    def get(self, name: str, /) -> str | None:
+        value = self._fields.get(name.lower().encode())
+        return None if value is None else value.decode("utf-8", "replace").strip()
 
 
 # ------------------------------------------------------------------------------------------------ files without compression
@@ -183,50 +225,6 @@ class _Content:
         return bool(self._recent[max(0, offset - self._offset + len(self._recent)) :].strip(b"\r\n"))
 
 
-@dataclass(slots=True)
-class _Together:
-    """Whole members that are parsed in one call."""
-
-    max_bytes: int
-    offsets: list[int] = field(default_factory=list)
-    contents: list[bytes] = field(default_factory=list)
-    num_bytes: int = 0
-
-    def add(self, offset: int, content: bytes) -> Iterator[Record | Rejected]:
-        """Adds a member; the records of all that were added, once they are many."""
-        if content:
-            self.offsets.append(offset)
-            self.contents.append(content)
-            self.num_bytes += len(content)
-        if self.num_bytes >= _TOGETHER_BYTES:
-            yield from self.take()
-
-    def take(self) -> Iterator[Record | Rejected]:
-        """The records of all members that were added since the last call."""
-        offsets, contents, self.offsets, self.contents, self.num_bytes = self.offsets, self.contents, [], [], 0
-        found = self._at_once(offsets, contents)
-        if found is not None:
-            yield from found
-            return
-        for offset, content in zip(offsets, contents):  # one of them holds a record that is cut off, or none
-            yield from _numbered(_Content(content), offset, self.max_bytes)
-
-    def _at_once(self, offsets: list[int], contents: list[bytes]) -> list[Record | Rejected] | None:
-        """The records of some members; None where records do not end with their members, or are damaged."""
-        starts, found = [*accumulate(map(len, contents), initial=0)][:-1], []
-        current, number = -1, 0
-        for item in _parsed(_Content(b"".join(contents)), self.max_bytes):
-            if isinstance(item, Rejected) and item.is_file_damage:
-                return None
-            index = bisect_right(starts, item.position) - 1
-            is_first = item.position == starts[index]
-            if index != current + is_first:
-                return None
-            current, number = index, 0 if is_first else number + 1
-            found.append(replace(item, position=(offsets[index] << NUMBER_BITS) + number))
-        return found if current == len(contents) - 1 else None
-
-
 def _parsed(content: _Content, max_bytes: int) -> Iterator[Record | Rejected]:
     """The records in some content, with their offsets in it as positions; last, what is no record."""
     from fastwarc.warc import ArchiveIterator
@@ -270,13 +268,5 @@ def _kinds() -> dict[int, str]:
     """The names of fastwarc's types of records, which cannot be hashed but are numbers."""
     from fastwarc.warc import WarcRecordType as Kind
 
-    return {
-        int(Kind.warcinfo): "warcinfo",
-        int(Kind.response): "response",
-        int(Kind.resource): "resource",
-        int(Kind.request): "request",
-        int(Kind.metadata): "metadata",
-        int(Kind.revisit): "revisit",
-        int(Kind.conversion): "conversion",
-        int(Kind.continuation): "continuation",
-    }
+    types = Kind.warcinfo, Kind.response, Kind.resource, Kind.request, Kind.metadata, Kind.revisit, Kind.conversion
+    return dict(zip(map(int, (*types, Kind.continuation)), _TYPES, strict=True))

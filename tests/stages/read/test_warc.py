@@ -6,11 +6,13 @@ import gzip
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.stage import FieldNames, ReadBatch
 from stages.read.warc import Warc
@@ -266,6 +268,12 @@ def test_warc_random_bytes_in_bodies_end_in_a_page_or_in_quarantine(tmp_path: Pa
             body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
         batches = read_parts(tmp_path, response(bytes(body), more=f"{rng.choice(headers)}\r\n"))
         assert len(documents(batches)) + len(rejected(batches)) == 1
+
+
+def test_warc_in_a_compression_without_members_is_refused_when_planning(tmp_path: Path) -> None:
+    file = replace(file_of(tmp_path, b"", ".gz"), compression="bzip2")
+    with pytest.raises(UserError, match=r"records of a bzip2 file cannot be found by their position\. Expected a web archive"):
+        Warc().probe(file, pa.OSFile)
 
 
 @pytest.mark.real

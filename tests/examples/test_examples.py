@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.loader import Loader
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.needs("torch")
@@ -117,7 +118,7 @@ example, output, folder = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("example", example)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-if "distributed_checkpoint" in example:
+if Path(example).stem in ("distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
     dist.init_process_group("gloo")
 for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
     losses = module.train(output, steps, Path(folder, name))
@@ -131,20 +132,19 @@ dist.destroy_process_group()
     ("example", "is_cumulative"),
     [
         pytest.param("accelerate_loop.py", False, marks=pytest.mark.needs("accelerate")),
+        pytest.param("deepspeed_loop.py", False, marks=pytest.mark.needs("deepspeed")),
         ("distributed_checkpoint.py", False),
         pytest.param("hf_trainer.py", True, marks=pytest.mark.needs("transformers", "accelerate")),
         pytest.param("lightning_module.py", False, marks=pytest.mark.needs("lightning")),
+        ("megatron_loop.py", False),
+        pytest.param("torchtitan_loop.py", False, marks=pytest.mark.needs("torchtitan")),
     ],
 )
 def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, is_cumulative: bool
 ) -> None:
     """Started as torchrun starts processes. `is_cumulative`: the example returns the losses before the checkpoint, too."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
-    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
-        monkeypatch.setenv(name, value)
+    tell_master(monkeypatch)
     wholes = []
     for process in start(example, output, tmp_path, ["-c", THREE_RUNS], world_size=2):
         printed, errors = process.communicate(timeout=280)
@@ -156,7 +156,55 @@ def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
         assert whole == (second if is_cumulative else first + second)
         assert first == whole[: len(first)]
         wholes.append(whole)
-    assert wholes[0] != wholes[1] or example == "hf_trainer.py"  # whose losses are means over the processes
+    are_equal = wholes[0] == wholes[1]
+    assert are_equal == (example in ("hf_trainer.py", "megatron_loop.py"))  # whose losses are those of all processes
+
+
+def tell_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets what torchrun sets for all processes of a node."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
+    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+
+
+TWO_SPLITS = """
+import importlib.util, sys
+from pathlib import Path
+import torch.distributed as dist
+example, output, folder = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("example", example)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+dist.init_process_group("gloo")
+for tensor_parallel in (1, 2):
+    print(module.train(output, 6, Path(folder, str(tensor_parallel)), tensor_parallel), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_parallel_ranks(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    tell_master(monkeypatch)
+    for process in start("megatron_loop.py", output, tmp_path, ["-c", TWO_SPLITS], world_size=2):
+        printed, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+        by_data, by_tensor = (torch.tensor(ast.literal_eval(line)) for line in printed.splitlines())
+        assert by_data.shape == (6,)
+        torch.testing.assert_close(by_tensor, by_data, rtol=1e-5, atol=1e-6)
+    following = []
+    for split in ("1", "2"):
+        saved = torch.load(tmp_path / split / "mp_rank_00.pt")
+        assert saved["consumed_train_samples"] == 6 * 8
+        loader = Loader(output, global_batch_size=8)
+        loader.load_state_dict(saved["loader"])
+        following.append(next(loader)["input_ids"].tolist())
+    assert following[0] == following[1] == Loader(output, global_batch_size=8).batch(6)["input_ids"].tolist()
 
 
 @pytest.mark.slow

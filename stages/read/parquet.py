@@ -19,17 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.errors import DamagedInputError, DatapipeError, UserError
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
+from stages.read._damaged_columns import BROKEN, WatchedStream, damaged, on_one_line
 from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field
 
 _BATCH_ROWS = 8192
 _LOCAL_READ_BYTES = 1 << 20
 """The size of a read from a local file. The speed is 1.04 times that of a mapped file for zstd and 0.88 times for uncompressed
 columns; with reads of whole column chunks 0.92 and 0.83 times (90 MB of text, November 2026)."""
-
-_BROKEN = (pa.ArrowException, ValueError, OSError)
-"""What Arrow raises for damaged content, each seen with random bytes flipped: thrift and IPC errors are OSErrors."""
 
 
 class Parquet(Reader):
@@ -50,10 +48,10 @@ class Parquet(Reader):
                 "Decompress the file; Parquet itself compresses."
             )
         with open_input(file.url) as stream:
-            watched = _Watched(stream)
+            watched = WatchedStream(stream)
             try:
-                return _row_groups(watched.parquet())
-            except _BROKEN as error:
+                return _row_groups(_opened(watched))
+            except BROKEN as error:
                 watched.raise_storage_error(error)
                 raise DamagedInputError(_no_footer(error)) from error
 
@@ -74,14 +72,14 @@ class Parquet(Reader):
         planned = split.file.row_groups
         row = sum(num_rows for num_rows, _ in planned[: split.start])
         with open_input(split.file.url) as stream:
-            watched = _Watched(stream)
+            watched = WatchedStream(stream)
             try:
-                file = watched.parquet()
+                file = _opened(watched)
                 names = columns_to_read(file.schema_arrow, fields)
                 row_groups = _row_groups(file)
-            except _BROKEN as error:
+            except BROKEN as error:
                 watched.raise_storage_error(error)
-                yield _damaged(row, _no_footer(error))
+                yield damaged(row, _no_footer(error))
                 return
             if row_groups != planned:
                 raise DatapipeError(
@@ -95,11 +93,11 @@ class Parquet(Reader):
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The fields of the schema; no row is read. Nothing for a file whose footer cannot be read, which `read` rejects."""
         with open_input(split.file.url) as stream:
-            watched = _Watched(stream)
+            watched = WatchedStream(stream)
             try:
-                file = watched.parquet()
+                file = _opened(watched)
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
-            except _BROKEN as error:
+            except BROKEN as error:
                 watched.raise_storage_error(error)
                 return FieldsSeen()
         found = (name for name in (fields.text, *fields.keep) if has_field(schema, name))
@@ -117,47 +115,15 @@ class Parquet(Reader):
         return None
 
 
-class _Watched:
-    """A file that records what storage raised while Arrow read it, since Arrow raises OSErrors for damaged content too."""
-
-    closed = False
-
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self.stream = stream
-        self.error: Exception | None = None
-
-    def parquet(self) -> pq.ParquetFile:
-        """Opens the file. A local column chunk is read in parts, one of an object store in one request."""
-        source: Any = pa.PythonFile(self, mode="r")
-        buffer_bytes = _LOCAL_READ_BYTES if isinstance(self.stream, pa.OSFile) else 0
-        return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer_bytes)
-
-    def raise_storage_error(self, error: BaseException) -> None:
-        """Raises the error of storage or memory; returns if the content is at fault."""
-        if self.error is not None:
-            raise self.error
-        if isinstance(error, MemoryError):
-            raise error
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        try:
-            return self.stream.read(None if num_bytes < 0 else num_bytes)
-        except Exception as error:
-            self.error = error
-            raise
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        return self.stream.seek(position, whence)
-
-    def tell(self) -> int:
-        return self.stream.tell()
-
-    def close(self) -> None:
-        """Does nothing: the caller closes the stream that it opened."""
+def _opened(watched: WatchedStream) -> pq.ParquetFile:
+    """Opens the file. A local column chunk is read in parts, one of an object store in one request."""
+    source: Any = pa.PythonFile(watched, mode="r")
+    buffer_bytes = _LOCAL_READ_BYTES if isinstance(watched.stream, pa.OSFile) else 0
+    return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer_bytes)
 
 
 def _row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
-    """Rows and bytes of each row group. Raises one of `_BROKEN` for a damaged footer."""
+    """Rows and bytes of each row group. Raises one of `BROKEN` for a damaged footer."""
     _ = file.schema_arrow  # taken from the footer on first use
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     row_groups = tuple((group.num_rows, group.total_byte_size) for group in groups)
@@ -175,7 +141,7 @@ class _RowGroup:
     num_rows: int
     num_bytes: int
 
-    def read(self, file: pq.ParquetFile, names: list[str], fields: FieldNames, watched: _Watched) -> Iterator[ReadBatch]:
+    def read(self, file: pq.ParquetFile, names: list[str], fields: FieldNames, watched: WatchedStream) -> Iterator[ReadBatch]:
         """The documents of the row group, and one reject for all rows from the damage on."""
         row, stop = self.first_row, self.first_row + self.num_rows
         try:
@@ -186,25 +152,15 @@ class _RowGroup:
                 row += batch.num_rows
             if row < stop:
                 raise ValueError(f"fewer rows than the {self.num_rows} of the footer")
-        except _BROKEN as error:
+        except BROKEN as error:
             watched.raise_storage_error(error)
             damage = f"row group {self.number} of the Parquet file is damaged from row {row} on"
-            yield _damaged(row, f"{damage}: {_on_one_line(error)}")
+            yield damaged(row, f"{damage}: {on_one_line(error)}")
 
     def _batch_rows(self) -> int:
         """The rows of about `TARGET_BATCH_BYTES`, by the mean size of a row."""
         return max(1, min(_BATCH_ROWS, self.num_rows * TARGET_BATCH_BYTES // max(1, self.num_bytes)))
 
 
-def _damaged(row: int, error: str) -> ReadBatch:
-    """No document, and the reject for all that is lost from a row on."""
-    nothing, rejected = pa.array([], pa.large_string()), Rejected(position=row, error=error, is_file_damage=True)
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(rejected,))
-
-
 def _no_footer(error: Exception) -> str:
-    return f"the Parquet file is damaged: {_on_one_line(error)}"
-
-
-def _on_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return f"the Parquet file is damaged: {on_one_line(error)}"

@@ -32,7 +32,7 @@ README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 EARLIER = "## Earlier measurements\n"
 BENCHMARKS = (
-    *("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders"),
+    *("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders", "web_archives"),
     *("loader", "loader_fields", "loader_start", "kernels"),
 )
 """Modules beside this one, imported when they run: each has `table(settings)`."""

@@ -23,7 +23,7 @@ from datapipe.errors import UnsplittableInputError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._archives.record import NUMBER_BITS, Record
+from stages.read._archives.record import NUMBER_BITS, Fields, Headers, Record
 
 _BATCH_RECORDS = 4096
 _LIBRARIES = {None: (), "gzip": ("isal",), "zstd": ("zstandard",), "lz4": ("lz4",)}
@@ -41,20 +41,20 @@ class Document:
     Attributes:
         content: its text or page.
         columns: values by the names that sources use for them.
-        headers: other headers by name in lower case; those of the record win.
+        headers: of the response; those of the record win.
     """
 
     record: Record
     content: bytes
     columns: Mapping[str, str | int | None] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Headers = field(default_factory=lambda: Fields({}))
 
     def value(self, name: str) -> str | int | None:
         if name in self.columns:
             return self.columns[name]
         value = self.record.headers.get(_HEADERS.get(name, name))
         if value is None:
-            return self.headers.get(name.lower())
+            return self.headers.get(name)
         return value.strip().strip("<>")  # wget writes addresses in angle brackets
 
 

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.errors import DatapipeError
+from stages.read._archives.record import Fields
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
+_USUAL_HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/\S* +(\d{3})(?!\d)")
 _FIELD = re.compile(rb"\n([^\s:]+):([^\r\n]*)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
@@ -51,31 +53,35 @@ class Response:
 
     Attributes:
         status: None where the status line has none.
-        headers: by name in lower case; several of one name are joined by ", ".
+        headers: several of one name are joined by ", ".
         body: as stored.
     """
 
     body: bytes
     status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Fields = field(default_factory=lambda: Fields({}))
 
 
 def parse_response(block: bytes) -> Response | None:
     """The response in the block of a record; None where the block does not begin with a status line."""
     if not block.startswith(b"HTTP/"):
         return None
-    end = _HEAD_END.search(block)
-    head, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
-    fields = _FIELD.findall(head)
-    headers = {name.lower(): value for name, value in fields}
+    stop, start = _ends_of_head(block)
+    head = block[:stop]
+    headers = {name.lower(): value for name, value in _FIELD.findall(head)}
     if len(headers) != head.count(b"\n"):
         headers = _odd_headers(head)
     status = _STATUS.match(head)
-    return Response(
-        body=body,
-        status=int(status[1]) if status else None,
-        headers={name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers.items()},
-    )
+    return Response(body=block[start:], status=int(status[1]) if status else None, headers=Fields(headers, "latin-1"))
+
+
+def _ends_of_head(block: bytes) -> tuple[int, int]:
+    """Where the head ends, and where the body begins: around the first empty line, with CRLF or LF."""
+    stop = block.find(_USUAL_HEAD_END)
+    if stop >= 0 and block.find(b"\n\n", 0, stop) < 0 and block.find(b"\n\r\n", 0, stop + 1) < 0:
+        return stop, stop + len(_USUAL_HEAD_END)
+    end = _HEAD_END.search(block)
+    return (len(block), len(block)) if end is None else end.span()
 
 
 def _odd_headers(head: bytes) -> dict[bytes, bytes]:
@@ -112,10 +118,8 @@ def decoded_body(response: Response, max_bytes: int) -> bytes:
     Raises BodyError for a body that is larger, that breaks off, or whose encoding is damaged.
     """
     headers, body = response.headers, response.body
-    if "transfer-encoding" not in headers and "content-encoding" not in headers:
-        return body
-    codings = _listed(headers.get("content-encoding", ""))
-    for coding in reversed(_listed(headers.get("transfer-encoding", ""))):
+    codings, transfer_codings = _listed(headers.get("content-encoding")), _listed(headers.get("transfer-encoding"))
+    for coding in reversed(transfer_codings):
         body = _unchunked(body) if coding == "chunked" else _decoded(body, coding, max_bytes)
     if len(codings) > _MOST_CODINGS:
         raise BodyError(
@@ -126,8 +130,8 @@ def decoded_body(response: Response, max_bytes: int) -> bytes:
     return body
 
 
-def _listed(header: str) -> list[str]:
-    return [name for part in header.lower().split(",") if (name := part.strip())]
+def _listed(header: str | None) -> list[str]:
+    return [name for part in (header or "").lower().split(",") if (name := part.strip())]
 
 
 # ------------------------------------------------------------------------------------------------ chunks

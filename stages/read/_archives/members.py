@@ -33,9 +33,12 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
-from datapipe.stage.decoding import MAGIC, check_format
+from datapipe.stage.decoding import MAGIC, BrokenStreamError, check_format
 
 _RAW_BYTES = 4 << 20
+_RAW_BYTES_BEHIND = 256 << 10
+"""The size of a read from storage, within a range and behind it."""
+
 _FEED_BYTES = {"gzip": 16 << 10, "zstd": 4 << 10, "lz4": 16 << 10}
 """Stored bytes that a decompressor gets at a time. It copies those behind the end of the member. The largest content of them,
 which is held in memory, is 16 MiB of gzip, 4 MiB of LZ4, and 128 MiB of Zstandard, whose blocks of one byte are 128 KiB."""
@@ -46,6 +49,7 @@ that of LZ4 4 MiB, and nothing of a block is known before all of it is read."""
 
 _PROBE_STEP_BYTES = 1 << 10
 _HEAD_BYTES = 1 << 10
+_MOST_DICTIONARY_BYTES = 16 << 20
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 
 
@@ -75,10 +79,11 @@ class Decompressor(Protocol):
 
 
 class _Raw:
-    """The stored bytes of a file in their order. `seek` goes anywhere."""
+    """The stored bytes of a file in their order, those of the range up to `stop` in large reads. `seek` goes anywhere."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream, self._block, self._block_offset, self._next = stream, b"", 0, 0
+    def __init__(self, stream: pa.NativeFile, stop: int | None = None) -> None:
+        self._stream, self._stop = stream, stop
+        self._block, self._block_offset, self._next = b"", 0, 0
 
     @property
     def offset(self) -> int:
@@ -88,7 +93,8 @@ class _Raw:
         """The next bytes, at most so many; none at the end of the file."""
         if self._next >= len(self._block):
             self._block_offset += len(self._block)
-            self._block, self._next = self._stream.read_at(_RAW_BYTES, self._block_offset), 0
+            left = _RAW_BYTES if self._stop is None else max(self._stop - self._block_offset, _RAW_BYTES_BEHIND)
+            self._block, self._next = self._stream.read_at(min(_RAW_BYTES, left), self._block_offset), 0
         taken = self._block[self._next : self._next + num_bytes]
         self._next += len(taken)
         return taken
@@ -177,7 +183,7 @@ def members(stream: pa.NativeFile, compression: str | None, beginning: Beginning
     Raises BrokenStreamError for a file of another format.
     """
     raw, formats = _opened(stream, compression, beginning)
-    raw.seek(start or raw.offset)
+    raw.seek(start or formats.start)
     yield from _members(raw, formats, None)
 
 
@@ -188,7 +194,8 @@ def members_of_range(stream: pa.NativeFile, compression: str, beginning: Beginni
         BrokenStreamError: the file is of another format.
         UnsplittableInputError: behind the last member, the next range would begin where no member does.
     """
-    raw, formats = _opened(stream, compression, beginning)
+    raw, formats = _opened(stream, compression, beginning, stop)
+    raw.seek(start or formats.start)
     if start and not _find_next(raw, formats, start, stop):
         return
     yield from _members(raw, formats, stop)
@@ -199,11 +206,13 @@ def members_of_range(stream: pa.NativeFile, compression: str, beginning: Beginni
         )
 
 
-def _opened(stream: pa.NativeFile, compression: str | None, beginning: Beginning) -> tuple[_Raw, _Format]:
-    raw = _Raw(stream)
-    check_format(raw.take(_HEAD_BYTES), compression)
-    raw.seek(0)
-    return raw, _Format(compression, raw, beginning)
+def _opened(
+    stream: pa.NativeFile, compression: str | None, beginning: Beginning, stop: int | None = None
+) -> tuple[_Raw, _Format]:
+    head = stream.read_at(_HEAD_BYTES, 0)
+    check_format(head, compression)
+    dictionary, start = _dictionary(stream) if compression == "zstd" and head.startswith(_DICTIONARY) else (b"", 0)
+    return _Raw(stream, stop), _Format(compression, beginning, dictionary, start)
 
 
 def _members(raw: _Raw, formats: _Format, stop: int | None) -> Iterator[Member]:
@@ -257,44 +266,51 @@ class _Format:
 
     Attributes:
         name: "gzip", "zstd", "lz4", "plain".
+        beginning: how records begin.
+        start: offset of the first member, behind the dictionary.
     """
 
-    def __init__(self, compression: str | None, raw: _Raw, beginning: Beginning) -> None:
-        self.name, self.beginning = compression or "plain", beginning
+    def __init__(self, compression: str | None, beginning: Beginning, dictionary: bytes, start: int) -> None:
+        self.name, self.beginning, self.start = compression or "plain", beginning, start
         self.feed_bytes = _FEED_BYTES.get(self.name, _RAW_BYTES)
-        self._make: Any = {None: lambda: None, "gzip": _gzip, "zstd": _zstd, "lz4": _lz4}[compression]
-        if compression == "zstd" and (dictionary := _dictionary(raw)):
-            self._make = lambda: _zstd(dictionary)
+        if compression == "gzip":
+            from isal import isal_zlib
+
+            self._make: Callable[[], Any] = lambda: isal_zlib.decompressobj(31)
+        elif compression == "zstd":
+            self._make = _zstd(dictionary).decompressobj
+        elif compression == "lz4":
+            from lz4.frame import LZ4FrameDecompressor
+
+            self._make = LZ4FrameDecompressor
+        else:
+            self._make = lambda: None
 
     def decompressor(self) -> Decompressor | None:
         return self._make()
 
 
-def _gzip() -> Decompressor:
-    from isal import isal_zlib
-
-    return isal_zlib.decompressobj(31)
-
-
-def _zstd(dictionary: bytes = b"") -> Decompressor:
+def _zstd(dictionary: bytes) -> Any:
     import zstandard
 
-    trained = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-    return zstandard.ZstdDecompressor(dict_data=trained).decompressobj()
+    return zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None)
 
 
-def _lz4() -> Any:
-    from lz4.frame import LZ4FrameDecompressor
+def _dictionary(stream: pa.NativeFile) -> tuple[bytes, int]:
+    """The dictionary in the first frame of a Zstandard file, and where the frame ends."""
+    start = len(_DICTIONARY) + 4
+    num_bytes = int.from_bytes(stream.read_at(4, len(_DICTIONARY)), "little")
+    content = stream.read_at(min(num_bytes, _MOST_DICTIONARY_BYTES + 1), start)
+    if content.startswith(MAGIC["zstd"]) and len(content) <= _MOST_DICTIONARY_BYTES:
+        content = _unpacked_dictionary(content)
+    if len(content) > _MOST_DICTIONARY_BYTES:
+        raise BrokenStreamError(f"the file begins with a dictionary of more than {_MOST_DICTIONARY_BYTES:,} bytes")
+    return content, start + num_bytes
 
-    return LZ4FrameDecompressor()
 
-
-def _dictionary(raw: _Raw) -> bytes:
-    """The dictionary in the first frame of a Zstandard file, which `raw` passes over; none where there is no such frame."""
-    if raw.take(4) != _DICTIONARY:
-        raw.seek(0)
-        return b""
-    num_bytes, content = int.from_bytes(raw.take(4), "little"), b""
-    while len(content) < num_bytes and (more := raw.take(num_bytes - len(content))):
-        content += more
-    return _zstd().decompress(content) if content.startswith(MAGIC["zstd"]) else content
+def _unpacked_dictionary(content: bytes) -> bytes:
+    try:
+        with _zstd(b"").stream_reader(content) as unpacked:
+            return unpacked.read(_MOST_DICTIONARY_BYTES + 1)
+    except Exception as error:
+        raise BrokenStreamError(f"the dictionary at the beginning of the zstd archive is damaged: {error}") from None

@@ -18,6 +18,19 @@ class Headers(Protocol):
     def get(self, name: str, /) -> str | None: ...
 
 
+class Fields:
+    """Headers as bytes by their names in lower case, decoded when they are asked for."""
+
+    __slots__ = ("_encoding", "_fields")
+
+    def __init__(self, fields: dict[bytes, bytes], encoding: str = "utf-8") -> None:
+        self._fields, self._encoding = fields, encoding
+
+    def get(self, name: str, /) -> str | None:
+        value = self._fields.get(name.lower().encode())
+        return None if value is None else value.decode(self._encoding, "replace").strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record.

@@ -21,7 +21,7 @@ import pyarrow as pa
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected, Split
 from stages.read._archives.members import WARC, Member, members, members_of_range
-from stages.read._archives.record import NUMBER_BITS, Record
+from stages.read._archives.record import NUMBER_BITS, Fields, Record
 
 _WHOLE_BYTES = 8 << 20
 """Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
@@ -101,21 +101,8 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
         begin = stop + len(_HEADERS_END)
         if int(length) > max_bytes or content[stop:begin] != _HEADERS_END:
             return None
-        found.append(Record(position + len(found), kind, _Fields(fields), content[body:stop]))
+        found.append(Record(position + len(found), kind, Fields(fields), content[body:stop]))
     return found
-
-
-class _Fields:
-    """The headers of a regular record, by name in lower case."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: dict[bytes, bytes]) -> None:
-        self._fields = fields
-
-    def get(self, name: str, /) -> str | None:
-        value = self._fields.get(name.lower().encode())
-        return None if value is None else value.decode("utf-8", "replace").strip()
 
 
 # ------------------------------------------------------------------------------------------------ files without compression

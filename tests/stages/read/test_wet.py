@@ -184,6 +184,21 @@ def test_wet_file_of_another_format_is_told(tmp_path: Path, content: bytes, endi
     assert any(error in item.error and item.is_file_damage for item in rejected(batches))
 
 
+def test_wet_dictionary_without_bounds_is_told(tmp_path: Path) -> None:
+    import zstandard
+
+    bomb = zstandard.ZstdCompressor().compress(b"\0" * (32 << 20))
+    for content, error in (
+        (bomb, "the file begins with a dictionary of more than 16,777,216 bytes"),
+        (bomb[:-9], "the file begins with a dictionary of more than 16,777,216 bytes"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 40, "the dictionary at the beginning of the zstd archive is damaged"),
+    ):
+        head = b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little")
+        batches = read(file_of(tmp_path, head + content + PACKINGS["zstd, a frame a record"][1](wet()), ".zst"))
+        [item] = rejected(batches)
+        assert error in item.error and item.is_file_damage and documents(batches) == {}
+
+
 def test_wet_many_members_and_a_large_one_are_read_in_batches(tmp_path: Path) -> None:
     texts = [f"page {number} " + "word " * (number % 700) for number in range(6000)]
     for pack in (PACKINGS["gzip, a member a record"][1], PACKINGS["gzip, one member"][1]):

@@ -30,7 +30,8 @@ _SILENT = frozenset(
 """Errors of disks and network file systems that do not answer."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG})
 
-_STORE_MARKS = ("AWS Error", "curlCode", "google::cloud", "Azure::", "GCS returned")
+_AWS_MARK = "AWS Error"
+_STORE_MARKS = (_AWS_MARK, "curlCode", "google::cloud", "Azure::", "GCS returned")
 _STORE_REFUSALS = (
     "ACCESS_DENIED",
     "INVALID_ACCESS_KEY_ID",
@@ -54,6 +55,7 @@ _RIGHT_URLS = {
     "hf": "hf://datasets/OWNER/NAME/folder/*.parquet",
     "s3": "s3://bucket/folder/*.parquet",
     "gs": "gs://bucket/folder/*.parquet",
+    "https": "https://host/folder/file.jsonl.gz",
 }
 
 
@@ -116,7 +118,8 @@ def refusal_of(error: BaseException) -> str | None:
     if not _is_of_store(error):
         return None
     is_refused = _status(error) in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
-    return masked(f"{_text(error)}. Give this user access") if is_refused else None
+    public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
+    return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
 
 
 def right_url(url: str) -> str:

@@ -2,16 +2,10 @@
 
     runs/a, /data/a, file:///data/a          local
     s3://bucket/a?endpoint_override=http://127.0.0.1:5000&region=us-east-1      and gs://, as pyarrow takes them
+    s3://anonymous@bucket/a                                                     a public bucket, without credentials
+    https://host/a, http://host/a                                               input files of web servers (`stores/http.py`)
 
-When a store stops answering, a read fails instead of hanging. S3 URLs accept these parameters beside pyarrow's own:
-
-    request_timeout=3      seconds without a byte until a request fails; libcurl takes about 6 more to notice
-    connect_timeout=1      seconds until a connection attempt fails
-    max_attempts=5         requests of one read, with growing pauses, as long as failures are temporary
-
-If the store stalls at every attempt, a read fails after about max_attempts * (request_timeout + 6) seconds, 47 by default.
-pyarrow accepts none of the three in a URL; its own 31 attempts take 288 s at a stall and 6 s at a 503 (pyarrow 26 on Linux,
-where request_timeout works, contrary to its documentation). A store that sends a byte a second is not detected as stalled.
+When a store stops answering, a read fails instead of hanging (`stores/s3.py`, `stores/http.py`).
 
 Input files are read by positional reads and never mapped: a mapped file that is cut short while it is read ends the process
 by SIGBUS. Files that the engine itself wrote are mapped where they are local.
@@ -34,7 +28,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -42,13 +35,9 @@ import pyarrow.parquet as pq
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
+from datapipe.stores.http import HttpFile, is_http, open_file
+from datapipe.stores.s3 import is_s3, s3_filesystem, with_one_attempt
 
-CONNECT_TIMEOUT_S = 1.0
-REQUEST_TIMEOUT_S = 3.0
-MAX_ATTEMPTS = 5
-_PATIENCE = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S, "max_attempts": MAX_ATTEMPTS}
-_ONLY_IN_URLS = frozenset({"smart_defaults", "tls_verify_certificates"})
-"""Parameters that pyarrow takes in a URL and not as arguments, so they exclude our own parameters."""
 UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 """Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
 
@@ -64,43 +53,24 @@ def is_remote(url: str) -> bool:
 def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
     if not is_remote(base):
         return pafs.LocalFileSystem(), os.path.abspath(base.removeprefix("file://"))
-    if is_masked(base):
+    _check_credentials(base)
+    if is_http(base):
         raise UserError(
-            f"cannot open {base}: its credentials are not stored with the output. Write them in the mixture as variables, "
-            f"such as s3://${{KEY}}:${{SECRET}}@bucket/folder, and set these variables here too."
+            f"cannot open {base} as a folder: web servers give single files to read. Expected a local path or a URL such as "
+            f"s3://bucket/folder"
         )
-    url, patience = _split_patience(base) if base.startswith("s3://") else (base, None)
     try:
-        filesystem, path = pafs.FileSystem.from_uri(url)
+        return s3_filesystem(base) if is_s3(base) else pafs.FileSystem.from_uri(base)
     except pa.ArrowInvalid as error:  # `from None`: its text quotes the URL, credentials and all
         raise UserError(f"cannot open {base}: {error}. Expected a local path or a URL such as s3://bucket/folder") from None
-    return (_bounded(filesystem, patience), path) if patience is not None else (filesystem, path)
 
 
-def _split_patience(url: str) -> tuple[str, dict[str, float] | None]:
-    """A URL without our own parameters, and their values or defaults; None where they cannot be set."""
-    base, query = split_query(url)
-    given = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
-    own = {name: value for name, value in given if name in _PATIENCE}
-    if (clash := _ONLY_IN_URLS & {name for name, _ in given}) and own:
-        raise UserError(f"cannot open {url}: {sorted(clash)[0]} excludes {sorted(own)[0]}. Leave out one of them.")
-    try:
-        patience = _PATIENCE | {name: float(value) for name, value in own.items()}
-    except ValueError:
-        patience = {}
-    if not patience or not all(0 < value < float("inf") for value in patience.values()) or patience["max_attempts"] < 1:
-        raise UserError(f"cannot open {url}: expected positive numbers for {', '.join(sorted(own))}.")
-    rest = urlencode([(name, value) for name, value in given if name not in _PATIENCE])
-    without = (f"{base}?{rest}" if rest else base) if own else url
-    return without, None if clash else patience
-
-
-def _bounded(filesystem: pafs.FileSystem, patience: dict[str, float]) -> pafs.FileSystem:
-    """The same S3 file system with these limits, made again from the arguments of its pickle."""
-    (options,) = filesystem.__reduce__()[1]
-    retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(patience["max_attempts"]))
-    limits = {name: patience[name] for name in ("connect_timeout", "request_timeout")}
-    return pafs.S3FileSystem(**(options | limits), retry_strategy=retry)
+def _check_credentials(url: str) -> None:
+    if is_masked(url):
+        raise UserError(
+            f"cannot open {url}: its credentials are not stored with the output. Write them in the mixture as variables, "
+            f"such as s3://${{KEY}}:${{SECRET}}@bucket/folder, and set these variables here too."
+        )
 
 
 def split_query(url: str) -> tuple[str, str]:
@@ -119,6 +89,9 @@ def resolve(url: str) -> tuple[pafs.FileSystem, str]:
 
 def open_input(url: str) -> pa.NativeFile:
     """An input file for random access, not mapped. Raises FileNotFoundError, IsADirectoryError or another OSError."""
+    if is_http(url):
+        _check_credentials(url)
+        return open_file(url)
     filesystem, path = resolve(url)
     if not isinstance(filesystem, pafs.LocalFileSystem):
         return filesystem.open_input_file(path)
@@ -135,6 +108,8 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 def open_mapped(url: str) -> pa.NativeFile:
     """As `open_input`, memory-mapped where local: for files that nobody changes."""
+    if is_http(url):
+        return open_input(url)
     filesystem, path = resolve(url)
     return _mapped(path) if isinstance(filesystem, pafs.LocalFileSystem) else filesystem.open_input_file(path)
 
@@ -164,7 +139,12 @@ class FileState:
 
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
-    """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store. Raises OSError."""
+    """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store or a web server.
+    Raises OSError."""
+    if isinstance(stream, HttpFile):
+        facts = stream.facts
+        etag = None if facts.etag is None else facts.etag.encode()
+        return FileState(num_bytes=facts.num_bytes, mtime_ns=facts.mtime_ns, etag=etag)
     filesystem, path = resolve(url)
     if isinstance(filesystem, pafs.LocalFileSystem):
         return _local_state(os.stat(path))
@@ -179,12 +159,12 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
 
 
 def current_state(url: str) -> FileState:
-    """The state of the file at `url` now; one request of an S3 store. A local file is opened for it, as a network file system
+    """The state of the file at `url` now; one request of a store. A local file is opened for it, as a network file system
     asks its server for the state only then. Raises OSError as `open_input`."""
-    filesystem, path = resolve(url)
-    if not isinstance(filesystem, pafs.LocalFileSystem):
+    if is_http(url) or not isinstance(resolve(url)[0], pafs.LocalFileSystem):
         with open_input(url) as stream:
             return file_state(url, stream)
+    _, path = resolve(url)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe does not wait for a writer
     try:
         status = os.fstat(descriptor)
@@ -258,11 +238,7 @@ class Root:
 
     def trying_once(self) -> Root:
         """The same S3 folder with one attempt for each read, for a caller that retries reads itself."""
-        base, query = split_query(self.url)
-        given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
-        if not base.startswith("s3://") or not _ONLY_IN_URLS.isdisjoint(given):
-            return self
-        return Root(f"{base}?{urlencode(given | {'max_attempts': 1})}")
+        return Root(with_one_attempt(self.url)) if is_s3(self.url) else self
 
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""

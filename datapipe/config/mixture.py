@@ -68,8 +68,14 @@ class Source(Record):
     """A corpus: its files, its weight in the mixture, and its stages."""
 
     path: Paths = Field(
-        description="Glob or list of globs of the input files: local paths or URLs (s3://…). Relative paths start at the "
-        "working directory."
+        description="Glob or list of globs of the input files: local paths or URLs (s3://…, https://…). Relative paths start "
+        "at the working directory. '@files.txt' is a list of paths or URLs, one a line."
+    )
+    prefix: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder or URL that the lines of a list are relative to: https://data.commoncrawl.org. Default: the folder "
+        "of the list.",
     )
     exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
     format: FormatEntry = Field(

@@ -29,6 +29,7 @@ validation: 1%                      # share of the kept documents that go to sep
 sources:
   modules:                          # any name; it becomes a folder of shards
     path: ${python:stdlib}/*.py     # a glob or a list of globs; ${ENV}, ${python:stdlib} and ${python:site-packages} work
+    # prefix: https://host/folder   # what the lines of a list, path: "@files.txt", are relative to; default: its folder
     # exclude: ["**/test/**"]       # globs of files to leave out
     format: text                    # one document per file; auto infers the format by the ending: jsonl, parquet, text, ...
     # text: text                    # input field with the text; dots reach into objects: content.text

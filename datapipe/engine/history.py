@@ -28,6 +28,7 @@ from datapipe.config.resolved import parsed_yaml
 from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
+from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
 from datapipe.ledger.names import INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
@@ -165,7 +166,10 @@ def _with_credentials(root: Root, earlier: list[str], inputs: list[dict[str, Any
     if not any(is_masked(url) for url in (*earlier, *(row["url"] for row in inputs))):
         return earlier, inputs
     mixture = read_mixture(root)
-    paths = {name: source.path for name, source in mixture.sources.items()}
+    paths = {
+        name: [*(path.removeprefix(LIST_SIGN) for path in source.path), source.prefix or ""]
+        for name, source in mixture.sources.items()
+    }
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     against = [text for use in uses for text in _texts(use.options)]
     rows = [row | {"url": restored(row["url"], paths.get(row["source"], ()))} for row in inputs]

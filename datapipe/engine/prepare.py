@@ -28,13 +28,14 @@ from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
-from datapipe.plan.warnings import RunWarning, order_warnings, passed_over_warning, unreadable_warning
+from datapipe.plan.warnings import RunWarning, named_twice_warning, order_warnings, passed_over_warning, unreadable_warning
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import Stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.storage import Root, is_remote, open_input, resolve
+from datapipe.stores.http import is_http
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.tiktoken import convert, is_rank_file
 from datapipe.weights import changes_in_words
@@ -51,12 +52,14 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
     passed_over: dict[str, list[str]] = {name: [] for name in mixture.sources}
-    files = {name: _discovered(mixture, name, listing, passed_over[name]) for name in mixture.sources}
+    named_twice: dict[str, list[str]] = {name: [] for name in mixture.sources}
+    files = {name: _discovered(mixture, name, listing, passed_over[name], named_twice[name]) for name in mixture.sources}
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
     warnings += [passed_over_warning(name, sorted(set(paths))) for name, paths in passed_over.items() if paths]
+    warnings += [named_twice_warning(name, lines) for name, lines in named_twice.items() if lines]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture)]
@@ -184,7 +187,7 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
         )
     taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|work|length-\d+)/")
     for url in urls:
-        if is_remote(url) == is_remote(mixture.output) and taken.match(resolve(url)[1]):
+        if is_remote(url) == is_remote(mixture.output) and not is_http(url) and taken.match(resolve(url)[1]):
             raise UserError(
                 f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, where the run "
                 f"writes and deletes files. Give another output, or move the input."
@@ -207,7 +210,9 @@ class Listing:
             self._say(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
 
-def _discovered(mixture: Mixture, name: str, listing: Listing, passed_over: list[str]) -> list[tuple[InputFile, Reader]]:
+def _discovered(
+    mixture: Mixture, name: str, listing: Listing, passed_over: list[str], named_twice: list[str]
+) -> list[tuple[InputFile, Reader]]:
     source = mixture.sources[name]
     where = mixture.where("sources", name, "path")
 
@@ -217,7 +222,17 @@ def _discovered(mixture: Mixture, name: str, listing: Listing, passed_over: list
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 
-    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, passed_over.append)
+    return discover(
+        name,
+        source.path,
+        reader_for,
+        source.fingerprint,
+        where,
+        source.exclude,
+        passed_over.append,
+        source.prefix,
+        named_twice.append,
+    )
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

@@ -1,6 +1,6 @@
 """Lists the input files of a source: globs over local folders and object stores, with the facts that planning needs.
 
-    patterns ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
+    patterns, lists ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
 `*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,18 +21,19 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import xxhash
 
+from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
+from datapipe.inputs.entries import FOLDER, Entry, status_of
+from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
+from datapipe.stores.http import facts_of, is_http
 
 _WILD = re.compile(r"[*?\[]")
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
-
-
-_FOLDER = "a folder"
 
 
 def discover(
@@ -44,6 +44,8 @@ def discover(
     where: str,
     exclude: Sequence[str] = (),
     passed_over: Callable[[str], None] = lambda path: None,
+    prefix: str | None = None,
+    named_twice: Callable[[str], None] = lambda path: None,
 ) -> list[tuple[InputFile, Reader]]:
     """The files of a source in path order, each with its reader.
 
@@ -53,6 +55,8 @@ def discover(
         where: file, line and key of the patterns, for errors.
         exclude: patterns of files to leave out.
         passed_over: gets the path of each thing that matches and is neither file nor folder, such as a broken link.
+        prefix: folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list.
+        named_twice: gets each line of a list that names a file again.
 
     Raises:
         UserError: a pattern matches nothing, two files have one relative path, or a file has no reader, cannot be read, or has
@@ -66,7 +70,10 @@ def discover(
         return any(glob.fullmatch(_bare(url)) for glob in left_out)
 
     for pattern in patterns:
-        every = _matches(pattern, where, is_left_out, passed_over)
+        if pattern.startswith(SIGN):
+            every = _listed(pattern, prefix, is_left_out, where, named_twice)
+        else:
+            every = _matches(pattern, where, is_left_out, passed_over)
         matched = [file for file in every if not is_left_out(file.url)]
         if every and not matched:
             raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
@@ -88,7 +95,8 @@ def discover(
 
 def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[str]) -> str | None:
     """The first of some absolute paths or URLs that would be an input file, if it were there; None where none would."""
-    globs = [_expression(_absolute(pattern), "") for pattern in patterns if _WILD.search(_bare(pattern))]
+    named = [pattern for pattern in patterns if not pattern.startswith(SIGN)]
+    globs = [_expression(_absolute(pattern), "") for pattern in named if _WILD.search(_bare(pattern))]
     left_out = _left_out(exclude, "")
     taken = (path for path in paths if any(glob.fullmatch(path) for glob in globs))
     return next((path for path in taken if not any(glob.fullmatch(path) for glob in left_out)), None)
@@ -129,45 +137,19 @@ def _absolute(pattern: str) -> str:
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A file that a pattern matches, or what is in the place of one.
-
-    Attributes:
-        path: absolute, or a URL without its query.
-        instead: what it is instead of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file.
-    """
-
-    path: str
-    num_bytes: int = 0
-    mtime_ns: int = 0
-    ctime_ns: int | None = None
-    instead: str = ""
-
-    @classmethod
-    def local(cls, path: str, status: os.stat_result | None) -> _Entry:
-        if status is None:
-            return cls(path, instead="a broken link")
-        if not stat.S_ISREG(status.st_mode):
-            return cls(path, instead="neither file nor folder")
-        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-    @classmethod
-    def remote(cls, path: str, info: pafs.FileInfo) -> _Entry:
-        if info.type == pafs.FileType.Directory:
-            return cls(path, instead=_FOLDER)
-        return cls(path, info.size, info.mtime_ns)
-
-    def file(self, prefix: str, query: str) -> InputFile:
-        return InputFile(
-            url=self.path + query,
-            path=self.path[len(prefix) :],
-            num_bytes=self.num_bytes,
-            stamp=str(self.mtime_ns),
-            compression=COMPRESSION_OF_ENDING.get(Path(self.path).suffix.lower()),
-            mtime_ns=self.mtime_ns,
-            ctime_ns=self.ctime_ns,
-        )
+def _listed(
+    pattern: str,
+    prefix: str | None,
+    is_left_out: Callable[[str], bool],
+    where: str,
+    named_twice: Callable[[str], None],
+) -> list[InputFile]:
+    """The files of a list, `@files.txt`."""
+    base, query = _absolute(pattern.removeprefix(SIGN)), split_query(pattern)[1]
+    below = None if prefix is None else _absolute(prefix) + split_query(prefix)[1]
+    compression = COMPRESSION_OF_ENDING.get(Path(base).suffix.lower())
+    listed = listed_paths(base + query, compression, below, where, named_twice)
+    return listed_files(pattern, listed, is_left_out, where)
 
 
 def _matches(
@@ -176,13 +158,20 @@ def _matches(
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     prefix = _fixed_prefix(base)
+    if is_http(base) and _WILD.search(base):
+        raise UserError(
+            f"{where}: '{masked(pattern)}' is a pattern, and a web server does not list its files. Expected the URL of a file, "
+            f"or a list of paths: '@files.txt' or '@https://host/files.txt', one path or URL a line"
+        )
     try:
+        if is_http(base):
+            return [Entry.of_web(base, facts_of(base + query)).file(prefix, query)]
         filesystem, root = resolve(prefix + query)
         root = root.rstrip("/")
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
         info = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
         if info.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
-            entry = _Entry.local(base, os.stat(base)) if is_local else _Entry.remote(base, info)
+            entry = Entry.local(base, os.stat(base)) if is_local else Entry.remote(base, info)
             return [entry.file(base[: base.rindex("/") + 1], query)]
         if info.type == pafs.FileType.Directory and not _WILD.search(base):
             inside = os.path.join(pattern, "**")
@@ -205,12 +194,12 @@ def _matches(
         if is_left_out(entry.path):
             continue
         if glob.expects_file(entry):
-            inside = f": '{entry.path}/**' takes all files below it" if entry.instead == _FOLDER else ""
+            inside = f": '{entry.path}/**' takes all files below it" if entry.instead == FOLDER else ""
             raise UserError(
                 f"{where}: '{pattern}' takes files, and {entry.path} is {entry.instead}. Expected a file{inside}. `exclude` "
                 f"leaves it out."
             )
-        if entry.instead not in ("", _FOLDER):
+        if entry.instead not in ("", FOLDER):
             passed_over(entry.path)
     return [entry.file(prefix, query) for entry in listed if not entry.instead]
 
@@ -238,10 +227,10 @@ class _Glob:
     def takes_hidden(self) -> bool:
         return _is_hidden(self.below)
 
-    def expects_file(self, entry: _Entry) -> bool:
+    def expects_file(self, entry: Entry) -> bool:
         """Whether something else has a name that the pattern expects of files: with an ending. `**` enters such folders."""
         has_ending = _LITERAL_ENDING.search(self.below) is not None
-        return bool(entry.instead) and has_ending and (entry.instead != _FOLDER or self.depth is not None)
+        return bool(entry.instead) and has_ending and (entry.instead != FOLDER or self.depth is not None)
 
     def matches(self, path: str) -> bool:
         return self.expression.fullmatch(path) is not None and (self.takes_hidden or not _is_hidden(path[len(self.prefix) :]))
@@ -253,39 +242,29 @@ def _fixed_prefix(base: str) -> str:
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
 
-def _listed_locally(glob: _Glob) -> Iterator[_Entry]:
+def _listed_locally(glob: _Glob) -> Iterator[Entry]:
     """The files and folders that match below a local folder. Arrow fails on broken links and odd names."""
     prefix, depth = glob.prefix, glob.depth
     for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
         if not glob.takes_hidden:
             folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from (_Entry(path, instead=_FOLDER) for path in _joined(folder, folders) if glob.matches(path))
+        yield from (Entry(path, instead=FOLDER) for path in _joined(folder, folders) if glob.matches(path))
         if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
             folders.clear()
-        yield from (_Entry.local(path, _status(path)) for path in _joined(folder, names) if glob.matches(path))
+        yield from (Entry.local(path, status_of(path)) for path in _joined(folder, names) if glob.matches(path))
 
 
 def _joined(folder: str, names: Iterable[str]) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[_Entry]:
+def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:
     """The files and folders that match below `root`, the path of the prefix on an object store."""
     selector = pafs.FileSelector(root, allow_not_found=True, recursive=glob.depth != 0)
     for info in filesystem.get_file_info(selector):
         path = glob.prefix.rstrip("/") + info.path[len(root) :]
         if info.type in (pafs.FileType.File, pafs.FileType.Directory) and glob.matches(path):
-            yield _Entry.remote(path, info)
-
-
-def _status(path: str) -> os.stat_result | None:
-    """The status of a file, links followed; None for a broken link."""
-    try:
-        return os.stat(path)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP):
-            return None
-        raise
+            yield Entry.remote(path, info)
 
 
 def _unless_missing(error: OSError) -> None:

@@ -2,10 +2,10 @@
 
     plan: size and times ─▶ InputFile ─▶ task: each time the file is opened, and when it is read ─▶ the same file, or UserError
 
-| compared             | local                     | object store                             |
-|----------------------|---------------------------|------------------------------------------|
-| with the plan        | size, mtime, ctime        | size, time of modification in seconds    |
-| first open with last | also device and inode     | also the ETag                            |
+| compared             | local                     | object store, web server                             |
+|----------------------|---------------------------|------------------------------------------------------|
+| with the plan        | size, mtime, ctime        | size, time of modification in seconds, else the ETag |
+| first open with last | also device and inode     | also the ETag                                        |
 
 No program can set ctime back, so a file that is overwritten with its time restored is found, and so is one that takes the place
 of another of equal size and time. The facts are those of this run's plan and enter no fingerprint: a file that was copied, with
@@ -29,6 +29,7 @@ from typing import Self
 import pyarrow as pa
 
 from datapipe.errors import UserError
+from datapipe.inputs.entries import ETAG
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.work import MapTask, Task
@@ -183,6 +184,9 @@ def _difference(file: InputFile, state: FileState) -> str:
         planned_ns = whole_seconds(planned_ns)
     if None not in (planned_ns, state.mtime_ns) and planned_ns != state.mtime_ns:
         return f"it was modified at {_time(planned_ns)} when the run was planned, and at {_time(state.mtime_ns)} now"
+    etag = None if state.etag is None else state.etag.decode(errors="replace")
+    if file.stamp.startswith(ETAG) and etag != file.stamp.removeprefix(ETAG):
+        return f"its ETag was {file.stamp.removeprefix(ETAG)} when the run was planned, and is {etag} now"
     if None not in (ctime_ns, state.ctime_ns) and ctime_ns != state.ctime_ns:
         return (
             f"it was written, replaced, renamed or given other permissions at {_time(state.ctime_ns)}, although its size and "

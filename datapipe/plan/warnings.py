@@ -126,6 +126,14 @@ def passed_over_warning(source: str, paths: Sequence[str]) -> RunWarning:
     )
 
 
+def named_twice_warning(source: str, lines: Sequence[str]) -> RunWarning:
+    """The warning about files that a list names more than once."""
+    more = f" and {len(lines) - 1:,} more" if len(lines) > 1 else ""
+    text = f"source '{source}': {lines[0]}{more}: the list names the file before. It is read once."
+    details = {"lines": list(lines[:_LISTED_FILES]), "count": len(lines)}
+    return RunWarning(kind="named_twice", source=source, text=text, details=details)
+
+
 def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     looked_at = {
         warning.details["field"]: warning.details["fields"]

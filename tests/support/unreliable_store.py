@@ -3,8 +3,8 @@
     client  ──▶  UnreliableStore (127.0.0.1, a port of its own)  ──▶  the store of tests/support/object_store.py
                  fail("stall", path="part-00003", after=1000, times=2)
 
-A fault hits the GET requests whose path holds `path`, the first `times` of them or, with None, all. Everything else passes
-through untouched. Threads end with the `with` that holds the proxy, those in a stall included.
+A fault hits the GET or HEAD requests whose path holds `path`, the first `times` of them or, with None, all. Everything else
+passes through untouched. Threads end with the `with` that holds the proxy, those in a stall included.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Fault:
         path: part of the request's path.
         after: bytes of the body that come as they should.
         left: requests still to be hit; None for all.
+        method: GET or HEAD.
         hits: requests hit so far.
     """
 
@@ -42,6 +43,7 @@ class Fault:
     after: int
     status: int
     left: int | None
+    method: str = "GET"
     hits: int = 0
 
 
@@ -51,6 +53,7 @@ class UnreliableStore:
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
         self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
+        self.authorizations: set[str | None] = set()  # of all requests
         self.ended = threading.Event()
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -63,9 +66,11 @@ class UnreliableStore:
         """The end of the URLs that go through this proxy."""
         return f"?endpoint_override=http://127.0.0.1:{self._server.server_address[1]}&region=us-east-1"
 
-    def fail(self, kind: Kind, *, path: str = "", after: int = 0, status: int = 503, times: int | None = 1) -> Fault:
-        """From now on, until it has hit `times` requests."""
-        fault = Fault(kind=kind, path=path, after=after, status=status, left=times)
+    def fail(
+        self, kind: Kind, *, path: str = "", after: int = 0, status: int = 503, times: int | None = 1, method: str = "GET"
+    ) -> Fault:
+        """From now on, until it has hit `times` requests. A HEAD request can only be answered with a status."""
+        fault = Fault(kind=kind, path=path, after=after, status=status, left=times, method=method)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -75,11 +80,14 @@ class UnreliableStore:
         with self._lock:
             self._faults.clear()
 
-    def fault_of(self, path: str) -> Fault | None:
-        """Counts one GET of `path`; what is to go wrong with it."""
+    def fault_of(self, method: str, path: str, authorization: str | None) -> Fault | None:
+        """Counts one request of `path`; what is to go wrong with it."""
         with self._lock:
-            self.gets.append(path)
-            fault = next((fault for fault in self._faults if fault.path in path and fault.left != 0), None)
+            self.authorizations.add(authorization)
+            if method == "GET":
+                self.gets.append(path)
+            possible = (fault for fault in self._faults if fault.method == method and fault.path in path and fault.left != 0)
+            fault = next(possible, None)
             if fault is not None:
                 fault.hits += 1
                 fault.left = None if fault.left is None else fault.left - 1
@@ -111,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        fault = self.server.store.fault_of(self.path)
+        fault = self.server.store.fault_of(self.command, self.path, self.headers.get("Authorization"))
         if fault is not None and fault.kind == "status":
             self.send_response(fault.status)
             self.send_header("Content-Length", "0")
@@ -120,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass_on(fault)
 
     def do_HEAD(self) -> None:
-        self._pass_on(None)
+        self.do_GET()
 
     def handle_one_request(self) -> None:
         """Waits in short turns for the next request of a connection that is kept open."""

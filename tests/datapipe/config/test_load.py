@@ -44,7 +44,8 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = (
-    "path, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, synthetic, stages, fingerprint"
+    "path, prefix, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, synthetic, stages, "
+    "fingerprint"
 )
 TOP_KEYS = (
     "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, "
@@ -213,7 +214,7 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "path: data/web/*.jsonl.zst",
             "text: body",
             "mixture.yaml:7: sources.web.path: missing. Expected: glob or list of globs of the input files: "
-            "local paths or URLs (s3://…).",
+            "local paths or URLs (s3://…, https://…).",
         ),
         (
             "path: data/web/*.jsonl.zst",

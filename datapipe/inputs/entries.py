@@ -1,0 +1,100 @@
+"""What is at a path or URL, without reading it: a file with its size and times, or something in the place of one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from datapipe.stage.decoding import COMPRESSION_OF_ENDING
+from datapipe.stage.reader import InputFile
+from datapipe.storage import is_remote, resolve
+from datapipe.stores.http import HttpFacts, facts_of, is_http
+
+FOLDER = "a folder"
+ETAG = "etag:"
+"""What the stamp of a file begins with whose store tells an ETag and no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, or what is in the place of one.
+
+    Attributes:
+        path: absolute, or a URL without its query.
+        etag: of a file on a web server.
+        instead: what it is instead of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file.
+    """
+
+    path: str
+    num_bytes: int = 0
+    mtime_ns: int | None = 0
+    ctime_ns: int | None = None
+    etag: str | None = None
+    instead: str = ""
+
+    @classmethod
+    def local(cls, path: str, status: os.stat_result | None) -> Entry:
+        if status is None:
+            return cls(path, instead="a broken link")
+        if not stat.S_ISREG(status.st_mode):
+            return cls(path, instead=FOLDER if stat.S_ISDIR(status.st_mode) else "neither file nor folder")
+        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    @classmethod
+    def remote(cls, path: str, info: pafs.FileInfo) -> Entry:
+        if info.type == pafs.FileType.Directory:
+            return cls(path, instead=FOLDER)
+        return cls(path, info.size, info.mtime_ns)
+
+    @classmethod
+    def of_web(cls, path: str, facts: HttpFacts) -> Entry:
+        return cls(path, facts.num_bytes, facts.mtime_ns, etag=facts.etag)
+
+    def file(self, prefix: str, query: str) -> InputFile:
+        """The file as planning sees it, its path relative to `prefix`."""
+        return self.file_as(self.path[len(prefix) :], query)
+
+    def file_as(self, path: str, query: str) -> InputFile:
+        """The file as planning sees it, by a path of its own."""
+        return InputFile(
+            url=self.path + query,
+            path=path,
+            num_bytes=self.num_bytes,
+            stamp=f"{ETAG}{self.etag}" if self.mtime_ns is None and self.etag is not None else str(self.mtime_ns),
+            compression=COMPRESSION_OF_ENDING.get(Path(self.path).suffix.lower()),
+            mtime_ns=self.mtime_ns,
+            ctime_ns=self.ctime_ns,
+        )
+
+
+def status_of(path: str) -> os.stat_result | None:
+    """The status of a local file, links followed; None for a broken link and where nothing is. Raises OSError."""
+    try:
+        return os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+
+
+def entry_at(path: str, query: str) -> Entry | None:
+    """What is at an absolute path or URL; None for nothing. Raises OSError.
+
+    Args:
+        query: the "?key=value…" of a URL.
+    """
+    if is_http(path):
+        try:
+            return Entry.of_web(path, facts_of(path + query))
+        except FileNotFoundError:
+            return None
+    if not is_remote(path):
+        return Entry.local(path, status_of(path)) if os.path.lexists(path) else None
+    filesystem, inside = resolve(path + query)
+    info = filesystem.get_file_info(inside)
+    return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)

@@ -1,0 +1,165 @@
+"""Lists of input files: `path: "@warc.paths.gz"`, one path or URL a line, as Common Crawl publishes them.
+
+    # a comment; blank lines are passed over                          relative to `prefix`, or to the folder of the list:
+    crawl-data/CC-MAIN-2024-10/segments/1/warc/a.warc.gz              https://data.commoncrawl.org/ + the line
+    https://host/b.warc.gz                                            as it is
+    /data/c.warc.gz                                                   as it is; in a local list without a remote prefix
+
+    list ─▶ lines ─▶ absolute paths and URLs ─▶ size and time of each, `_THREADS` at a time ─▶ InputFile, in their order
+
+A file's path, of which the keys of its documents are made, is its line; of a line that is absolute, the line without scheme and
+leading slash. So a list may move, and the same files may be read by another prefix, and the documents keep their keys. A list
+that has grown plans the tasks of the new files alone.
+
+A list is read as a whole: a cut or damaged archive is an error, since files would be missing in silence. A list that is read
+from a store or web server cannot name files of this machine. Memory is that of the list: 100,000 lines take 60 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import sleep
+
+from datapipe.credentials import masked
+from datapipe.errors import UserError
+from datapipe.inputs.entries import Entry, entry_at
+from datapipe.metrics import counted
+from datapipe.outages import input_error, outage_of
+from datapipe.stage.decoding import BOM, BrokenStreamError, decoded
+from datapipe.stage.reader import InputFile
+from datapipe.storage import is_remote, open_input, split_query
+from datapipe.stores.http import is_http
+
+SIGN = "@"
+_MOST_BYTES = 512 << 20
+_MOST_LINE_BYTES = 16 << 10
+_THREADS = 16
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Between attempts to ask an object store. Each has attempts of its own (`stores/s3.py`); those of web servers are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPath:
+    """A line of a list.
+
+    Attributes:
+        number: of the line, from 1.
+        url: absolute path, or URL without its query.
+        query: "?key=value…" of a URL.
+        path: for the keys of the documents.
+    """
+
+    number: int
+    url: str
+    query: str
+    path: str
+
+
+def listed_paths(
+    location: str, compression: str | None, prefix: str | None, where: str, named_twice: Callable[[str], None]
+) -> list[ListedPath]:
+    """The files that a list names, each once, in its order; a file is told apart by its URL.
+
+    Args:
+        location: absolute path or URL of the list.
+        prefix: absolute path or URL of the folder that relative lines begin in; None for that of the list.
+        where: file, line and key that name the list, for errors.
+
+    Raises:
+        UserError: the list cannot be read, is empty or damaged, or has a line that is no path.
+    """
+    found: dict[str, ListedPath] = {}
+    shown = masked(location)
+    base = split_query(location)[0].rpartition("/")[0] + split_query(location)[1] if prefix is None else prefix
+    for number, line in _lines(_content(location, compression, where, shown), f"{where}: {shown}"):
+        listed = _listed(number, line, base, is_remote(location) or is_remote(base), f"{where}: {shown}, line {number}")
+        if found.setdefault(listed.url + listed.query, listed) is not listed:
+            named_twice(f"{shown}, line {number}: {masked(listed.url)}")
+    if not found:
+        raise UserError(f"{where}: the list {shown} names no file. Expected one path a line")
+    return list(found.values())
+
+
+def listed_files(pattern: str, listed: Sequence[ListedPath], is_left_out: Callable[[str], bool], where: str) -> list[InputFile]:
+    """The files of a list, those that are left out among them, without their facts.
+
+    Raises UserError for a file that is missing, and the first error of a store.
+    """
+    wanted = [line for line in listed if not is_left_out(line.url)]
+    if not wanted:
+        raise UserError(f"{where}: '{masked(pattern)}' names {counted(len(listed), 'file')}, and `exclude` leaves out all.")
+    with ThreadPoolExecutor(_THREADS, "path-list") as threads:
+        entries = list(threads.map(lambda line: _entry(line, where), wanted))
+    missing = [line for line, entry in zip(wanted, entries) if entry is None or entry.instead]
+    if missing:
+        entry = entries[wanted.index(missing[0])]
+        found = "there is no such file" if entry is None else f"it is {entry.instead}"
+        more = f", and {counted(len(missing) - 1, 'other line')} like it" if len(missing) > 1 else ""
+        place = f"'{masked(pattern)}', line {missing[0].number}: {masked(missing[0].url)}"
+        raise UserError(f"{where}: {place}: {found}{more}. Correct the list or `prefix`, or `exclude` what is missing.")
+    return [entry.file_as(line.path, line.query) for line, entry in zip(wanted, entries) if entry is not None]
+
+
+def _entry(line: ListedPath, where: str) -> Entry | None:
+    """What is at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            return entry_at(line.url, line.query)
+        except OSError as error:
+            if pause_s is None or is_http(line.url) or outage_of(error, line.url) is None:
+                raise input_error(error, where, "cannot read", masked(line.url)) from error
+            sleep(pause_s)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _content(location: str, compression: str | None, where: str, shown: str) -> bytes:
+    chunks: list[bytes] = []
+    num_bytes = 0
+    try:
+        for chunk in decoded(open_input, location, compression):
+            chunks.append(chunk)
+            num_bytes += len(chunk)
+            if num_bytes > _MOST_BYTES:
+                raise UserError(f"{where}: the list {shown} has more than {_MOST_BYTES >> 20} MiB. Expected one path a line")
+    except BrokenStreamError as error:
+        raise UserError(f"{where}: the list {shown}: {error}. No file of it is read") from None
+    except OSError as error:
+        raise input_error(error, where, "cannot read the list", shown) from error
+    return b"".join(chunks)
+
+
+def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
+    """The lines that name files, with their numbers from 1."""
+    for number, line in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
+        if len(line) > _MOST_LINE_BYTES or b"\0" in line:
+            found = "a NUL byte" if b"\0" in line[:_MOST_LINE_BYTES] else f"a line of {len(line):,} bytes"
+            raise UserError(f"{where}, line {number}: found {found}. Expected a list of one path a line")
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError:
+            raise UserError(f"{where}, line {number}: not UTF-8. Expected a list of one path a line") from None
+        if text and not text.startswith("#"):
+            yield number, text
+
+
+def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) -> ListedPath:
+    """A line as an absolute path or URL."""
+    is_local = "://" not in line or line.startswith("file://")
+    if is_local and is_of_store and (line.startswith(("/", "file://")) or ".." in line.split("/")):
+        raise UserError(
+            f"{where}: found {line!r}. Expected a path below {masked(split_query(base)[0])}, or a URL: a list that is read "
+            f"from a store, or relative to one, names no file of this machine"
+        )
+    if not is_local:
+        url, query = split_query(line)
+        return ListedPath(number, url, query, url.partition("://")[2].rpartition("@")[2])
+    folder, query = split_query(base)
+    if is_of_store:
+        relative = line.removeprefix("./")
+        return ListedPath(number, f"{folder.rstrip('/')}/{relative}", query, relative)
+    path = os.path.normpath(os.path.join(folder, line.removeprefix("file://")))
+    below = folder.rstrip("/") + "/"
+    return ListedPath(number, path, "", path.removeprefix(below).lstrip("/"))

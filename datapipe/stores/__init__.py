@@ -1,0 +1,5 @@
+"""Stores of files with rules of their own.
+
+http.py   files of web servers, by byte ranges
+s3.py     S3 by URL: limits on waiting, access without credentials
+"""

@@ -1,0 +1,247 @@
+"""Lists of input files: `@files.txt`, on a disk, a web server and an object store."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import UserError
+from datapipe.inputs import path_lists
+from datapipe.inputs.discovery import discover
+from datapipe.outages import OutageError
+from datapipe.plan.splits import group_splits
+from datapipe.stage import InputFile
+from stages.read.text import Text
+from tests.support.object_store import object_store
+from tests.support.unreliable_store import unreliable
+from tests.support.web_server import web_server
+
+WHERE = "mixture.yaml:7: sources.web.path"
+
+
+def _discover(
+    *patterns: str, prefix: str | None = None, exclude: tuple[str, ...] = (), twice: list[str] | None = None
+) -> list[InputFile]:
+    told = [] if twice is None else twice
+    found = discover("web", patterns, lambda path: Text(), "stat", WHERE, exclude, prefix=prefix, named_twice=told.append)
+    return [file for file, _ in found]
+
+
+def _refused(*patterns: str, **options: object) -> str:
+    with pytest.raises(UserError) as raised:
+        _discover(*patterns, **options)  # type: ignore[arg-type]
+    assert str(raised.value).startswith(f"{WHERE}: ")
+    return str(raised.value).removeprefix(f"{WHERE}: ")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files a.txt, b.txt, deep/c.txt, each with its name as content."""
+    for name in ("a.txt", "b.txt", "deep/c.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+def test_list_lines_are_relative_to_the_list(folder: Path) -> None:
+    (folder / "list.txt").write_text("deep/c.txt\na.txt\n")
+    files = _discover(f"@{folder}/list.txt")
+    assert [(file.path, file.url, file.num_bytes) for file in files] == [
+        ("a.txt", f"{folder}/a.txt", 5),
+        ("deep/c.txt", f"{folder}/deep/c.txt", 10),
+    ]
+    assert files == _discover(f"{folder}/**/[ac].txt")
+
+
+def test_list_lines_are_relative_to_the_prefix(folder: Path) -> None:
+    (folder / "deep" / "list.txt").write_text("./a.txt\ndeep/c.txt")
+    for prefix in (str(folder), f"{folder}/", f"file://{folder}"):
+        assert [file.path for file in _discover(f"@{folder}/deep/list.txt", prefix=prefix)] == ["a.txt", "deep/c.txt"]
+
+
+def test_list_comments_blank_lines_and_line_ends_are_no_paths(folder: Path) -> None:
+    (folder / "list.txt").write_bytes(b"\xef\xbb\xbf# files\r\n\r\n  a.txt \r\n\t\r\n#b.txt\r\ndeep/c.txt")
+    assert [file.path for file in _discover(f"@{folder}/list.txt")] == ["a.txt", "deep/c.txt"]
+
+
+def test_list_local_lines_may_be_absolute_or_above(folder: Path) -> None:
+    (folder / "deep" / "list.txt").write_text(f"{folder}/a.txt\nfile://{folder}/deep/c.txt\n../b.txt\n")
+    files = _discover(f"@{folder}/deep/list.txt")
+    below = str(folder).lstrip("/")
+    assert {file.path: file.url for file in files} == {
+        f"{below}/a.txt": f"{folder}/a.txt",
+        f"{below}/b.txt": f"{folder}/b.txt",
+        "c.txt": f"{folder}/deep/c.txt",
+    }
+
+
+def test_list_lines_are_names_and_no_patterns(folder: Path) -> None:
+    (folder / "x[1]*?.txt").write_text("odd")
+    (folder / "list.txt").write_text("x[1]*?.txt\n")
+    assert [file.path for file in _discover(f"@{folder}/list.txt")] == ["x[1]*?.txt"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".zst", zstandard.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_list_may_be_compressed_and_a_cut_one_is_refused(folder: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+    path = folder / f"warc.paths{ending}"
+    path.write_bytes(pack(b"a.txt\nb.txt\n"))
+    assert [file.path for file in _discover(f"@{path}")] == ["a.txt", "b.txt"]
+    if ending:
+        path.write_bytes(pack(b"a.txt\nb.txt\n" * 100)[:-4])
+        assert "cut off" in _refused(f"@{path}")
+
+
+def test_list_missing_file_is_named_with_its_line(folder: Path) -> None:
+    (folder / "list.txt").write_text("# files\na.txt\nnone/x.txt\nnone/y.txt\ndeep\n")
+    assert _refused(f"@{folder}/list.txt") == (
+        f"'@{folder}/list.txt', line 3: {folder}/none/x.txt: there is no such file, and 2 other lines like it. Correct the "
+        f"list or `prefix`, or `exclude` what is missing."
+    )
+    assert "line 5" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/none/*",))
+    assert [file.path for file in _discover(f"@{folder}/list.txt", exclude=(f"{folder}/none/*", f"{folder}/deep"))] == ["a.txt"]
+    assert "leaves out all" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/**",))
+
+
+def test_list_file_named_again_is_told_and_read_once(folder: Path) -> None:
+    (folder / "list.txt").write_text("a.txt\nb.txt\n./a.txt\n")
+    twice: list[str] = []
+    assert [file.path for file in _discover(f"@{folder}/list.txt", f"{folder}/a.txt", twice=twice)] == ["a.txt", "b.txt"]
+    assert twice == [f"{folder}/list.txt, line 3: {folder}/a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", "names no file. Expected one path a line"),
+        (b"# nothing\n\n", "names no file. Expected one path a line"),
+        (b"a.txt\nb\0.txt\n", "line 2: found a NUL byte. Expected a list of one path a line"),
+        (b"a.txt\n\xff.txt\n", "line 2: not UTF-8. Expected a list of one path a line"),
+        (b"x" * 20_000, "line 1: found a line of 20,000 bytes. Expected a list of one path a line"),
+        (gzip.compress(b"a.txt\n"), "is a gzip archive, and its name is that of a plain file"),
+    ],
+)
+def test_list_that_is_none_is_refused(folder: Path, content: bytes, error: str) -> None:
+    (folder / "list.txt").write_bytes(content)
+    assert error in _refused(f"@{folder}/list.txt")
+
+
+def test_list_that_is_not_there_is_told(folder: Path) -> None:
+    assert "cannot read the list" in _refused(f"@{folder}/none.txt")
+    assert "cannot read the list" in _refused(f"@{folder}")
+
+
+# ------------------------------------------------------------------------------------------------ servers and stores
+
+
+def test_list_of_a_web_server_names_files_below_it_or_elsewhere(folder: Path) -> None:
+    with web_server() as server, web_server() as other:
+        server.files = {"/crawl/warc.paths.gz": b"", "/crawl/x/a.txt": b"one", "/data/x/a.txt": b"three"}
+        other.files = {"/b.txt": b"two"}
+        lines = f"x/a.txt\n{other.url('/b.txt')}\n"
+        server.files["/crawl/warc.paths.gz"] = gzip.compress(lines.encode())
+        files = _discover("@" + server.url("/crawl/warc.paths.gz"))
+        assert {file.path: (file.url, file.num_bytes) for file in files} == {
+            "x/a.txt": (server.url("/crawl/x/a.txt"), 3),
+            f"{other.address}/b.txt": (other.url("/b.txt"), 3),
+        }
+        [moved] = _discover("@" + server.url("/crawl/warc.paths.gz"), prefix=server.url("/data"), exclude=(other.url("/**"),))
+        assert (moved.path, moved.url, moved.num_bytes) == ("x/a.txt", server.url("/data/x/a.txt"), 5)
+        (folder / "paths").write_text("x/none.txt\n")
+        assert "x/none.txt: there is no such file" in _refused(f"@{folder}/paths", prefix=server.url("/data"))
+
+
+@pytest.mark.parametrize("line", ["/etc/passwd", "file:///etc/passwd", "../../etc/passwd", "a/../../b"])
+def test_list_of_a_store_names_no_file_of_this_machine(folder: Path, line: str) -> None:
+    with web_server() as server:
+        server.files = {"/list.txt": line.encode()}
+        assert "names no file of this machine" in _refused("@" + server.url("/list.txt"))
+        assert "names no file of this machine" in _refused("@" + server.url("/list.txt"), prefix=str(folder))
+        (folder / "list.txt").write_text(line)
+        assert "names no file of this machine" in _refused(f"@{folder}/list.txt", prefix=server.url(""))
+
+
+def test_list_keys_of_documents_are_the_same_by_any_prefix(folder: Path) -> None:
+    with object_store("crawl") as query, web_server() as server:
+        store = pafs.FileSystem.from_uri(f"s3://crawl{query}")[0]
+        for name in ("a.txt", "deep/c.txt", "list.txt"):
+            content = b"a.txt\ndeep/c.txt\n" if name == "list.txt" else (folder / name).read_bytes()
+            (folder / name).write_bytes(content)
+            server.files[f"/{name}"] = content
+            with store.open_output_stream(f"crawl/{name}") as stream:
+                stream.write(content)
+        prefixes = [str(folder), server.url("/"), f"s3://crawl{query}", f"s3://crawl/{query}"]
+        found = [_discover(f"@{folder}/list.txt", prefix=prefix) for prefix in prefixes]
+        found.append(_discover(f"@s3://crawl/list.txt{query}"))
+        for files in found:
+            assert [(file.path, file.num_bytes) for file in files] == [("a.txt", 5), ("deep/c.txt", 10)]
+        assert "there is no such file" in _refused(f"@{folder}/list.txt", prefix=f"s3://crawl/elsewhere{query}")
+
+
+def test_list_store_that_asks_to_slow_down_is_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(path_lists, "sleep", pauses.append)
+    (folder / "list.txt").write_text("a.txt\n")
+    with object_store("crawl") as query, unreliable(query) as store:
+        with pafs.FileSystem.from_uri(f"s3://crawl{query}")[0].open_output_stream("crawl/a.txt") as stream:
+            stream.write(b"a")
+        prefix = f"s3://anonymous@crawl{store.query}&max_attempts=1"
+        store.fail("status", status=503, times=2, method="HEAD")
+        assert [file.path for file in _discover(f"@{folder}/list.txt", prefix=prefix)] == ["a.txt"]
+        assert pauses == [1, 2]
+        store.fail("status", status=503, times=None, method="HEAD")
+        with pytest.raises(OutageError, match="no answer"):
+            _discover(f"@{folder}/list.txt", prefix=prefix)
+        assert pauses == [1, 2, 1, 2, 4, 8]
+
+
+def test_list_signed_urls_are_masked_in_errors() -> None:
+    with web_server() as server:
+        server.files = {"/list": (server.url("/a.txt?X-Amz-Signature=abcdef12345") + "\n").encode()}
+        error = _refused("@" + server.url("/list"))
+        assert "/a.txt" in error
+        assert "abcdef12345" not in error
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=40), more=st.lists(st.integers(1, 300), max_size=10))
+def test_list_that_grows_by_large_files_only_adds_tasks(sizes: list[int], more: list[int]) -> None:
+    def groups(listed: list[int]) -> set[tuple[str, ...]]:
+        names = [f"{number:03}.txt" for number in range(len(listed))]
+        files = [(InputFile(url=n, path=n, num_bytes=1_000 * size, stamp=""), Text()) for n, size in zip(names, listed)]
+        return {tuple(split.file.path for split in group) for group in group_splits(files, 1_000)}
+
+    assert groups(sizes) <= groups(sizes + more)
+
+
+@pytest.mark.slow
+def test_list_of_100_000_lines_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    (tmp_path / "a.txt").write_text("x")
+    lines = "".join(f"crawl-data/CC-MAIN-2024-10/segments/{n % 100}/warc/CC-MAIN-{n:020}.warc.wet.gz\n" for n in range(100_000))
+    for folder in range(100):
+        (tmp_path / f"crawl-data/CC-MAIN-2024-10/segments/{folder}/warc").mkdir(parents=True)
+    for line in lines.split():
+        (tmp_path / line).symlink_to(tmp_path / "a.txt")
+    (tmp_path / "paths.gz").write_bytes(gzip.compress(lines.encode()))
+    tracemalloc.start()
+    assert len(_discover(f"@{tmp_path}/paths.gz")) == 100_000
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 300 << 20

@@ -1,0 +1,251 @@
+"""Files of web servers: whole and by ranges, through redirects and failures, against a real server on loopback."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from datapipe.outages import outage_of, refusal_of
+from datapipe.storage import current_state, open_input
+from datapipe.stores import http
+from tests.support.web_server import WebServer, web_server
+
+CONTENT = random.Random(3).randbytes(3_000_000)
+MODIFIED_NS = 1_792_567_680_000_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as web:
+        web.files = {"/a.bin": CONTENT, "/empty": b"", "/one": b"1"}
+        yield web
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were asked for; none is made."""
+    asked: list[float] = []
+    monkeypatch.setattr(http, "sleep", asked.append)
+    return asked
+
+
+def _read(url: str, piece_bytes: int = 400_000) -> bytes:
+    pieces = []
+    with open_input(url) as stream:
+        while piece := stream.read(piece_bytes):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _ranges(server: WebServer) -> list[str | None]:
+    return [request.byte_range for request in server.requests]
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def test_http_file_read_in_order_takes_three_requests(server: WebServer) -> None:
+    assert _read(server.url("/a.bin")) == CONTENT
+    assert _ranges(server) == ["bytes=0-0", "bytes=0-399999", "bytes=400000-"]
+
+
+def test_http_file_read_anywhere_takes_a_request_of_these_bytes_each(server: WebServer) -> None:
+    with open_input(server.url("/a.bin")) as stream:
+        for start, stop in ((2_999_990, 3_000_000), (0, 5), (1_000, 2_000_000), (7, 8)):
+            assert stream.read_at(stop - start, start) == CONTENT[start:stop]
+        assert stream.read_at(100, len(CONTENT) - 3) == CONTENT[-3:]
+        assert stream.read_at(1, len(CONTENT)) == b""
+    assert _ranges(server)[1:] == [
+        "bytes=2999990-2999999",
+        "bytes=0-4",
+        "bytes=1000-1999999",
+        "bytes=7-7",
+        "bytes=2999997-2999999",
+    ]
+
+
+@pytest.mark.parametrize("gives_ranges", [True, False])
+def test_http_empty_file_is_empty(server: WebServer, gives_ranges: bool) -> None:
+    server.gives_ranges = gives_ranges
+    with open_input(server.url("/empty")) as stream:
+        assert (stream.size(), stream.read()) == (0, b"")
+
+
+def test_http_state_is_size_time_and_etag(server: WebServer) -> None:
+    state = current_state(server.url("/a.bin"))
+    assert (state.num_bytes, state.mtime_ns, state.etag) == (len(CONTENT), MODIFIED_NS, b'"one"')
+    server.etag = server.modified = None
+    state = current_state(server.url("/a.bin"))
+    assert (state.num_bytes, state.mtime_ns, state.etag) == (len(CONTENT), None, None)
+
+
+def test_http_connections_are_used_again(server: WebServer) -> None:
+    for _ in range(3):
+        assert _read(server.url("/one")) == b"1"
+    pool = http._pool(http.os.getpid(), "http", "127.0.0.1")
+    connections = pool.connection_from_url(server.url("/")).num_connections
+    assert connections == 1
+
+
+# ------------------------------------------------------------------------------------------------ redirects and credentials
+
+
+def test_http_redirects_are_followed(server: WebServer) -> None:
+    server.redirects = {"/old": "/older", "/older": server.url("/one")}
+    assert _read(server.url("/old")) == b"1"
+
+
+def test_http_redirects_without_end_are_refused(server: WebServer) -> None:
+    server.redirects = {"/round": "/round"}
+    with pytest.raises(OSError, match="more than 5 redirects") as raised:
+        _read(server.url("/round"))
+    assert raised.value.errno == errno.ELOOP
+
+
+def test_http_redirect_to_another_kind_of_url_is_refused(server: WebServer) -> None:
+    server.redirects = {"/away": "file:///etc/passwd"}
+    with pytest.raises(OSError, match="redirects to file:///etc/passwd"):
+        _read(server.url("/away"))
+
+
+def test_http_credentials_go_to_their_host_alone(server: WebServer) -> None:
+    server.password = base64.b64encode(b"me:s3cr@t").decode()
+    url = server.url("/one").replace("http://", "http://me:s3cr%40t@")
+    assert _read(url) == b"1"
+    with web_server() as other:
+        other.files = {"/one": b"2"}
+        server.redirects = {"/moved": other.url("/one")}
+        assert _read(url.replace("/one", "/moved")) == b"2"
+        assert {request.authorization for request in other.requests} == {None}
+
+
+@pytest.mark.parametrize("path", ["/none", "/one"])
+def test_http_errors_hold_no_credentials(server: WebServer, pauses: list[float], path: str) -> None:
+    server.fail("status", path="/one", times=None)
+    url = server.url(f"{path}?X-Amz-Signature=abcdef123456").replace("http://", "http://me:secret-word@")
+    with pytest.raises(OSError, match="HTTP") as raised:
+        _read(url)
+    shown = f"{raised.value!r} {raised.value} {raised.value.filename} {outage_of(raised.value, url)}"
+    assert "secret-word" not in shown
+    assert "abcdef123456" not in shown
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_http_missing_file_is_not_found(server: WebServer, pauses: list[float], status: int) -> None:
+    server.fail("status", status=status)
+    with pytest.raises(FileNotFoundError, match=f"HTTP {status}"):
+        _read(server.url("/one"))
+    assert pauses == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_http_refused_file_is_a_refusal(server: WebServer, pauses: list[float], status: int) -> None:
+    server.fail("status", status=status)
+    with pytest.raises(PermissionError, match=f"HTTP {status}") as raised:
+        _read(server.url("/one"))
+    assert refusal_of(raised.value)
+    assert pauses == []
+
+
+def test_http_server_without_ranges_is_told(server: WebServer) -> None:
+    server.gives_ranges = False
+    with pytest.raises(OSError, match=r"the server gives no byte ranges\. Expected a server that takes the header Range"):
+        _read(server.url("/a.bin"))
+    server.gives_size = False
+    with pytest.raises(OSError, match="no byte ranges, and tells no size"):
+        _read(server.url("/a.bin"))
+
+
+def test_http_server_that_tells_no_size_is_told(server: WebServer) -> None:
+    server.gives_size = False
+    with pytest.raises(OSError, match=r"the server tells no size: Content-Range bytes 0-0/\*\. Expected"):
+        _read(server.url("/a.bin"))
+
+
+# ------------------------------------------------------------------------------------------------ failures that pass
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_http_busy_server_is_asked_again_with_growing_pauses(server: WebServer, pauses: list[float], status: int) -> None:
+    server.fail("status", status=status, times=7)
+    assert _read(server.url("/one")) == b"1"
+    assert pauses == [0.5, 1, 2, 4, 8, 8, 8]
+
+
+def test_http_server_that_stays_busy_is_an_outage(server: WebServer, pauses: list[float]) -> None:
+    server.fail("status", status=503, times=None)
+    with pytest.raises(ConnectionError, match="HTTP 503") as raised:
+        _read(server.url("/one"))
+    assert len(server.requests) == 8
+    assert outage_of(raised.value, "") is not None
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "pause_s"), [("3", 3), ("0", 0), ("86400", 60), ("Fri, 01 Jan 1999 00:00:00 GMT", 0), ("soon", 0.5)]
+)
+def test_http_retry_after_is_kept_up_to_a_minute(
+    server: WebServer, pauses: list[float], retry_after: str, pause_s: float
+) -> None:
+    server.fail("status", status=429, headers={"Retry-After": retry_after})
+    assert _read(server.url("/one")) == b"1"
+    assert pauses == [pause_s]
+
+
+def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses: list[float]) -> None:
+    server.fail("refuse")
+    server.fail("cut", after=0)
+    assert _read(server.url("/one")) == b"1"
+    server.requests.clear()
+    with open_input(server.url("/a.bin")) as stream:
+        first = stream.read(10)
+        server.fail("cut", after=1_500_000, times=2)
+        assert first + stream.read() == CONTENT
+    starts = [int(request.byte_range.split("=")[1].split("-")[0]) for request in server.requests if request.byte_range]
+    assert starts[:3] == [0, 0, 10]
+    assert starts == sorted(starts)
+    assert starts[3] > 1_000_000
+
+
+def test_http_server_that_drops_every_connection_is_an_outage(server: WebServer, pauses: list[float]) -> None:
+    server.fail("refuse", times=None)
+    with pytest.raises(ConnectionError) as raised:
+        _read(server.url("/one"))
+    assert pauses == [0.5, 1, 2]
+    assert outage_of(raised.value, "") is not None
+
+
+def test_http_no_server_is_an_outage(pauses: list[float]) -> None:
+    with web_server() as gone:
+        url = gone.url("/one")
+    with pytest.raises(ConnectionError) as raised:
+        _read(url)
+    assert str(outage_of(raised.value, "")).startswith(f"{url}: no answer: ")
+
+
+def test_http_stall_is_noticed_and_goes_on(server: WebServer, pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "READ_TIMEOUT_S", 0.1)
+    with open_input(server.url("/a.bin")) as stream:
+        server.fail("stall", after=2_000_000)
+        assert stream.read() == CONTENT
+    server.fail("stall", times=None)
+    with pytest.raises(TimeoutError) as raised:
+        _read(server.url("/one"))
+    assert outage_of(raised.value, "") is not None
+
+
+def test_http_other_version_is_never_mixed_with_the_one_that_was_opened(server: WebServer) -> None:
+    with open_input(server.url("/a.bin")) as stream:
+        assert stream.read(10) == CONTENT[:10]
+        server.fail("other version")
+        with pytest.raises(OSError, match="another version of the file"):
+            stream.read(10)
+        server.files["/a.bin"] = CONTENT[:100]
+        with pytest.raises(OSError, match=r"HTTP 416|another version"):
+            stream.read_at(10, 2_000)

@@ -1,0 +1,189 @@
+"""A web server on loopback that gives files by byte ranges, and fails as web servers do, as often as it is told.
+
+    with web_server() as server:
+        server.files["/a.txt"] = b"content"
+        server.fail("cut", path="a.txt", after=3)
+        url = server.url("/a.txt")
+
+Threads end with the `with`, those in a stall included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal, NamedTuple
+
+Kind = Literal["status", "cut", "stall", "refuse", "other version"]
+MODIFIED = "Wed, 21 Oct 2026 07:28:00 GMT"
+
+
+class Request(NamedTuple):
+    """A request that has come."""
+
+    path: str
+    byte_range: str | None
+    authorization: str | None
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What goes wrong with requests whose path holds `path`.
+
+    Attributes:
+        after: bytes of the body that come as they should, for "cut" and "stall".
+        status, headers: of the answer instead, for "status".
+        left: requests still to be hit; None for all.
+    """
+
+    kind: Kind
+    path: str
+    after: int
+    status: int
+    headers: Mapping[str, str]
+    left: int | None
+
+
+@dataclass
+class WebServer:
+    """The files of a server by path, and how it gives them.
+
+    Attributes:
+        redirects: paths and where they lead.
+        password: "user:password" in base64 that every request needs; empty for none.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    gives_ranges: bool = True
+    gives_size: bool = True
+    etag: str | None = '"one"'
+    modified: str | None = MODIFIED
+    password: str = ""
+    requests: list[Request] = field(default_factory=list)
+    address: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+    _faults: list[Fault] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def url(self, path: str) -> str:
+        return f"http://{self.address}{path}"
+
+    def fail(
+        self,
+        kind: Kind,
+        *,
+        path: str = "",
+        after: int = 0,
+        status: int = 503,
+        headers: Mapping[str, str] | None = None,
+        times: int | None = 1,
+    ) -> None:
+        """From now on, until it has hit `times` requests."""
+        with self._lock:
+            self._faults.append(Fault(kind=kind, path=path, after=after, status=status, headers=headers or {}, left=times))
+
+    def fault_of(self, request: Request) -> Fault | None:
+        with self._lock:
+            self.requests.append(request)
+            fault = next((fault for fault in self._faults if fault.path in request.path and fault.left != 0), None)
+            if fault is not None and fault.left is not None:
+                fault.left -= 1
+            return fault
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+    request_queue_size = 128
+
+    def __init__(self, web: WebServer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.web = web
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up is none of the server's errors."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 0.2  # so that idle connections notice the end
+    server: _Server
+
+    def do_GET(self) -> None:
+        web = self.server.web
+        request = Request(self.path, self.headers.get("Range"), self.headers.get("Authorization"))
+        fault = web.fault_of(request)
+        path = self.path.partition("?")[0]
+        if fault is not None and fault.kind == "refuse":
+            self.close_connection = True
+        elif fault is not None and fault.kind == "status":
+            self._answer(fault.status, dict(fault.headers), b"")
+        elif web.password and request.authorization != f"Basic {web.password}":
+            self._answer(401, {}, b"who are you?")
+        elif path in web.redirects:
+            self._answer(302, {"Location": web.redirects[path]}, b"elsewhere")
+        elif path not in web.files:
+            self._answer(404, {}, b"no such file")
+        else:
+            self._send_file(web.files[path], request.byte_range, fault)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def _send_file(self, content: bytes, byte_range: str | None, fault: Fault | None) -> None:
+        web = self.server.web
+        facts = {"ETag": web.etag, "Last-Modified": web.modified}
+        if fault is not None and fault.kind == "other version":
+            facts["ETag"] = '"two"'
+        headers = {name: value for name, value in facts.items() if value is not None}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", byte_range or "")
+        if asked is None or not web.gives_ranges:
+            self._answer(200, headers, content, fault)
+            return
+        start, stop = int(asked[1]), min(int(asked[2] or len(content)) + 1, len(content))
+        if start >= len(content):
+            self._answer(416, {"Content-Range": f"bytes */{len(content)}"}, b"")
+            return
+        size = str(len(content)) if web.gives_size else "*"
+        self._answer(206, headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}, content[start:stop], fault)
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes, fault: Fault | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != 200 or self.server.web.gives_size:
+            self.send_header("Content-Length", str(len(body)))
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if fault is None or fault.kind == "other version":
+            self.wfile.write(body)
+            return
+        self.wfile.write(body[: fault.after])
+        self.wfile.flush()
+        self.close_connection = True
+        if fault.kind == "stall":
+            self.server.web.ended.wait(30)
+
+
+@contextlib.contextmanager
+def web_server() -> Iterator[WebServer]:
+    """A server for the time of a `with`."""
+    web = WebServer()
+    server = _Server(web)
+    web.address = f"127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="web-server")
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.ended.set()
+        server.shutdown()
+        server.server_close()  # waits for the threads of open connections
+        thread.join()

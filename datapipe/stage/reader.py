@@ -42,8 +42,8 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The part of an input file that a task reads: bytes [start, stop) of plain JSONL, row groups [start, stop) of Parquet,
-    or the whole file (stop None)."""
+    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of a web archive, row
+    groups of Parquet; or the whole file (stop None)."""
 
     file: InputFile
     start: int = 0
@@ -166,7 +166,10 @@ class Reader(Stage):
         return ()
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """The splits of a file, a function of the file alone. The default is one split, the whole file."""
+        """The splits of a file, a function of the file alone. The default is one split, the whole file.
+
+        Where it turns out only in reading that a file cannot be cut at a split, `read` raises UnsplittableInputError at the end
+        of that split, and the run reads the file whole."""
         return [Split(file=file)]
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:

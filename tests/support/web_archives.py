@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from datapipe.stage import FieldNames, InputFile, ReadBatch, Reader, Rejected, Split
+from tests.support import runs
 
 
 def record(kind: str, body: bytes, number: int = 0, length: int | None = None, more: str = "") -> bytes:
@@ -142,3 +144,15 @@ def column(batches: Sequence[ReadBatch], name: str) -> list[str | int | None]:
 
 def errors(batches: Sequence[ReadBatch]) -> list[str]:
     return [item.error for item in rejected(batches)]
+
+
+def write_unsplittable(folder: Path) -> Path:
+    """A mixture of two WET files in small ranges. One can be cut; a record of the other holds an archive, stored as it is."""
+    rng = random.Random(3)
+    pages = [record("conversion", rng.randbytes(60).hex().encode(), number) for number in range(60)]
+    (folder / "good.warc.wet.gz").write_bytes(packed(pages))
+    inner = b"".join(gzip.compress(page, 0) for page in pages[:20])
+    outer = gzip.compress(warc_record("resource", inner, 99, "application/warc"), 0)
+    (folder / "nested.warc.wet.gz").write_bytes(packed(pages[:5]) + outer + packed(pages[5:30]))
+    tail = "tokenizer: none\ndocuments: {format: jsonl.zst}\nexecution: {split_bytes: 1KiB}\n"
+    return runs.write_mixture(folder, f"  crawl: {{path: {folder}/*.warc.wet.gz, keep: [url]}}", "stages: []", tail)

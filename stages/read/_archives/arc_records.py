@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from datapipe.stage import Rejected, Split
-from stages.read._archives.members import Beginning, Member, members, members_of_range
+from stages.read._archives.members import Beginning, Member, member_loss, members, members_of_range
 from stages.read._archives.record import NUMBER_BITS, Record
 
 _MOST_LINE_BYTES = 16 << 10
@@ -45,7 +45,10 @@ def arc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) ->
 
 
 def _of_members(found: Iterable[Member], is_plain: bool, max_bytes: int) -> Iterator[Record | Rejected]:
+    damaged: tuple[int, Member] | None = None  # told once it is known where reading goes on
     for member in found:
+        if damaged is not None:
+            yield member_loss(*damaged)
         content, number, is_told = _Content(member), 0, False
         while True:
             header = content.header_line()
@@ -61,9 +64,9 @@ def _of_members(found: Iterable[Member], is_plain: bool, max_bytes: int) -> Iter
             item = _read(content, header, _position(member, content.header_offset, number, is_plain), max_bytes)
             yield item
             number, is_told = number + 1, isinstance(item, Rejected) and item.is_file_damage
-        if member.damage:
-            position = _position(member, content.offset, number, is_plain)
-            yield Rejected(position=position, error=member.damage, is_file_damage=True)
+        damaged = (_position(member, content.offset, number, is_plain), member) if member.damage else None
+    if damaged is not None:
+        yield member_loss(*damaged)
 
 
 def _position(member: Member, offset: int, number: int, is_plain: bool) -> int:

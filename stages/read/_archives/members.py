@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
+from datapipe.stage import Rejected
 from datapipe.stage.decoding import MAGIC, BrokenStreamError, check_format
 
 _RAW_BYTES = 4 << 20
@@ -111,10 +112,12 @@ class Member:
     Attributes:
         offset: of its first byte in the stored file.
         damage: what is wrong behind the content that can be read, as far as it is read; empty for nothing.
+        next_offset: of a damaged member, once the next one is asked for: where that begins; None for none.
     """
 
     def __init__(self, raw: _Raw, formats: _Format) -> None:
         self.offset, self.damage = raw.offset, ""
+        self.next_offset: int | None = None
         self._raw, self._formats, self._decompressor = raw, formats, formats.decompressor()
         self._ready, self._next, self._is_at_end = b"", 0, False
 
@@ -172,6 +175,12 @@ class Member:
         self._is_at_end, self.damage = True, damage
 
 
+def member_loss(position: int, member: Member) -> Rejected:
+    """A damaged member, once the next one is asked for: what is wrong, and where reading goes on."""
+    further = "" if member.next_offset is None else f"; reading goes on at byte {member.next_offset:,}"
+    return Rejected(position=position, error=member.damage + further, is_file_damage=True)
+
+
 def members(stream: pa.NativeFile, compression: str | None, beginning: Beginning, start: int = 0) -> Iterator[Member]:
     """The members of an archive in their order, from the one on that begins at `start`.
 
@@ -221,8 +230,8 @@ def _members(raw: _Raw, formats: _Format, stop: int | None) -> Iterator[Member]:
         member = Member(raw, formats)
         yield member
         member.pass_over()
-        if member.damage:
-            _find_next(raw, formats, member.offset + 1)
+        if member.damage and _find_next(raw, formats, member.offset + 1):
+            member.next_offset = raw.offset
 
 
 def _has_more(raw: _Raw) -> bool:

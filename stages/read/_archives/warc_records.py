@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected, Split
-from stages.read._archives.members import WARC, Member, members, members_of_range
+from stages.read._archives.members import WARC, Member, member_loss, members, members_of_range
 from stages.read._archives.record import NUMBER_BITS, Fields, Record
 
 _WHOLE_BYTES = 8 << 20
@@ -61,7 +61,11 @@ def warc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -
 
 
 def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
+    damaged: tuple[int, Member] | None = None  # told once it is known where reading goes on
     for member in found:
+        if damaged is not None:
+            yield member_loss(*damaged)
+            damaged = None
         content, position = member.read(_WHOLE_BYTES + 1), member.offset << NUMBER_BITS
         is_whole = len(content) <= _WHOLE_BYTES and not member.damage
         regular = regular_records(content, position, max_bytes) if is_whole else None
@@ -71,8 +75,9 @@ def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Re
         for item in _numbered(_Content(content, member), member.offset, max_bytes):
             yield item
             position = item.position + 1
-        if member.damage:
-            yield Rejected(position=position, error=member.damage, is_file_damage=True)
+        damaged = (position, member) if member.damage else None
+    if damaged is not None:
+        yield member_loss(*damaged)
 
 
 # ------------------------------------------------------------------------------------------------ regular records

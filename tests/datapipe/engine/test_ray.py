@@ -14,7 +14,7 @@ import pytest
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
-from tests.support import corpora, dedup_runs, hostile_stages, runs
+from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
 from tests.support.late_import import late_import
 
 ray_engine = late_import("datapipe.engine.ray")
@@ -62,6 +62,15 @@ def test_ray_two_nodes_write_the_documents_that_local_workers_write(tmp_path, cl
         name: {entry.path: (tmp_path / name / entry.path).read_bytes() for entry in outputs[name].documents} for name in outputs
     }
     assert files["ray"] == files["local"] and len(files["local"]) > 2
+
+
+@pytest.mark.needs("fastwarc", "isal")
+def test_ray_reads_a_file_whole_that_cannot_be_cut_as_local_workers_do(tmp_path, cluster):
+    mixture = web_archives.write_unsplittable(tmp_path)
+    local = runs.run_mixture(mixture, output=tmp_path / "local", workers=2)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster))
+    assert ray.snapshot == local.snapshot and sorted(ray.watcher.steps) == sorted(local.watcher.steps)
+    assert [warning["kind"] for warning in ray.report["warnings"]] == ["read_whole"]
 
 
 def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):

@@ -258,6 +258,17 @@ def test_warc_flipped_bytes_never_pass_in_silence(tmp_path: Path) -> None:
         assert found == pages or (rejected(batches) and found == pages[:number] + pages[number + 1 :])
 
 
+def test_warc_damage_says_where_reading_goes_on(tmp_path: Path) -> None:
+    parts = [gzip.compress(response(PAGE, number)) for number in range(3)]
+    parts[1] = parts[1][:40] + b"\xff" * 60 + parts[1][100:] + b"between members"
+    batches = read(Warc(), file_of(tmp_path, b"".join(parts)))
+    assert list(documents(batches).values()) == [PAGE, PAGE]
+    [*_, last] = errors(batches)
+    begin, goes_on = len(parts[0]), len(parts[0]) + len(parts[1])
+    assert last.startswith(f"the gzip member that begins at byte {begin:,} is damaged: ")
+    assert last.endswith(f"; reading goes on at byte {goes_on:,}")
+
+
 def test_warc_random_bytes_in_bodies_end_in_a_page_or_in_quarantine(tmp_path: Path) -> None:
     rng = random.Random(13)
     headers = [header for header, _ in CODINGS.values()]

@@ -140,29 +140,13 @@ def test_ranges_of_a_plain_archive_in_a_record_are_right_or_refused(tmp_path: Pa
     assert 0 < refused < len(inner) + 500
 
 
-def _mixture(folder: Path, execution: str = "") -> Path:
-    tail = f"tokenizer: none\ndocuments: {{format: jsonl.zst}}\nexecution: {{split_bytes: 1KiB, {execution}}}\n"
-    return runs.write_mixture(folder, f"  crawl: {{path: {folder}/*.warc.wet.gz, keep: [url]}}", "stages: []", tail)
-
-
-def _write_corpus(folder: Path) -> None:
-    """One file that can be cut, and one that cannot: a record of it holds an archive, stored as it is."""
-    rng = random.Random(3)
-    pages = [record("conversion", rng.randbytes(60).hex().encode(), number) for number in range(60)]
-    (folder / "good.warc.wet.gz").write_bytes(packed(pages))
-    inner = b"".join(gzip.compress(page, 0) for page in pages[:20])
-    outer = gzip.compress(warc_record("resource", inner, 99, "application/warc"), 0)
-    (folder / "nested.warc.wet.gz").write_bytes(packed(pages[:5]) + outer + packed(pages[5:30]))
-
-
 def _documents_of(done: runs.Finished) -> dict[str, str]:
     return {file.path: file.checksum for file in done.snapshot.documents}
 
 
 @pytest.mark.medium
 def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -> None:
-    _write_corpus(tmp_path)
-    mixture = _mixture(tmp_path)
+    mixture = web_archives.write_unsplittable(tmp_path)
     whole = runs.run_mixture(
         mixture, make_engine=runs.InProcess, output=tmp_path / "whole", overrides=["execution.split_bytes=1GB"]
     )
@@ -180,8 +164,8 @@ def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -
 
 @pytest.mark.medium
 def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path) -> None:
-    _write_corpus(tmp_path)
-    expected = _documents_of(runs.run_mixture(_mixture(tmp_path), make_engine=runs.InProcess, output=tmp_path / "undisturbed"))
+    mixture = web_archives.write_unsplittable(tmp_path)
+    expected = _documents_of(runs.run_mixture(mixture, make_engine=runs.InProcess, output=tmp_path / "undisturbed"))
     steps: list[str] = []
 
     class StoppedError(Exception):
@@ -196,7 +180,7 @@ def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path) -> N
 
         watcher.on_commit = stop
         try:
-            done = runs.run_mixture(_mixture(tmp_path), make_engine=runs.InProcess, watcher=watcher)
+            done = runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
             break
         except StoppedError:
             continue

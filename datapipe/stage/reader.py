@@ -22,8 +22,7 @@ class InputFile:
         num_bytes: size as stored.
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
-        row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet; of
-            record batches of Arrow the rows are not known before they are read, and 0 here.
+        row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
         damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
             known. A task that reads the file checks them, and they enter no fingerprint.

@@ -1,4 +1,4 @@
-"""The columns of a batch of Parquet rows as documents: texts, ids as strings, kept fields in their types.
+"""The columns of a batch of rows of Parquet or Arrow as documents: texts, ids as strings, kept fields in their types.
 
 A dot in the name of a field selects a member of a struct, unless a column has that very name.
 """
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import as_large_string
+from datapipe.columns import compute as pc
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 
 _NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
@@ -124,9 +125,11 @@ def _kept(column: Any, num_rows: int) -> pa.Array:
 
 
 def _plain(column: Any) -> Any:
-    """The values of a column without its dictionary or extension type."""
+    """The values of a column without its dictionary, runs or extension type."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

@@ -26,7 +26,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from stages.read._json_lines import NO_TEXTS, undecodable
+from stages.read._json.lines import NO_TEXTS, undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
 _NO_QUOTE = "none"

@@ -1,6 +1,6 @@
 """JSON lines: one object a line, plain or in an archive.
 
-    file ─▶ blocks of whole lines ─▶ `LineParser` (`_json_lines.py`) ─▶ documents and rejected lines ─▶ batches
+    file ─▶ blocks of whole lines ─▶ `LineParser` (`_json/lines.py`) ─▶ documents and rejected lines ─▶ batches
 
 Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
@@ -18,8 +18,8 @@ from pydantic import Field
 
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import Block, line_blocks
-from stages.read._json_fields import fields_of_lines
-from stages.read._json_lines import NO_TEXTS, LineParser, told_cut_off
+from stages.read._json.fields import fields_of_lines
+from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
 
 _BATCH_DOCS = 8192
 
@@ -59,7 +59,7 @@ class Jsonl(Reader):
                 yield from _sliced(told_cut_off(parser.documents(block), block, self.max_line_bytes))
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        """The fields of the objects in the first block of lines, as far as `_json_fields.py` looks."""
+        """The fields of the objects in the first block of lines, as far as `_json/fields.py` looks."""
         for block in line_blocks(split, open_input, self.max_line_bytes):
             if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
                 return seen

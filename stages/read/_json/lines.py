@@ -1,6 +1,6 @@
 """Parses blocks of JSON lines: text by Arrow's JSON parser, id and kept fields by a kernel.
 
-    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ `_json_keys.py`: id, kept fields
+    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ `_json/keys.py`: id, kept fields
                                                      └─▶ a block that is refused is parsed in parts, down to the line at fault
 
 The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
@@ -24,7 +24,7 @@ from datapipe.columns import compute as pc
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
-from stages.read._json_keys import NamedField, null_rows, replaced
+from stages.read._json.keys import NamedField, null_rows, replaced
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")

@@ -1,0 +1,1 @@
+"""Lines of JSON: their texts, ids and other fields, and why a line is no document."""

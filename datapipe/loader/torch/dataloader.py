@@ -214,6 +214,8 @@ class StreamingDataLoader(DataLoader):
             )
         if self._holder and not wrappers.runs_ahead and self.dataset.loader.split == "train":
             raise UserError(f"{HELD} Go on with prefetch_to_device, or close it: batches.close().")
+        if self._is_fresh:
+            wrappers.refuse_beginning_anew()
         if wrappers.keeps_state and self._is_fresh:
             raise UserError(
                 "Lightning does not restore a loader from a checkpoint at the end of an epoch: this run would begin anew. Set "

@@ -117,7 +117,7 @@ class StreamingDataset(IterableDataset):
         self._cuts_rows = samples
         self._rows_done = 0  # of the next step
         self._runs_ahead = ""
-        self._is_owned = False
+        self._is_owned, self._is_fresh = False, True  # fresh: nothing was taken here or loaded
         self._passes = Passes()
         self._passes.permit()
         self._positioned_in: int | None = None  # the worker process in which `load_state_dict` was called
@@ -162,8 +162,8 @@ class StreamingDataset(IterableDataset):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: epochs are part of the order. Accelerate calls it before it iterates, and is refused if it splits."""
-        find_wrappers(self).refuse_splitting(self._loader.mesh.data_size)
+        """Does nothing: epochs are part of the order. Trainers call it before they iterate, and wrong ones are refused here."""
+        find_wrappers(self).refuse_trainer(self._loader.mesh.data_size, self._is_fresh)
 
     def belong_to_loader(self) -> None:
         """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
@@ -180,7 +180,7 @@ class StreamingDataset(IterableDataset):
         try:
             if self._pins and get_worker_info() is not None:
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-            find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size)
+            find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
@@ -226,7 +226,7 @@ class StreamingDataset(IterableDataset):
                 f"of whole steps: state_dict(steps_done)."
             )
         self._loader.load_state_dict(whole)
-        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead = worker, rows_done, None, ""
+        self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
         if get_worker_info() is None:
             self._passes.permit()
         else:
@@ -276,7 +276,7 @@ class StreamingDataset(IterableDataset):
             self._reopen(self._loader.state_dict())  # a fork copies locks as they are, and the open loader's may be held
             self._opened_in = os.getpid()
         self._loader.seek(step)
-        self._resumed, self._positioned_in, self._iterated_in = None, None, (os.getpid(), worker)
+        self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
         """Whether this process knows where a pass goes on. `is_first`: the first since its copy was made, or a state loaded."""

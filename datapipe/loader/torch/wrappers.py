@@ -7,6 +7,7 @@ tells the dataset, and a dataset of whole batches of one rank would then train o
     splits           Accelerate hands each process a part of what rank 0, or the rank itself, reads
     runs ahead       a batch is taken and held before the trainer asks for it, so positions count it too early
     keeps state      a state of a checkpoint is not loaded, and the run would begin anew
+    resumes          Hugging Face's Trainer goes on after a checkpoint, which holds no state of a loader
 
 The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
 `set_epoch` of a dataset in the main process before each iteration, and is found there.
@@ -46,6 +47,9 @@ FETCHERS = frozenset(
 FIT_LOOPS = frozenset({("lightning.pytorch.loops.fit_loop", "_FitLoop"), ("pytorch_lightning.loops.fit_loop", "_FitLoop")})
 """Lightning's: with `max_epochs`, it does not load the state of a loader from a checkpoint at the end of an epoch."""
 
+TRAINER = ("transformers.trainer", "Trainer")
+"""Hugging Face's, which users derive theirs from."""
+
 MOST_FRAMES = 64
 """Looked at: a trainer is within the first dozen."""
 
@@ -59,14 +63,17 @@ class Wrappers:
         splits: the class that gives each process a part; "" if there is none.
         runs_ahead: the class that holds batches before the trainer asks for them; "" if there is none.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
+        resumed_at: the step after which Hugging Face's Trainer goes on with this dataset, where it skips no batches by itself;
+            0 elsewhere.
     """
 
     makes_batches: bool
     splits: str
     runs_ahead: str
     keeps_state: bool
+    resumed_at: int
 
-    def refuse(self, cuts_rows: bool, data_size: int) -> None:
+    def refuse(self, cuts_rows: bool, data_size: int, is_fresh: bool) -> None:
         """Raises UserError where the trainer would get other batches than the dataset hands out."""
         if self.makes_batches and not cuts_rows:
             raise UserError(
@@ -75,10 +82,12 @@ class Wrappers:
                 "which Hugging Face's Trainer takes from its get_train_dataloader. Or hand out rows: "
                 "StreamingDataset(…, samples=True)."
             )
-        self.refuse_splitting(data_size)
+        self.refuse_trainer(data_size, is_fresh)
 
-    def refuse_splitting(self, data_size: int) -> None:
-        """Raises UserError where a part of the rows of one of `data_size` ranks would be handed out."""
+    def refuse_trainer(self, data_size: int, is_fresh: bool) -> None:
+        """Raises UserError where a part of the rows of one of `data_size` ranks would be handed out, or a run begin anew."""
+        if is_fresh:
+            self.refuse_beginning_anew()
         if self.splits and data_size > 1:
             raise UserError(
                 f"Accelerate ({self.splits}) would hand each process a part of what this dataset reads, which is the part of "
@@ -86,10 +95,19 @@ class Wrappers:
                 f"accelerator.prepare takes as it is; in Hugging Face's Trainer, return it from get_train_dataloader."
             )
 
+    def refuse_beginning_anew(self) -> None:
+        """Raises UserError where a trainer resumes and the dataset, of which nothing was taken or loaded, would not."""
+        if self.resumed_at:
+            raise UserError(
+                f"Hugging Face's Trainer resumes after step {self.resumed_at}, and this loader would begin anew. Save "
+                f"loader.state_dict() with each checkpoint, in a callback's on_save, and load it before trainer.train(…): see "
+                f"tests/examples/hf_trainer.py. To begin anew with other data, loader.load_state_dict(loader.state_dict())."
+            )
+
 
 def find_wrappers(dataset: object) -> Wrappers:
     """The wrappers through which `dataset` is being iterated, as seen by the caller of this function."""
-    makes_batches, splits, runs_ahead, keeps_state = False, "", "", False
+    makes_batches, splits, runs_ahead, keeps_state, resumed_at = False, "", "", False, 0
     for owner in _owners():
         name = (type(owner).__module__, type(owner).__name__)
         if name == ("torch.utils.data._utils.fetch", "_IterableDatasetFetcher") and owner.dataset is dataset:
@@ -99,7 +117,20 @@ def find_wrappers(dataset: object) -> Wrappers:
         if name in HOLDING or (name in FETCHERS and getattr(owner, "length", None) is None):
             runs_ahead = runs_ahead or name[1]
         keeps_state = keeps_state or (name in FIT_LOOPS and bool(getattr(owner, "_combined_loader_states_to_load", ())))
-    return Wrappers(makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead, keeps_state=keeps_state)
+        resumed_at = resumed_at or _resumed_at(owner, dataset)
+    return Wrappers(
+        makes_batches=makes_batches, splits=splits, runs_ahead=runs_ahead, keeps_state=keeps_state, resumed_at=resumed_at
+    )
+
+
+def _resumed_at(owner: Any, dataset: object) -> int:
+    """The step after which `owner`, a Trainer, resumes with `dataset` as its training data and does not skip batches; or 0."""
+    if all((kind.__module__, kind.__qualname__) != TRAINER for kind in type(owner).__mro__):
+        return 0
+    wrapped = getattr(owner.callback_handler, "train_dataloader", None)
+    while wrapped is not None and wrapped is not dataset:  # a DataLoader, perhaps with a shard of Accelerate inside
+        wrapped = getattr(wrapped, "dataset", None)
+    return owner.state.global_step if wrapped is dataset and owner.args.ignore_data_skip else 0
 
 
 def is_called_by(*modules: str) -> bool:

@@ -205,6 +205,64 @@ def test_hugging_face_trainer_takes_rows_in_its_own_batches(endless: Path, tmp_p
     assert all(torch.equal(found, batch["input_ids"]) for found, batch in zip(seen, expected, strict=True))
 
 
+def training(folder: Path, loader: Any, num_steps: int, dataset: Any = None) -> Any:
+    """A Trainer of the user's own that checkpoints each step and does not skip batches, and the first tokens that it saw."""
+    config = transformers.GPT2Config(vocab_size=256, n_positions=S, n_embd=8, n_layer=1, n_head=1)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), max_steps=num_steps, save_steps=1, ignore_data_skip=True, report_to="none", use_cpu=True,
+        disable_tqdm=True, per_device_train_batch_size=4,
+    )  # fmt: skip
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return super().get_train_dataloader() if loader is None else loader
+
+    trainer, seen = Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=dataset), list[Any]()
+    trainer.model.register_forward_pre_hook(lambda _, args, named: seen.append(named["input_ids"]), with_kwargs=True)
+    return trainer, seen
+
+
+@pytest.mark.slow
+@pytest.mark.needs("transformers", "accelerate")
+@pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
+@pytest.mark.parametrize("workers", [0, 1])
+def test_hugging_face_trainer_that_resumes_without_the_state_of_its_loader_is_refused(
+    endless: Path, tmp_path: Path, accelerator: Any, workers: int
+) -> None:
+    def loader() -> Any:
+        return loader_torch.dataloader(endless, batch_size=4, labels="unshifted", num_workers=workers)
+
+    first, again, resumed = loader(), loader(), loader()
+    training(tmp_path, first, 2)[0].train()
+    with pytest.raises(UserError, match="resumes after step 2"):
+        training(tmp_path, again, 4)[0].train(resume_from_checkpoint=True)
+    resumed.load_state_dict(first.state_dict())
+    trainer, seen = training(tmp_path, resumed, 4)
+    trainer.train(resume_from_checkpoint=True)
+    expected = list(islice(loader(), 4))[2:]
+    assert all(torch.equal(found, batch["input_ids"]) for found, batch in zip(seen, expected, strict=True))
+    again.load_state_dict(again.state_dict())  # on purpose
+    training(tmp_path, again, 6)[0].train(resume_from_checkpoint=True)
+    assert again.step == 2
+
+
+@pytest.mark.slow
+@pytest.mark.needs("transformers", "accelerate")
+@pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
+@pytest.mark.parametrize("workers", [0, 1])
+def test_hugging_face_trainer_that_resumes_with_rows_from_the_beginning_is_refused(
+    endless: Path, tmp_path: Path, accelerator: Any, workers: int
+) -> None:
+    options = {"batch_size": 4, "labels": "unshifted", "samples": True}
+    trainer, _ = training(tmp_path, None, 2, loader_torch.StreamingDataset(endless, **options))
+    trainer.args.dataloader_num_workers = workers
+    trainer.train()
+    trainer, _ = training(tmp_path, None, 4, loader_torch.StreamingDataset(endless, **options))
+    trainer.args.dataloader_num_workers = workers
+    with pytest.raises(UserError, match="resumes after step 2"):
+        trainer.train(resume_from_checkpoint=True)
+
+
 @pytest.mark.needs("transformers", "accelerate")
 def test_hugging_face_trainer_evaluates_the_whole_split_each_time(output: Path, tmp_path: Path, accelerator: Any) -> None:
     loader = loader_torch.dataloader(output, global_batch_size=4, split="validation", labels="unshifted", num_workers=1)

@@ -114,7 +114,10 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
 
 def build_stage(use: StageUse) -> Stage:
     """The stage that a mixture uses, with validated options. Raises UserError with one line for each problem."""
-    return _built(stage_class(use.name, use.where), use, use.where)
+    stage = _built(stage_class(use.name, use.where), use, use.where)
+    for name, method in stage.own_classes().items():
+        _own_class(name, method, f"{use.where}.{use.name}" if use.where else use.name)
+    return stage
 
 
 def _built(kind: type[AnyStage], use: StageUse, where: str) -> AnyStage:
@@ -170,11 +173,22 @@ def reached_by(stage: Stage) -> Reached:
 
 
 def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code that a stage reaches, and of the versions of the libraries that it declares."""
-    hasher = xxhash.xxh3_128(reached_by(stage).digest.encode())
-    for library in sorted(stage.libraries):
+    """Full-width digest of the code that a stage and the classes in its options reach, and of their libraries' versions."""
+    hasher, libraries = xxhash.xxh3_128(reached_by(stage).digest.encode()), {*stage.libraries_used()}
+    for name, method in sorted(stage.own_classes().items()):
+        own = _own_class(name, method, "")
+        hasher.update(f"\0{_reached_by_class(own).digest}".encode())
+        libraries |= {*getattr(own, "libraries", ())}
+    for library in sorted(libraries):
         hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
     return hasher.hexdigest()
+
+
+def _reached_by_class(own: type) -> Reached:
+    """The code that a class of the user's, which is no stage, reaches."""
+    sources = sources_with(own.__module__, Path(inspect.getfile(own)))
+    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in own.__mro__)
+    return reach(sources, sources.with_members(names))
 
 
 def covered_segmentations(stage: Stage) -> frozenset[str]:
@@ -310,6 +324,16 @@ def _user_stage(name: str, where: str) -> type[Stage]:
             raise _refusal(where, f"{name}: {error}.") from error
     if problem := why_unusable(member, _KINDS):
         raise _refusal(where, f"{name}: {problem}.")
+    return member
+
+
+def _own_class(name: str, method: str, where: str) -> type:
+    """A class of the user's that is no stage, and that an option names. Raises UserError."""
+    module_name, _, member_name = name.partition(":")
+    member = getattr(_user_module(module_name, name, where), member_name, None)
+    if not inspect.isclass(member) or not callable(getattr(member, method, None)):
+        found = "nothing of this name" if member is None else f"a {type(member).__name__} without a method {method}"
+        raise _refusal(where, f"{name}: found {found} in {module_name}, expected a class with a method {method}.")
     return member
 
 

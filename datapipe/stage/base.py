@@ -81,6 +81,15 @@ class Stage(BaseModel):
         other segmentation raises, because the fingerprint does not cover its code."""
         return ()
 
+    def libraries_used(self) -> tuple[str, ...]:
+        """The distributions that count with these options: `libraries`, and those that only some options need."""
+        return self.libraries
+
+    def own_classes(self) -> Mapping[str, str]:
+        """Classes of the user's that the options name, "package.module:Class", each with the method that it must have. Their
+        code is part of the fingerprint, and so are the versions of the distributions in their attribute `libraries`."""
+        return {}
+
     def columns_read(self) -> Mapping[str, str]:
         """The columns beside `key`, `id` and `text` that the stage decides by, each with the option that names it:
         {"url": "field"}. Planning refuses a mixture whose documents would lack one of them or have it empty."""

@@ -17,7 +17,7 @@ import pytest
 import stages
 from datapipe import columns
 from datapipe.stage import Filter, FilterResult, Map, Reader, Stage, StageContext
-from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, DocumentBatch
 from datapipe.stage.function import function_stage
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import DROP_SCHEMA
@@ -122,10 +122,20 @@ def _batch(names: list[str]) -> DocumentBatch:
     return batch
 
 
+def _as_taken(stage: Stage, batch: DocumentBatch) -> DocumentBatch:
+    """The batch as the stage takes it: before extraction the texts are pages."""
+    if not (isinstance(stage, Filter) and stage.extracts):
+        return batch
+    record, place = batch.record, batch.record.schema.get_field_index("text")
+    pages = DocumentBatch(record.set_column(place, PAGE_FIELDS[2], batch.texts.cast(pa.large_binary())))
+    pages.make_read_only()
+    return pages
+
+
 def _outcome(stage: Stage, batch: DocumentBatch) -> pa.Table:
     """What the stage says of a batch, as one table: decisions, the batch as it becomes, or what is emitted."""
     if isinstance(stage, Filter):
-        result = stage.process(batch)
+        result = stage.process(_as_taken(stage, batch))
         decided = pa.table({"keep": result.keep, "rule": result.rule, "value": result.value})
         for name, column in {"text": batch.texts, **result.columns}.items():  # of a document that is dropped nothing counts
             kept = pa.array(result.keep) if name not in stage.counts else pa.array([True] * batch.num_docs)
@@ -231,7 +241,7 @@ def test_stage_leaves_the_batch_as_it_was(name: str) -> None:
 def test_stage_declares_the_columns_that_it_writes(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Filter | Map)
-    result = stage.process(_batch(SMALL))
+    result = stage.process(_as_taken(stage, _batch(SMALL)))
     returned = result.columns if isinstance(result, FilterResult) else result
     assert stage.writes is not None
     assert set(returned) <= {*stage.writes, *stage.counts, "text"}
@@ -241,7 +251,7 @@ def test_stage_declares_the_columns_that_it_writes(name: str) -> None:
 def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
     stage = _opened(name)
     assert isinstance(stage, Filter)
-    result: FilterResult = stage.process(_batch(NAMES))
+    result: FilterResult = stage.process(_as_taken(stage, _batch(NAMES)))
     assert (result.keep.dtype, result.rule.dtype, result.value.dtype) == (np.bool_, np.int16, np.float64)
     assert len(result.keep) == len(result.rule) == len(result.value) == len(TEXTS)
     assert np.array_equal(result.keep, result.rule == -1)
@@ -253,7 +263,7 @@ def test_filter_result_names_a_rule_where_it_drops(name: str) -> None:
 def test_filter_columns_and_measures_are_of_the_batch(name: str) -> None:
     stage, batch = _opened(name), _batch(SMALL)
     assert isinstance(stage, Filter)
-    result = stage.process(batch)
+    result = stage.process(_as_taken(stage, batch))
     assert not {"key", "id", "rank"} & set(result.columns)
     assert set(stage.counts) <= set(result.columns)
     assert all(len(column) == batch.num_docs for column in result.columns.values())

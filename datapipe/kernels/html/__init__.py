@@ -1,0 +1,1 @@
+"""Tags of web pages: how deeply they are nested, and the text around them, found without a parser."""

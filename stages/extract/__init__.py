@@ -1,0 +1,1 @@
+"""From the pages of web archives to text."""

@@ -1,0 +1,192 @@
+"""The bytes of a page as text, by the first of these charsets that decodes them without an error:
+
+    byte order mark  ->  HTTP header  ->  meta tag in the first 4 KB, XML declaration  ->  UTF-8  ->  the detector's answer
+
+Labels are those of the WHATWG (`_labels.py`). In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A character that is
+cut off at the end, where crawlers cut long pages, is left out and is no error. An undefined byte of a single-byte charset is
+one: so a page in UTF-8 whose header says ISO-8859-1 is mostly read by its meta tag.
+
+A page that no charset decodes without an error gets U+FFFD for its bad bytes. It is read as UTF-8 where most of its characters
+are valid UTF-8, which no other charset is by chance, otherwise by the detector's answer.
+
+The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8, nine of ten, are decoded at memory
+speed.
+
+Pages of a real crawl, declarations removed: see `tests/real/test_extraction.py` and the table in `stages/README.md`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stages.extract._labels import USER_DEFINED, UTF_8, UTF_16, codec_of, codecs_of
+
+_META_BYTES = 4096
+_DETECTED_BYTES = 128 << 10
+_CONTEXT_BYTES = 1 << 10
+_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf_16_be"), (b"\xff\xfe", "utf_16_le"))
+_LONGEST_CHARACTER = 8  # bytes; in ISO-2022-JP with its escape sequence
+_VALID_FOR_BAD = 10
+"""Characters of UTF-8 that make up for one bad byte, where no charset decodes a page without an error."""
+
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_META = re.compile(rb"<meta(?=[\s/])((?:[^>\"']|\"[^\"]*\"|'[^']*')*+)>")
+_ATTRIBUTE = re.compile(rb"([^\s=>/\"'][^\s=>/]*)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>\"']+)))?")
+_CHARSET = re.compile(rb"charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))")
+_XML = re.compile(rb"<\?xml[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)[\"']")
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+
+Detector = Callable[[bytes], str]
+"""The label of the charset that some bytes probably have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The text of a page.
+
+    Attributes:
+        text: without lone surrogates, NULs and a byte order mark.
+        codec: Python's name of the charset.
+        has_bad_bytes: whether U+FFFD stands for bytes that the charset does not have.
+    """
+
+    text: str
+    codec: str
+    has_bad_bytes: bool = False
+
+
+def decode_page(page: bytes, header: str, detect: Detector) -> Decoded:
+    """The text of a page.
+
+    Args:
+        header: the charset of the HTTP header; "" for none.
+        detect: the detector for pages that no declared charset decodes.
+    """
+    if page.isascii() and b"\x1b" not in page and codec_of(header) not in UTF_16:  # the same in every other charset
+        return Decoded(_clean(page.decode("ascii"), page), UTF_8)
+    tried: set[str] = set()
+    for codec in _declared(page, header):
+        text = None if codec in tried else _strictly(page, codec)
+        if text is not None:
+            return Decoded(_clean(text, page), codec)
+        tried.add(codec)
+    return _detected(page, detect)
+
+
+def _declared(page: bytes, header: str) -> Iterator[str]:
+    """The charsets that a page and its header declare, in order, then UTF-8."""
+    yield from (codec for mark, codec in _MARKS if page.startswith(mark))
+    by_header = codec_of(header)
+    if by_header is not None and by_header != USER_DEFINED:
+        yield from codecs_of(by_header)
+    by_meta = declared_in(page[:_META_BYTES])
+    if by_meta is not None:
+        yield from codecs_of(by_meta)
+    yield UTF_8
+
+
+def declared_in(beginning: bytes) -> str | None:
+    """The codec that the first bytes of a page declare in a meta tag or as XML; None without a label that browsers know."""
+    lower = beginning.lower()
+    if b"charset" in lower:  # most of the time of a page in UTF-8 would go into the search for a tag
+        for tag in _META.finditer(_COMMENT.sub(b"", lower)):
+            codec = _codec_of_meta(tag[1])
+            if codec is not None:
+                return codec
+    xml = _XML.match(lower)
+    return _of_markup(xml[1]) if xml else None
+
+
+def _codec_of_meta(attributes: bytes) -> str | None:
+    """The codec of `<meta charset=…>` or `<meta http-equiv=content-type content="…; charset=…">`, in lower case."""
+    values: dict[bytes, bytes] = {}
+    for name, *value in _ATTRIBUTE.findall(attributes):
+        values.setdefault(name, b"".join(value))
+    if b"charset" in values:
+        return _of_markup(values[b"charset"])
+    if values.get(b"http-equiv", b"").strip() != b"content-type":
+        return None
+    charset = _CHARSET.search(values.get(b"content", b""))
+    return _of_markup(b"".join(filter(None, charset.groups()))) if charset else None
+
+
+def _of_markup(label: bytes) -> str | None:
+    """The codec of a label inside the page. Whoever could read it as ASCII reads no UTF-16."""
+    codec = codec_of(label.decode("latin-1"))
+    if codec == USER_DEFINED:
+        return "cp1252"
+    return UTF_8 if codec in UTF_16 else codec
+
+
+def _strictly(page: bytes, codec: str) -> str | None:
+    """The text of a page that `codec` decodes without an error, but for a character cut off at the end; otherwise None."""
+    try:
+        return page.decode(codec)
+    except UnicodeDecodeError as error:
+        is_cut_off = ("incomplete" in error.reason or "end of data" in error.reason or "truncated" in error.reason) and (
+            0 < len(page) - error.start < _LONGEST_CHARACTER < len(page)
+        )
+        return _strictly(page[: error.start], codec) if is_cut_off else None
+
+
+def _detected(page: bytes, detect: Detector) -> Decoded:
+    """The text of a page that no declared charset decodes."""
+    text = page.decode(UTF_8, "replace")
+    num_bad = text.count("\ufffd")
+    num_characters = len(text) - len(_ascii_of(page))
+    if num_characters - num_bad >= _VALID_FOR_BAD * num_bad:
+        return Decoded(_clean(text, page), UTF_8, has_bad_bytes=True)
+    codec = _codec_of_answer(detect(_telling_part(page)))
+    for tried in codecs_of(codec):
+        strict = _strictly(page, tried)
+        if strict is not None:
+            return Decoded(_clean(strict, page), tried)
+    return Decoded(_clean(page.decode(codec, "replace"), page), codec, has_bad_bytes=True)
+
+
+def _telling_part(page: bytes) -> bytes:
+    """The part of a page that a detector is shown: its beginning, or from where it stops to be ASCII, with what is before."""
+    found = _NOT_ASCII.search(page)
+    first = 0 if found is None or found.start() < _DETECTED_BYTES // 2 else found.start() - _CONTEXT_BYTES
+    return page[first : first + _DETECTED_BYTES]
+
+
+def _codec_of_answer(answer: str) -> str:
+    """The codec of a detector's answer, which may be a name of Python's own; windows-1252 without one, as browsers have it."""
+    codec = codec_of(answer) or codec_of(answer.replace("_", "-"))
+    try:
+        return codec or codecs.lookup(answer).name
+    except LookupError:
+        return "cp1252"
+
+
+def _ascii_of(page: bytes) -> bytes:
+    return page.translate(None, delete=bytes(range(0x80, 0x100)))
+
+
+def _clean(text: str, page: bytes) -> str:
+    """The text without its byte order mark and NULs. No charset has surrogates, so none is in a text that was decoded."""
+    text = text.removeprefix("\ufeff")
+    return text.replace("\0", "") if b"\0" in page else text  # a search in bytes takes a hundredth of one in wide characters
+
+
+# ------------------------------------------------------------------------------------------------ detectors
+
+
+def by_resiliparse(beginning: bytes) -> str:
+    """The answer of uchardet, as resiliparse has it."""
+    from resiliparse.parse.encoding import detect_encoding
+
+    return detect_encoding(beginning, max_len=_DETECTED_BYTES) or ""
+
+
+def by_chardetng(beginning: bytes) -> str:
+    """The answer of Firefox's detector. It never answers UTF-8, which is tried before."""
+    import chardetng_py
+
+    detect: Any = chardetng_py.detect
+    return detect(beginning)

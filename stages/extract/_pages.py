@@ -1,0 +1,146 @@
+"""One page after the other: measured, decoded, parsed, or read without a parser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import unescape
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels.html.plain import strip_tags
+from datapipe.kernels.html.tags import measure_tags
+from stages.extract._charsets import Decoded, Detector, by_chardetng, by_resiliparse, decode_page
+from stages.extract._engines import Engine
+from stages.extract._labels import UTF_16
+from stages.extract._marks import Marks, marks_of
+
+EMPTY, BYTES, ATTRIBUTES, COST, DEPTH, GAVE_UP, NO_TEXT = range(7)
+"""The rules of `extract.html`, in their order."""
+
+_DEPTH_RATIO, _IMPLIED = 3, 8
+"""No tree is deeper than 3 times what `measure_tags` finds, and the elements that a parser adds."""
+
+_NOT_BLANK = re.compile(rb"[^\t\n\f\r \0]")
+_BLANK_LINES, _BLANKS = re.compile(r"\s*\n\s*\n\s*"), re.compile(r"[ \t\r\f\v]*\n[ \t\r\f\v]*|[ \t\r\f\v]+")
+
+
+class Measures(NamedTuple):
+    """What is known of pages before they are parsed: (num_docs,) int64 each.
+
+    Attributes:
+        num_bytes: size.
+        attributes: the most of one tag.
+        costs: the sum of `tags.cost_of`.
+        depths: of nested elements, as `measure_tags` finds it; the limit, if it is above.
+    """
+
+    num_bytes: np.ndarray
+    attributes: np.ndarray
+    costs: np.ndarray
+    depths: np.ndarray
+
+
+class Read(NamedTuple):
+    """What became of a page: its text or the rule that it fails, with the measured value."""
+
+    text: str = ""
+    marks: Marks = Marks()
+    rule: int = -1
+    value: float = float("nan")
+    has_bad_bytes: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The limits of a page, and what happens beyond them; see the options of `extract.html`."""
+
+    max_bytes: int
+    max_attributes: int
+    max_cost: int
+    max_depth: int
+    beyond: Literal["drop", "plain_text"]
+
+
+def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
+    """The measures of pages in charsets that have ASCII's bytes for ASCII alone."""
+    num_bytes = np.diff(offsets)
+    depths, attributes, costs = (np.zeros(len(num_bytes), np.int64) for _ in range(3))
+    measure_tags(offsets, data, np.empty(max_depth + 1, np.uint64), depths, attributes, costs)
+    return Measures(num_bytes, attributes, costs, depths)
+
+
+class PageReader:
+    """Reads one page after the other within limits."""
+
+    def __init__(self, limits: Limits, engine: Engine, detector: Literal["resiliparse", "chardetng"]) -> None:
+        from resiliparse.extract.html2text import extract_plain_text
+        from resiliparse.parse.html import HTMLTree
+
+        self.limits, self.engine = limits, engine
+        self._parse: Callable[[str], Any] = HTMLTree.parse
+        self._all_text: Callable[[Any], str] = extract_plain_text
+        self._detect: Detector = by_chardetng if detector == "chardetng" else by_resiliparse
+        self._too_deep = ">".join("*" * (limits.max_depth + 1))
+
+    def read(self, page: bytes, header: str, measures: Sequence[int]) -> Read:
+        """The text of a page, or the rule that drops it.
+
+        Args:
+            header: the charset of the HTTP header; "" for none.
+            measures: its `Measures`.
+        """
+        if not _NOT_BLANK.search(page):
+            return Read(rule=EMPTY, value=len(page))
+        if measures[0] > self.limits.max_bytes and self.limits.beyond == "drop":
+            return Read(rule=BYTES, value=measures[0])
+        decoded = decode_page(page, header, self._detect)
+        if decoded.codec in UTF_16 or decoded.codec.startswith("iso2022"):  # its bytes are not those of ASCII
+            measures = self._measured_again(decoded.text)
+        rule, value = self._beyond(measures)
+        if rule >= 0:
+            return self._without_parser(decoded, rule, value)
+        tree = self._parse(decoded.text)
+        if _DEPTH_RATIO * measures[3] + _IMPLIED > self.limits.max_depth and tree.document.query_selector(self._too_deep):
+            return self._without_parser(decoded, DEPTH, max(measures[3], self.limits.max_depth + 1))
+        return self._parsed(decoded, tree, len(page))
+
+    def _measured_again(self, text: str) -> Sequence[int]:
+        data = np.frombuffer(text.encode(), np.uint8)
+        return [int(measure[0]) for measure in measured(np.array([0, len(data)]), data, self.limits.max_depth)]
+
+    def _beyond(self, measures: Sequence[int]) -> tuple[int, int]:
+        """The first limit that a page is beyond, as a rule, and its value; -1 and 0 for a page within the limits."""
+        limits = (self.limits.max_bytes, self.limits.max_attributes, self.limits.max_cost)
+        for rule, value, limit in zip((BYTES, ATTRIBUTES, COST), measures, limits):
+            if value > limit:
+                return rule, value
+        return -1, 0
+
+    def _without_parser(self, decoded: Decoded, rule: int, value: int) -> Read:
+        """A page beyond the limits: dropped, or its text without tags."""
+        if self.limits.beyond == "drop":
+            return Read(rule=rule, value=value)
+        text = plain_text(decoded.text)
+        return Read(text, has_bad_bytes=decoded.has_bad_bytes) if text else Read(rule=NO_TEXT, value=value)
+
+    def _parsed(self, decoded: Decoded, tree: Any, num_bytes: int) -> Read:
+        text = self.engine.main_text(decoded.text, tree)
+        if text is None and self._all_text(tree):
+            return Read(rule=GAVE_UP, value=num_bytes)
+        text = (text or "").strip()
+        if not text:
+            return Read(rule=NO_TEXT, value=num_bytes)
+        return Read(text, marks_of(tree), has_bad_bytes=decoded.has_bad_bytes)
+
+
+def plain_text(page: str) -> str:
+    """All text of a page outside of tags, scripts and styles; blank lines and spaces collapsed."""
+    data = np.frombuffer(page.encode(), np.uint8)
+    offsets, out = np.zeros(2, np.int64), np.empty(len(data), np.uint8)
+    strip_tags(np.array([0, len(data)]), data, offsets, out)
+    text = unescape(out[: offsets[1]].tobytes().decode()).replace("\0", "")
+    paragraphs = (_BLANKS.sub(lambda blank: "\n" if "\n" in blank[0] else " ", part) for part in _BLANK_LINES.split(text))
+    return "\n\n".join(part.strip() for part in paragraphs if part.strip())

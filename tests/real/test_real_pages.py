@@ -1,0 +1,92 @@
+"""`extract.html` on real pages: the main texts that people marked, and charsets whose declarations are removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from datapipe.stage import FieldNames, InputFile, Reader, Split, StageContext
+from stages.extract._charsets import UTF_8, by_chardetng, by_resiliparse, declared_in, decode_page
+from stages.extract._labels import codec_of, codecs_of
+from stages.extract.html import Html
+from stages.read.arc import Arc
+from stages.read.warc import Warc
+from tests.support.articles import Article, batch_of, news, readable, score
+from tests.support.web_archives import COMPRESSION
+
+pytestmark = [pytest.mark.real, pytest.mark.needs("resiliparse", "trafilatura", "chardetng_py", "fastwarc")]
+
+FIRST_BYTES = 4096
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "articles", "f1"),
+    [
+        ("resiliparse", news, 0.937),
+        ("trafilatura", news, 0.961),
+        ("fallback", news, 0.959),
+        ("resiliparse", readable, 0.946),
+        ("trafilatura", readable, 0.926),
+        ("fallback", readable, 0.965),
+    ],
+)
+def test_main_text_is_as_good_as_it_was_measured(
+    real_data: Path, engine: str, articles: Callable[[Path], tuple[Article, ...]], f1: float
+) -> None:
+    stage = Html(engine=engine)
+    stage.open(StageContext(name="extract.html", seed=1))
+    marked = articles(real_data)
+    texts = stage.process(batch_of([article.html.encode() for article in marked])).columns["text"].to_pylist()
+    assert score(marked, texts).f1 == pytest.approx(f1, abs=0.01)
+
+
+def _pages(folder: Path) -> Iterator[tuple[bytes, str]]:
+    """Pages of the shared archives, each with the charset of its HTTP header."""
+    archives: list[tuple[str, Reader]] = [
+        ("cc-2008_sample.arc.gz", Arc()),
+        ("resiliparse_warcfile.warc.gz", Warc()),
+        ("dolma_sample-0000.warc.gz", Warc()),
+        ("dolma_sample-0001.warc.gz", Warc()),
+    ]
+    for name, reader in archives:
+        path = folder / "warc" / name
+        compression = COMPRESSION[path.suffix]
+        file = InputFile(url=str(path), path=name, num_bytes=path.stat().st_size, stamp="", compression=compression)
+        for batch in reader.read(Split(file=file), FieldNames(keep=("charset",)), pa.OSFile):
+            assert batch.html is not None
+            yield from zip(batch.html.to_pylist(), (label or "" for label in batch.extra["charset"].to_pylist()))
+
+
+def _undeclared(page: bytes) -> bytes:
+    """The page with names in place of its declarations that nobody reads, of the same length."""
+    return re.sub(rb"(?i)(char)set|(enco)ding", lambda found: (found[1] or found[2]) + b"-" * (len(found[0]) - 4), page)
+
+
+def _declared_text(page: bytes, header: str) -> str | None:
+    """The text of a page, which declares nothing any more, by the charset that it declared; None where it declares none."""
+    declared = codec_of(header) or declared_in(page[:FIRST_BYTES])
+    for codec in codecs_of(declared) if declared else ():
+        try:
+            return _undeclared(page).decode(codec).removeprefix("\ufeff").replace("\0", "")
+        except UnicodeDecodeError:
+            continue
+    return None
+
+
+@pytest.mark.parametrize(("detect", "least"), [(by_resiliparse, 0.97), (by_chardetng, 0.97)])
+def test_charset_without_its_declaration_is_found(real_data: Path, detect: Callable[[bytes], str], least: float) -> None:
+    found = []
+    for page, header in _pages(real_data):
+        text = _declared_text(page, header)
+        if text is not None and not page.isascii():
+            decoded = decode_page(_undeclared(page), "", detect)
+            found.append((decoded.text == text, decoded.codec != UTF_8))
+    legacy = [is_same for is_same, is_legacy in found if is_legacy]
+    print(f"{len(found)} pages, {sum(same for same, _ in found)} the same; {len(legacy)} legacy, {sum(legacy)} the same")
+    assert len(found) > 90
+    assert sum(is_same for is_same, _ in found) >= least * len(found)

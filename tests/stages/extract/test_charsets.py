@@ -1,0 +1,163 @@
+"""Which charset a page is read by: order, labels, broken bytes, and what never reaches a parser."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.extract._charsets import by_chardetng, by_resiliparse, declared_in, decode_page
+from stages.extract._labels import codec_of
+
+RUSSIAN = "Река начинается в холмах над городом и течёт девяносто миль к морю, мимо старых мельниц и полей. "
+JAPANESE = "川は町の上の丘から流れ出し、古い水車小屋と畑のそばを通って海まで九十マイル流れる。"
+GERMAN = "Der Fluß entspringt in den Hügeln über der Stadt und fließt an alten Mühlen vorüber bis zum Meer – 90 Meilen. "
+
+
+def _no_detector(beginning: bytes) -> str:
+    raise AssertionError("the detector is not asked")
+
+
+def _text(page: bytes, header: str = "") -> str:
+    return decode_page(page, header, _no_detector).text
+
+
+@pytest.mark.parametrize(
+    ("label", "codec"),
+    [
+        ("latin1", "cp1252"),
+        (" ISO-8859-1\n", "cp1252"),
+        ("us-ascii", "cp1252"),
+        ("GB2312", "gb18030"),
+        ("gbk", "gb18030"),
+        ("shift_jis", "cp932"),
+        ("x-sjis", "cp932"),
+        ("ks_c_5601-1987", "cp949"),
+        ("euc-kr", "cp949"),
+        ("iso-8859-9", "cp1254"),
+        ("tis-620", "cp874"),
+        ("logical", "iso8859_8"),
+        ("unicode", "utf_16_le"),
+        ('"utf-8"', "utf_8"),
+        ("utf-7", None),
+        ("hz-gb-2312", None),
+        ("iso-2022-kr", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_label_means_what_browsers_take_it_for(label: str, codec: str | None) -> None:
+    assert codec_of(label) == codec
+
+
+@pytest.mark.parametrize(
+    ("beginning", "codec"),
+    [
+        (b"<meta charset=windows-1251>", "cp1251"),
+        (b"<META\tCharset = 'KOI8-R' />", "koi8_r"),
+        (b'<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">', "cp932"),
+        (b"<meta content='text/html;charset=\"euc-jp\"' http-equiv=content-type>", "euc_jp"),
+        (b'<meta name=description content="text; charset=koi8-r"><meta charset=cp1250>', "cp1250"),
+        (b'<meta content="a > b" charset=koi8-r>', "koi8_r"),
+        (b"<!-- <meta charset=koi8-r> --><meta charset=cp1250>", "cp1250"),
+        (b"<meta charset=nonsense><meta charset=cp1250>", "cp1250"),
+        (b"<metadata charset=koi8-r>", None),
+        (b"<meta charset=utf-16>", "utf_8"),
+        (b"<meta charset=x-user-defined>", "cp1252"),
+        (b'<?xml version="1.0" encoding="windows-1251"?><html>', "cp1251"),
+        (b'<?xml version="1.0" encoding="windows-1251"?><meta charset=koi8-r>', "koi8_r"),
+        (b'<meta charset="koi8-r', None),
+    ],
+)
+def test_declaration_in_a_page_is_found(beginning: bytes, codec: str | None) -> None:
+    assert declared_in(beginning) == codec
+
+
+def test_declaration_behind_four_kilobytes_is_not_read() -> None:
+    page = RUSSIAN.encode("koi8-r")
+    early, late = (b" " * padding + b"<meta charset=koi8-r>" + page for padding in (4000, 4096))
+    assert RUSSIAN in _text(early)
+    with pytest.raises(AssertionError, match="not asked"):
+        _text(late)
+
+
+def test_charset_order_is_mark_then_header_then_meta_then_utf_8() -> None:
+    both = "ж".encode() * 2  # decodes in all of these
+    meta = b"<meta charset=koi8-r>"
+    assert _text(b"\xef\xbb\xbf" + meta + both, "windows-1251") == "<meta charset=koi8-r>жж"
+    assert _text(meta + both, "windows-1251") == "<meta charset=koi8-r>" + both.decode("cp1251")
+    assert _text(meta + both) == "<meta charset=koi8-r>" + both.decode("koi8-r")
+    assert _text(meta + both, "nonsense") == "<meta charset=koi8-r>" + both.decode("koi8-r")
+    assert _text(both) == "жж"
+
+
+def test_charset_that_does_not_decode_is_passed_over() -> None:
+    page = b"<meta charset=windows-1251>" + RUSSIAN.encode("cp1251")
+    assert RUSSIAN in _text(page, "utf-8")
+    assert RUSSIAN in _text(b"<meta charset=shift_jis>" + RUSSIAN.encode(), "us-ascii")  # 0x90 is undefined in windows-1252
+
+
+@pytest.mark.parametrize("codec", ["utf-16le", "utf-16be"])
+def test_utf_16_is_read_by_its_mark_and_by_the_header(codec: str) -> None:
+    page = f"<meta charset=utf-16><p>{JAPANESE} &amp; <b>more</b>"
+    assert _text(page.encode(codec), codec) == page
+    assert _text(("\ufeff" + page).encode(codec)) == page
+
+
+def test_ascii_page_with_a_wrong_declaration_is_read() -> None:
+    assert _text(b"<meta charset=utf-16>plain", "gb2312") == "<meta charset=utf-16>plain"
+
+
+def test_iso_2022_jp_is_no_ascii() -> None:
+    page = JAPANESE.encode("iso2022_jp")
+    assert page.isascii()
+    assert _text(page, "iso-2022-jp") == JAPANESE
+
+
+def test_euc_jp_has_circled_digits() -> None:
+    page = JAPANESE.encode("euc_jp")
+    assert _text(page, "euc-jp") == JAPANESE
+    assert _text(page + b"\xad\xa1", "euc-jp") == JAPANESE + "①"
+
+
+@pytest.mark.parametrize("label", ["utf-8", "shift_jis", "euc-jp", "gb18030", "utf-16le", "utf-16be"])
+def test_character_cut_off_at_the_end_is_left_out(label: str) -> None:
+    assert _text(JAPANESE.encode(label)[:-1], label) == JAPANESE[:-1]
+
+
+def test_bad_bytes_of_utf_8_do_not_make_it_another_charset() -> None:
+    page = GERMAN.encode() * 3 + b"caf\xe9 " + RUSSIAN.encode()
+    decoded = decode_page(page, "", _no_detector)
+    assert decoded.text == GERMAN * 3 + "caf\ufffd " + RUSSIAN
+    assert decoded.has_bad_bytes
+
+
+@pytest.mark.parametrize("detect", [by_resiliparse, by_chardetng])
+@pytest.mark.parametrize(
+    ("text", "codec"), [(RUSSIAN, "cp1251"), (RUSSIAN, "koi8-r"), (JAPANESE, "cp932"), (JAPANESE, "euc_jp")]
+)
+def test_undeclared_charset_is_detected(detect, text: str, codec: str) -> None:
+    page = ("<p>" + " " * 200_000 + text * 3).encode(codec)
+    decoded = decode_page(page, "", detect)
+    assert decoded.text.endswith(text * 3)
+    assert not decoded.has_bad_bytes
+
+
+@pytest.mark.parametrize("answer", ["", "nonsense", "utf-16", "gbk"])
+def test_detector_without_a_useful_answer_ends_in_some_text(answer: str) -> None:
+    text = decode_page(b"a\x81\xff\xfe\x90 b", "", lambda beginning: answer).text
+    text.encode()
+
+
+@given(
+    page=st.binary(max_size=80), header=st.sampled_from(["", "utf-16", "gbk", "big5", "iso-2022-jp", "euc-jp", "utf-7", "x"])
+)
+def test_any_bytes_become_a_text_without_surrogates_and_nuls(page: bytes, header: str) -> None:
+    text = decode_page(page, header, by_resiliparse).text
+    text.encode()
+    assert "\0" not in text
+
+
+@given(pieces=st.lists(st.sampled_from([b"<meta ", b"charset=", b"'", b'"', b">", b"utf-8", b"<!--", b"-->", b" ", b"\xff"])))
+def test_broken_declarations_raise_nothing(pieces: list[bytes]) -> None:
+    declared_in(b"".join(pieces))

@@ -1,0 +1,324 @@
+"""What `extract.html` makes of pages: text, columns, rules, and the same in any order and batch."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from datapipe.catalogue import build_stage, code_digest
+from datapipe.config.stage_use import parse_stage
+from datapipe.errors import StageError, UserError
+from datapipe.stage import FilterResult, StageContext
+from stages.extract.html import Html
+from tests.support.articles import batch_of
+from tests.support.pages import PARAGRAPH, PARAGRAPHS, article
+
+ENGINES = ("resiliparse", "trafilatura", "fallback")
+OWN = "tests.stages.extract.own_extractors"
+TEXT = PARAGRAPH.removeprefix("<p>").removesuffix("</p>")
+
+
+def _processed(pages: list[bytes], charsets: list[str | None] | None = None, **options: Any) -> FilterResult:
+    stage = Html.model_validate(options)
+    stage.open(StageContext(name="extract.html", seed=1))
+    extra = {} if charsets is None else {"charset": pa.array(charsets, pa.string())}
+    return stage.process(batch_of(pages, **extra))
+
+
+def _reasons(pages: list[bytes], **options: Any) -> list[str]:
+    """The rule of each page; "" for a kept one."""
+    result = _processed(pages, **options)
+    names = [rule.name for rule in Html.model_validate(options).rules()]
+    return [names[rule] if rule >= 0 else "" for rule in result.rule]
+
+
+def _texts(pages: list[bytes], **options: Any) -> list[str]:
+    return _processed(pages, **options).columns["text"].to_pylist()
+
+
+def _column(name: str, pages: list[str], **options: Any) -> list[str | None]:
+    return _processed([page.encode() for page in pages], **options).columns[name].to_pylist()
+
+
+# ------------------------------------------------------------------------------------------------ text and rules
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_html_main_text_is_kept_without_menu_and_footer(engine: str) -> None:
+    [text] = _texts([article(PARAGRAPHS).encode()], engine=engine)
+    assert [year for year in (TEXT, "1803", "1847", "1912") if year in text] == [TEXT, "1803", "1847", "1912"]
+    assert "About" not in text
+    assert "cookies" not in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_html_empty_pages_and_pages_without_text_have_rules_of_their_own(engine: str) -> None:
+    empty = [b"", b" \r\n\t\f", b"\0\0 \n"]
+    textless = [
+        b"<html><head><script>var x = 1</script></head><body><div></div></body></html>",
+        b"<script>x</script>",
+        b"<p></p>",
+    ]
+    assert _reasons([*empty, *textless], engine=engine) == ["empty_page"] * 3 + ["no_main_text"] * 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason", "kept"), [("resiliparse", "", True), ("trafilatura", "parser_gave_up", False), ("fallback", "", True)]
+)
+def test_html_parser_that_gives_up_is_told(engine: str, reason: str, kept: bool) -> None:
+    page = ("<body>" + "<div>" * 300 + PARAGRAPHS + "</div>" * 300).encode()
+    assert _reasons([page], engine=engine) == [reason]
+    assert (TEXT in _texts([page], engine=engine)[0]) == kept
+
+
+def test_html_text_of_a_dropped_page_is_empty() -> None:
+    result = _processed([b"", article(PARAGRAPH).encode()])
+    assert result.keep.tolist() == [False, True]
+    assert result.columns["text"].to_pylist()[0] == ""
+    assert result.value[0] == 0
+
+
+def test_html_of_no_pages_has_all_columns() -> None:
+    result = _processed([])
+    assert set(result.columns) == {"text", "title", "html_lang", "license", "robots", "with_bad_bytes"}
+    assert all(len(column) == 0 for column in result.columns.values())
+
+
+# ------------------------------------------------------------------------------------------------ charsets
+
+
+def test_html_header_charset_is_read_from_its_column() -> None:
+    page = article("<p>Река и море</p>" + PARAGRAPH).encode("cp1251")
+    texts = _processed([page] * 2, charsets=["windows-1251", None]).columns["text"].to_pylist()
+    assert "Река и море" in texts[0]
+    texts = _processed([page], charsets=["Windows-1251"]).columns["text"].to_pylist()
+    assert "Река и море" in texts[0]
+
+
+def test_html_pages_with_bad_bytes_are_counted() -> None:
+    bad = article("<p>größer, schöner, weiter – und älter als überall</p>" * 3).encode() + b"\xff"
+    result = _processed([bad + b" ", article(PARAGRAPH).encode()])
+    assert result.columns["with_bad_bytes"].to_pylist() == [1, 0]
+
+
+def test_html_of_utf_16_is_measured_as_text() -> None:
+    page = ("<div>" * 1500 + PARAGRAPH).encode("utf-16")
+    assert _reasons([page]) == ["too_deep"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "mark", ["\ud800", "\0", "\ufffe", "\uffff", "\x01", "\x0b", "\U0010ffff", "&#xD800;", "&#0;", "&#1;", "&#xFFFE;"]
+)
+def test_html_characters_that_parsers_refuse_end_in_valid_text(engine: str, mark: str) -> None:
+    page = article(f"<p>before{mark}after</p>" + PARAGRAPHS)
+    pages = [page.encode("utf-8", "surrogatepass"), page.encode("utf-16", "surrogatepass")]
+    for text in _texts(pages, engine=engine):
+        text.encode()
+        assert "\0" not in text
+        assert TEXT in text
+
+
+def test_html_of_utf_7_is_not_decoded_as_such() -> None:
+    page = article("<p>+ADw-script+AD4-alert(1)+ADw-/script+AD4-</p>" + PARAGRAPH).encode()
+    [text] = _processed([page], charsets=["utf-7"]).columns["text"].to_pylist()
+    assert "+ADw-script+AD4-" in text
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+ATTRIBUTES = " ".join(f"a{number}=1" for number in range(40_000))
+HOSTILE = {
+    "8,000 nested": ("<div>" * 8_000 + PARAGRAPH, "too_costly"),
+    "1,500 nested": ("<div>" * 1_500 + PARAGRAPH, "too_deep"),
+    "40,000 nested": ("<div>" * 40_000 + PARAGRAPH, "too_costly"),
+    "nested and closed": ("<div>" * 1_500 + PARAGRAPH + "</div>" * 1_500, "too_deep"),
+    "nested in a hidden script": ("<script><!--<script></script>--></script>" + "<div>" * 1_500 + PARAGRAPH, "too_deep"),
+    "40,000 attributes": (f"<div {ATTRIBUTES}>{PARAGRAPH}", "too_many_attributes"),
+    "200,000 unclosed links": ("<a>x" * 200_000 + PARAGRAPH, "too_costly"),
+    "20 MB in a paragraph": ("<p>" + "some words " * 1_900_000 + PARAGRAPH, "too_many_bytes"),
+    "50,000 paragraphs": (PARAGRAPH * 50_000, "too_many_bytes"),
+    "deep and wide": ("<div>" * 900 + "<b>word</b> " * 20_000 + PARAGRAPH, "too_costly"),
+    "many wide tags": (f"<div {ATTRIBUTES[: 1_990 * 7]}>x</div>" * 100 + PARAGRAPH, "too_costly"),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", HOSTILE)
+def test_html_hostile_page_is_dropped_by_its_rule_or_read_as_plain_text(name: str) -> None:
+    page, reason = HOSTILE[name]
+    encoded = page.encode()
+    assert _reasons([encoded]) == [reason]
+    [text] = _texts([encoded], beyond="plain_text")
+    assert text.endswith(TEXT)
+    value = _processed([encoded]).value[0]
+    assert value > next(rule.limit for rule in Html().rules() if rule.name == reason)
+
+
+@pytest.mark.parametrize("name", ["1,500 nested", "50,000 paragraphs", "20 MB in a paragraph"])
+def test_html_limits_are_options(name: str) -> None:
+    page, _ = HOSTILE[name]
+    [text] = _texts([page.encode()], max_bytes=1 << 30, max_depth=2_000, max_cost=1 << 40)
+    assert text.endswith(TEXT)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<ul>" + "<li>item" * 3_000 + "</ul>" + PARAGRAPH,
+        "<p>short " * 3_000 + PARAGRAPH,
+        "<table>" + "<tr><td>a<td>b" * 3_000 + "</table>" + PARAGRAPH,
+        "<select>" + "<option>a" * 3_000 + "</select>" + PARAGRAPH,
+        "<dl>" + "<dt>a<dd>b" * 3_000 + "</dl>" + PARAGRAPH,
+        "<svg>" + "<path d='M0 0'/>" * 3_000 + "</svg>" + PARAGRAPH,
+        "<div><b><i>x</b></i></div>" * 2_000 + PARAGRAPH,
+        "<script>" + "document.write('<div>');" * 3_000 + "</script>" + PARAGRAPH,
+        "<br>" * 3_000 + PARAGRAPH,
+        "<!-- <div> -->" * 3_000 + PARAGRAPH,
+    ],
+)
+def test_html_page_that_only_looks_deep_is_read(page: str) -> None:
+    assert _reasons([page.encode()]) == [""]
+
+
+def test_html_plain_text_has_lines_and_no_scripts() -> None:
+    page = "<h1>A</h1>\n<script>no</script><p>b &amp; <b>c</b>d<br>e<!-- no --><table><tr><td>f</td><td>g</td></tr></table>"
+    [text] = _texts([(page + "<div>" * 1_500).encode()], beyond="plain_text")
+    assert text == "A\n\nb & cd\ne\n\nf g"
+
+
+# ------------------------------------------------------------------------------------------------ columns
+
+
+def test_html_columns_are_found() -> None:
+    head = (
+        "<title> A river\n &amp; its towns </title><meta name=Robots content='NOINDEX,  noai'>"
+        "<meta name=robots content=noimageai>"
+        "<link rel=license href=https://creativecommons.org/licenses/by-sa/4.0/>"
+    )
+    pages = [article(PARAGRAPH, head, " lang=en-GB"), article(PARAGRAPH)]
+    assert _column("title", pages) == ["A river & its towns", None]
+    assert _column("html_lang", pages) == ["en-GB", None]
+    assert _column("robots", pages) == ["noindex, noai, noimageai", None]
+    assert _column("license", pages) == ["cc-by-sa-4.0", None]
+
+
+@pytest.mark.parametrize(
+    ("marked", "license"),
+    [
+        ('<a rel="noopener LICENSE" href="http://www.creativecommons.org/licenses/by/3.0/us/deed.en">cc</a>', "cc-by-3.0-us"),
+        ('<a rel=license href="https://creativecommons.org/publicdomain/zero/1.0/">cc0</a>', "cc0-1.0"),
+        ('<a href="//creativecommons.org/licenses/by-nc-nd/2.5">cc</a>', "cc-by-nc-nd-2.5"),
+        ('<a rel=license href="/our-terms">terms</a>', "/our-terms"),
+        ('<a rel=license href="/terms">t</a><a href="https://creativecommons.org/licenses/by/4.0/">of a picture</a>', "/terms"),
+        (
+            '<a href="https://creativecommons.org/licenses/by/4.0/">a</a>'
+            '<a href="https://creativecommons.org/licenses/by-sa/4.0/">b</a>',
+            "cc-by-4.0, cc-by-sa-4.0",
+        ),
+        ('<a href="https://creativecommons.org/about/">cc</a>', None),
+        ("<a rel=license>nothing</a>", None),
+        ("<a rel=licensed href=/x>other</a>", None),
+    ],
+)
+def test_html_license_is_named(marked: str, license: str | None) -> None:
+    assert _column("license", [article(PARAGRAPH + f"<p>{marked}</p>")]) == [license]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_html_columns_are_the_same_with_any_engine(engine: str) -> None:
+    page = article(PARAGRAPHS, "<title>River</title><meta name=robots content=noai>", " lang=fr")
+    columns = _processed([page.encode()], engine=engine).columns
+    assert [columns[name].to_pylist() for name in ("title", "html_lang", "robots")] == [["River"], ["fr"], ["noai"]]
+
+
+def test_html_frameset_and_odd_roots_are_read() -> None:
+    pages = ["<frameset><frame src=a></frameset>", "<svg><text>x</text></svg>", "plain words"]
+    assert _reasons([page.encode() for page in pages]) == ["no_main_text", "no_main_text", ""]
+    assert _column("title", pages[2:]) == [None]
+
+
+# ------------------------------------------------------------------------------------------------ order, batches, engines
+
+
+def _mixed_pages() -> list[bytes]:
+    numbered = [article(f"<p>Number {number}</p>" + PARAGRAPHS, f"<title>{number}</title>") for number in range(1, 7)]
+    pages = [page.encode() for page in numbered]
+    legacy = article("<p>Größe und Übermut</p>" + PARAGRAPHS, "<meta charset=latin1>").encode("latin-1")
+    return [*pages, legacy, b"", b"<div>" * 1_500, b"<script>x</script>", *pages[:2], legacy]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_html_pages_in_any_order_and_batch_give_the_same(engine: str) -> None:
+    pages = _mixed_pages()
+    whole = _rows(_processed(pages, engine=engine))
+    assert [_rows(_processed([page], engine=engine))[0] for page in pages] == whole
+    order = random.Random(3).sample(range(len(pages)), len(pages))
+    assert _rows(_processed([pages[number] for number in order], engine=engine)) == [whole[number] for number in order]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_html_same_page_a_hundred_times_gives_the_same_text(engine: str) -> None:
+    page = article(PARAGRAPHS).encode()
+    texts = _texts([page] * 100, engine=engine)
+    assert set(texts) == {texts[0]}
+    assert TEXT in texts[0]
+
+
+def _rows(result: FilterResult) -> list[str]:
+    named = pa.table(dict(result.columns)).to_pylist()
+    return [f"{row} {rule} {value}" for row, rule, value in zip(named, result.rule, result.value, strict=True)]
+
+
+def test_html_pickled_after_opening_does_the_same() -> None:
+    stage = Html(engine="fallback")
+    stage.open(StageContext(name="extract.html", seed=1))
+    again = pickle.loads(pickle.dumps(stage))
+    pages = _mixed_pages()
+    assert _rows(again.process(batch_of(pages))) == _rows(stage.process(batch_of(pages)))
+
+
+def test_html_own_engine_decides_text_and_giving_up() -> None:
+    options = {"engine": f"{OWN}:Shouts"}
+    pages = [b"<p>words</p>", b"<p>it gives up</p>", b"<script>it gives up</script>"]
+    assert _reasons(pages, **options) == ["", "parser_gave_up", "no_main_text"]
+    assert _texts(pages, **options)[0] == "<P>WORDS</P>"
+
+
+def test_html_own_engine_with_a_wrong_result_is_named() -> None:
+    with pytest.raises(StageError, match=r"Wrong.extract returned a int\. Expected the text"):
+        _processed([b"<p>words"], engine=f"{OWN}:Wrong")
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("justext", "found 'justext', expected resiliparse, trafilatura, fallback, or package.module:Class"),
+        (f"{OWN}:Absent", "found nothing of this name in tests.stages.extract.own_extractors"),
+        (f"{OWN}:WithoutMethod", "found a type without a method extract"),
+        ("no_such_module_of_ours:Engine", "found no module no_such_module_of_ours"),
+    ],
+)
+def test_html_engine_that_is_none_is_refused_when_planning(engine: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _built(engine=engine)
+
+
+def _built(**options: object) -> Any:
+    return build_stage(parse_stage({"extract.html": options}))
+
+
+def test_html_mode_tag_is_refused() -> None:
+    with pytest.raises(UserError, match="mode: tag"):
+        _built(mode="tag")
+
+
+def test_html_fingerprint_covers_the_own_class_and_the_library_in_use() -> None:
+    digests = {code_digest(_built(**options)) for options in ({}, {"engine": "trafilatura"}, {"engine": f"{OWN}:Shouts"})}
+    assert len({*digests, code_digest(_built(engine=f"{OWN}:Crashes")), code_digest(_built(detector="chardetng"))}) == 5
+    assert code_digest(_built(engine="fallback")) in digests
+    assert "trafilatura" not in _built().libraries_used()

@@ -1,0 +1,56 @@
+"""What each engine writes for tables, listings, lists, headings, links and comments: the examples of the README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.stage import StageContext
+from stages.extract.html import Html
+from tests.support.articles import batch_of
+from tests.support.pages import PARAGRAPHS, article
+
+pytestmark = pytest.mark.needs("resiliparse", "trafilatura")
+
+README = Path(__file__).resolve().parents[3] / "stages/extract/README.md"
+CELL = re.compile(r"`([^`]*)`")
+
+
+def _rows() -> list[tuple[str, str, str, str]]:
+    """HTML, options, and what the two engines write, of each row of the table of examples."""
+    lines = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| `<")]
+    cells = [[part.strip() for part in line.replace("\\|", "¦").strip("| ").split(" | ")] for line in lines]
+    return [(cell[0], cell[1], cell[2], cell[3]) for cell in cells]
+
+
+def _written(html: str, **options: Any) -> str:
+    """What stands between two halves of an article, where the HTML stood."""
+    stage = Html.model_validate(options)
+    stage.open(StageContext(name="extract.html", seed=1))
+    page = article(f"{PARAGRAPHS}{html}<p>The last of the paragraphs is here, and it ends the page.</p>")
+    [text] = stage.process(batch_of([page.encode()])).columns["text"].to_pylist()
+    before, _, behind = text.rpartition("The wall has held the river ever since.")
+    assert before.count("1912") == 1
+    return "⏎".join(line.rstrip() for line in behind.partition("The last of")[0].strip("\n").split("\n"))
+
+
+def _code(cell: str) -> str:
+    found = CELL.fullmatch(cell)
+    return found[1].replace("¦", "|") if found else ""
+
+
+@pytest.mark.parametrize("row", _rows(), ids=lambda row: f"{row[0][:20]} {row[1]}")
+@pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
+def test_example_of_the_readme_is_what_the_engine_writes(row: tuple[str, str, str, str], engine: str) -> None:
+    html, options, *written = row
+    given = {name: value == "true" for name, value in re.findall(r"(\w+): (true|false)", options)}
+    expected = written[engine == "trafilatura"]
+    assert _written(_code(html).replace("⏎", "\n"), engine=engine, **given).replace("\t", "⇥") == _code(expected)
+
+
+def test_readme_has_an_example_of_every_option() -> None:
+    named = {name for _, options, *_ in _rows() for name in re.findall(r"(\w+): ", options)}
+    assert named == {"tables", "code", "lists", "headings", "links", "comments"}

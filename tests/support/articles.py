@@ -1,0 +1,96 @@
+"""Real pages with the text that people marked as their main text, and how well an engine finds it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+
+from datapipe import columns
+from datapipe.stage.documents import DocumentBatch
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Article:
+    """A page and its main text.
+
+    Attributes:
+        html: the page.
+        text: its main text.
+        holds: what the main text holds beside paragraphs, as far as the set tells: "tables", "code", "lists".
+    """
+
+    html: str
+    text: str
+    holds: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Means over pages, of words as a bag."""
+
+    f1: float
+    precision: float
+    recall: float
+
+
+@lru_cache(maxsize=2)
+def news(folder: Path) -> tuple[Article, ...]:
+    """181 pages of news and blogs, marked by hand (article-extraction-benchmark of Scrapinghub)."""
+    records = _records(folder / "html/article_extraction_benchmark.jsonl.zst")
+    return tuple(Article(html=record["html"], text=record["gold_text"]) for record in records)
+
+
+@lru_cache(maxsize=2)
+def readable(folder: Path) -> tuple[Article, ...]:
+    """130 pages of many kinds, marked by Mozilla's Readability and then reviewed."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    found = []
+    for record in _records(folder / "html/mozilla_readability.jsonl.zst"):
+        gold = record["gold_html"]
+        kinds = {"tables": "<table", "code": "<pre", "lists": "<li"}
+        holds = frozenset(kind for kind, tag in kinds.items() if tag in gold)
+        found.append(Article(html=record["html"], text=extract_plain_text(gold, alt_texts=False), holds=holds))
+    return tuple(found)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, "rb") as packed:
+        for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(packed), encoding="utf-8"):
+            yield json.loads(line)
+
+
+def score(articles: Sequence[Article], texts: Sequence[str]) -> Score:
+    """How well texts equal the main texts: the means of each page's F1, precision and recall."""
+    pages = np.array([_page_score(article.text, text) for article, text in zip(articles, texts, strict=True)])
+    f1, precision, recall = pages.mean(axis=0).tolist()
+    return Score(f1=f1, precision=precision, recall=recall)
+
+
+def _page_score(wanted: str, found: str) -> tuple[float, float, float]:
+    bag, other = (Counter(_WORD.findall(text.lower())) for text in (wanted, found))
+    common = (bag & other).total()
+    precision, recall = common / max(other.total(), 1), common / max(bag.total(), 1)
+    return (2 * precision * recall / (precision + recall) if common else 0.0), precision, recall
+
+
+def batch_of(pages: Sequence[bytes], **extra: Any) -> DocumentBatch:
+    """Pages as documents before extraction, with further columns."""
+    keys = columns.make_keys(1, np.arange(len(pages), dtype=np.uint64))
+    ids = pa.array([str(number) for number in range(len(pages))], pa.large_string())
+    batch = DocumentBatch(pa.record_batch({"key": keys, "id": ids, "html": pa.array(pages, pa.large_binary()), **extra}))
+    batch.make_read_only()
+    return batch

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -22,6 +23,7 @@ from datapipe.engine.fields import check_fields, deciding_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
+from datapipe.inputs.entries import Notes
 from datapipe.ledger.names import OWN_FILES
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import input_error
@@ -51,15 +53,14 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     """
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
-    passed_over: dict[str, list[str]] = {name: [] for name in mixture.sources}
-    named_twice: dict[str, list[str]] = {name: [] for name in mixture.sources}
-    files = {name: _discovered(mixture, name, listing, passed_over[name], named_twice[name]) for name in mixture.sources}
+    notes = {name: Notes(on_file=partial(listing.add, name)) for name in mixture.sources}
+    files = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
-    warnings += [passed_over_warning(name, sorted(set(paths))) for name, paths in passed_over.items() if paths]
-    warnings += [named_twice_warning(name, lines) for name, lines in named_twice.items() if lines]
+    warnings += [passed_over_warning(name, sorted(set(of.passed_over))) for name, of in notes.items() if of.passed_over]
+    warnings += [named_twice_warning(name, of.named_twice) for name, of in notes.items() if of.named_twice]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture)]
@@ -210,29 +211,16 @@ class Listing:
             self._say(f"  listing input files: {self._num_files:,} found, now of {source} …")
 
 
-def _discovered(
-    mixture: Mixture, name: str, listing: Listing, passed_over: list[str], named_twice: list[str]
-) -> list[tuple[InputFile, Reader]]:
+def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFile, Reader]]:
     source = mixture.sources[name]
     where = mixture.where("sources", name, "path")
 
     def reader_for(path: str) -> Reader:
-        listing.add(name)
         if source.format.name == "auto":
             return catalogue.reader_for(path, where)
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 
-    return discover(
-        name,
-        source.path,
-        reader_for,
-        source.fingerprint,
-        where,
-        source.exclude,
-        passed_over.append,
-        source.prefix,
-        named_twice.append,
-    )
+    return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, prefix=source.prefix, notes=notes)
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

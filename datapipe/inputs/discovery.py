@@ -23,7 +23,7 @@ import xxhash
 
 from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
-from datapipe.inputs.entries import FOLDER, Entry, status_of
+from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
@@ -43,9 +43,8 @@ def discover(
     fingerprint: str,
     where: str,
     exclude: Sequence[str] = (),
-    passed_over: Callable[[str], None] = lambda path: None,
     prefix: str | None = None,
-    named_twice: Callable[[str], None] = lambda path: None,
+    notes: Notes | None = None,
 ) -> list[tuple[InputFile, Reader]]:
     """The files of a source in path order, each with its reader.
 
@@ -54,14 +53,14 @@ def discover(
         fingerprint: "stat" (size and time) or "content" (a digest, which reads every byte).
         where: file, line and key of the patterns, for errors.
         exclude: patterns of files to leave out.
-        passed_over: gets the path of each thing that matches and is neither file nor folder, such as a broken link.
         prefix: folder or URL that the lines of lists (`@files.txt`) are relative to; None for that of each list.
-        named_twice: gets each line of a list that names a file again.
+        notes: gets what is noticed; None where nobody asks.
 
     Raises:
         UserError: a pattern matches nothing, two files have one relative path, or a file has no reader, cannot be read, or has
             a name that is not UTF-8.
     """
+    notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
     left_out = _left_out(exclude, where)
@@ -71,9 +70,9 @@ def discover(
 
     for pattern in patterns:
         if pattern.startswith(SIGN):
-            every = _listed(pattern, prefix, is_left_out, where, named_twice)
+            every = _listed(pattern, prefix, is_left_out, where, notes)
         else:
-            every = _matches(pattern, where, is_left_out, passed_over)
+            every = _matches(pattern, where, is_left_out, notes)
         matched = [file for file in every if not is_left_out(file.url)]
         if every and not matched:
             raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
@@ -88,6 +87,8 @@ def discover(
                     f"{where}: {file.url} and {files[file.path][0].url} are both '{file.path}' below the fixed part of their "
                     f"patterns, so their documents would have the same keys. Make two sources of them, or one pattern."
                 )
+            if not pattern.startswith(SIGN):
+                notes.on_file()
             reader = reader_for(_bare(file.url))
             files[file.path] = (_examined(file, reader, fingerprint, where), reader)
     return [files[path] for path in sorted(files)]
@@ -137,24 +138,16 @@ def _absolute(pattern: str) -> str:
     return base if is_remote(base) else os.path.abspath(os.path.expanduser(base.removeprefix("file://")))
 
 
-def _listed(
-    pattern: str,
-    prefix: str | None,
-    is_left_out: Callable[[str], bool],
-    where: str,
-    named_twice: Callable[[str], None],
-) -> list[InputFile]:
+def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool], where: str, notes: Notes) -> list[InputFile]:
     """The files of a list, `@files.txt`."""
     base, query = _absolute(pattern.removeprefix(SIGN)), split_query(pattern)[1]
     below = None if prefix is None else _absolute(prefix) + split_query(prefix)[1]
     compression = COMPRESSION_OF_ENDING.get(Path(base).suffix.lower())
-    listed = listed_paths(base + query, compression, below, where, named_twice)
-    return listed_files(pattern, listed, is_left_out, where)
+    listed = listed_paths(base + query, compression, below, where, notes)
+    return listed_files(pattern, listed, is_left_out, where, notes)
 
 
-def _matches(
-    pattern: str, where: str, is_left_out: Callable[[str], bool], passed_over: Callable[[str], None]
-) -> list[InputFile]:
+def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes: Notes) -> list[InputFile]:
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
     prefix = _fixed_prefix(base)
@@ -200,7 +193,7 @@ def _matches(
                 f"leaves it out."
             )
         if entry.instead not in ("", FOLDER):
-            passed_over(entry.path)
+            notes.passed_over.append(entry.path)
     return [entry.file(prefix, query) for entry in listed if not entry.instead]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -18,6 +19,21 @@ from datapipe.stores.http import HttpFacts, facts_of, is_http
 FOLDER = "a folder"
 ETAG = "etag:"
 """What the stamp of a file begins with whose store tells an ETag and no time."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Notes:
+    """What is noticed while files are listed, and stops nothing.
+
+    Attributes:
+        passed_over: paths that match and are neither file nor folder, such as broken links.
+        named_twice: lines of lists that name a file again.
+        on_file: called for each file when its facts are known.
+    """
+
+    passed_over: list[str] = field(default_factory=list)
+    named_twice: list[str] = field(default_factory=list)
+    on_file: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from time import sleep
 
 from datapipe.credentials import masked
 from datapipe.errors import UserError
-from datapipe.inputs.entries import Entry, entry_at
+from datapipe.inputs.entries import Entry, Notes, entry_at
 from datapipe.metrics import counted
 from datapipe.outages import input_error, outage_of
 from datapipe.stage.decoding import BOM, BrokenStreamError, decoded
@@ -58,9 +58,7 @@ class ListedPath:
     path: str
 
 
-def listed_paths(
-    location: str, compression: str | None, prefix: str | None, where: str, named_twice: Callable[[str], None]
-) -> list[ListedPath]:
+def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:
     """The files that a list names, each once, in its order; a file is told apart by its URL.
 
     Args:
@@ -77,14 +75,16 @@ def listed_paths(
     for number, line in _lines(_content(location, compression, where, shown), f"{where}: {shown}"):
         listed = _listed(number, line, base, is_remote(location) or is_remote(base), f"{where}: {shown}, line {number}")
         if found.setdefault(listed.url + listed.query, listed) is not listed:
-            named_twice(f"{shown}, line {number}: {masked(listed.url)}")
+            notes.named_twice.append(f"{shown}, line {number}: {masked(listed.url)}")
     if not found:
         raise UserError(f"{where}: the list {shown} names no file. Expected one path a line")
     return list(found.values())
 
 
-def listed_files(pattern: str, listed: Sequence[ListedPath], is_left_out: Callable[[str], bool], where: str) -> list[InputFile]:
-    """The files of a list, those that are left out among them, without their facts.
+def listed_files(
+    pattern: str, listed: Sequence[ListedPath], is_left_out: Callable[[str], bool], where: str, notes: Notes
+) -> list[InputFile]:
+    """The files of a list with their facts, without those that are left out.
 
     Raises UserError for a file that is missing, and the first error of a store.
     """
@@ -92,7 +92,10 @@ def listed_files(pattern: str, listed: Sequence[ListedPath], is_left_out: Callab
     if not wanted:
         raise UserError(f"{where}: '{masked(pattern)}' names {counted(len(listed), 'file')}, and `exclude` leaves out all.")
     with ThreadPoolExecutor(_THREADS, "path-list") as threads:
-        entries = list(threads.map(lambda line: _entry(line, where), wanted))
+        entries: list[Entry | None] = []
+        for entry in threads.map(lambda line: _entry(line, where), wanted):
+            entries.append(entry)
+            notes.on_file()
     missing = [line for line, entry in zip(wanted, entries) if entry is None or entry.instead]
     if missing:
         entry = entries[wanted.index(missing[0])]

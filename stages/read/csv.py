@@ -26,6 +26,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import byte_ranges
 from stages.read._json.lines import NO_TEXTS, undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
@@ -81,11 +82,9 @@ class Csv(Reader):
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Byte ranges of a plain file without quotes, whose rows are lines. Any other file is one split: whether a byte lies
         within quotes depends on all before it."""
-        if file.compression is not None or self.quote != _NO_QUOTE or file.num_bytes <= target_bytes:
+        if file.compression is not None or self.quote != _NO_QUOTE:
             return [Split(file=file)]
-        count = -(-file.num_bytes // target_bytes)
-        borders = [file.num_bytes * number // count for number in range(count)]
-        return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, [*borders[1:], file.num_bytes])]
+        return byte_ranges(file, target_bytes)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         table: _Table | None = None

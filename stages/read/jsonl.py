@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import Block, line_blocks
+from datapipe.stage.decoding import Block, byte_ranges, line_blocks
 from stages.read._json.fields import fields_of_lines
 from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
 
@@ -43,11 +43,9 @@ class Jsonl(Reader):
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Byte ranges of a plain file; a line belongs to the range that holds its first byte. An archive is one split."""
-        if file.compression is not None or file.num_bytes <= target_bytes:
+        if file.compression is not None:
             return [Split(file=file)]
-        count = -(-file.num_bytes // target_bytes)
-        borders = [file.num_bytes * number // count for number in range(count)]
-        return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, [*borders[1:], file.num_bytes])]
+        return byte_ranges(file, target_bytes)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         """Batches of documents. A dot in the name of a field selects a member of an object."""

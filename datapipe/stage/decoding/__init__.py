@@ -13,7 +13,7 @@ from datapipe.stage.decoding.archives import (
     check_format,
     decoded,
 )
-from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, chunks, line_blocks, too_long
+from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, line_blocks, too_long
 
 __all__ = [
     "BLOCK_BYTES",
@@ -23,6 +23,7 @@ __all__ = [
     "MAGIC",
     "Block",
     "BrokenStreamError",
+    "byte_ranges",
     "check_format",
     "chunks",
     "decoded",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from datapipe.stage.decoding.archives import BLOCK_BYTES, BrokenStreamError, check_format, decoded, is_text
-from datapipe.stage.reader import OpenInput, Rejected, Split
+from datapipe.stage.reader import InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
@@ -50,6 +50,15 @@ def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Ite
         yield replace(lines.give_up(str(error)), is_file_damage=True)
         return
     yield from lines.take(last=True)
+
+
+def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:
+    """Byte ranges of a plain file, each of at most `target_bytes`, for a reader of lines."""
+    count = max(1, -(-file.num_bytes // target_bytes))
+    if count == 1:
+        return [Split(file=file)]
+    borders = [file.num_bytes * number // count for number in range(count + 1)]
+    return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
 
 
 def too_long(max_line_bytes: int) -> str:

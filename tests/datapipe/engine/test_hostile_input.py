@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -163,6 +165,61 @@ def _cut_zstd() -> Hostile:
     return _cut(whole, zstandard.ZstdDecompressor().decompressobj().decompress)
 
 
+def _cut_xz() -> Hostile:
+    """Streams of a few lines each, of which the last that is there is cut."""
+    whole = _of_lines("a.jsonl.xz", _good(200), lambda content: b"".join(map(lzma.compress, _in_parts(content))))
+    return _cut(whole, lambda stored: b"".join(_in_parts(_content_of(whole))[: stored.count(b"\xfd7zXZ\0") - 1]))
+
+
+def _in_parts(content: bytes) -> list[bytes]:
+    return [content[start : start + 1000] for start in range(0, len(content), 1000)]
+
+
+def _content_of(source: Hostile) -> bytes:
+    ((_, stored),) = source.files.items()
+    return lzma.decompress(stored)
+
+
+def _tables() -> Hostile:
+    """CSV and TSV: rows of every kind, and files that are damaged from some row on."""
+    text = "three words here"
+    rows: list[tuple[bytes, str]] = [
+        (b"1,three words here,", text),
+        (b'2,"a ""quoted"" row, and\r\na new line",x', 'a "quoted" row, and\r\na new line'),
+        (b'"3","three" words here,"', text),  # its last value is a new line
+        (b'"', ""),
+        (b'4,"three" words here,', text),
+        (b"5,two words,", "-"),
+        (b"6,,", "-"),
+        (b"7", "!"),
+        (b"8,a b c,d,e", "!"),
+        (b"", ""),
+        (b"9,\xff b c,", "!"),
+        (b"10,a \0 b c,", "!"),
+        (b"11,=1+2 + 'a b',", "=1+2 + 'a b'"),
+        (b",007 NA 2024-01-02,", "007 NA 2024-01-02"),
+    ]
+    found = _of_lines("a.csv", [(b"id,text,x", ""), *rows])
+    more = {
+        "b.tsv": "text\nthree words here\n".encode("utf-16"),
+        "c.csv": b"id,body\n1,three words here\n",
+        "d.csv": b'text\nthree words here\n"not closed\nthree words here\n',
+        "e.csv": b"id,text\n",
+        "f.csv": b"",
+        "g.tsv.bz2": bz2.compress(b"id\ttext\n1\tthree words, here\n"),
+        "h.csv": b"id,text\n1,three words here\n2",
+    }
+    damage = {("b.tsv", 0), ("c.csv", 0), ("d.csv", 22), ("h.csv", 27)}
+    kept = {("d.csv", 5): text, ("g.tsv.bz2", 8): "three words, here", ("h.csv", 8): text}
+    return Hostile(
+        files={**found.files, **more},
+        kept={**found.kept, **kept},
+        dropped=found.dropped,
+        quarantined=found.quarantined | damage,
+        unreadable=frozenset(damage),
+    )
+
+
 def _members_with_garbage() -> Hostile:
     found = _of_lines("a.jsonl.gz", _good(20))
     content = found.files["a.jsonl.gz"]  # not packed yet
@@ -263,6 +320,8 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "long": _long_lines,
     "cut_gzip": _cut_gzip,
     "cut_zstd": _cut_zstd,
+    "cut_xz": _cut_xz,
+    "tables": _tables,
     "garbage": _members_with_garbage,
     "no_archive": _no_archives,
     "rows": _rows,
@@ -332,7 +391,7 @@ def test_hostile_source_has_its_unreadable_files_in_the_report(hostile: _Run, so
 def test_hostile_files_without_a_record_are_counted(hostile: _Run) -> None:
     _, finished = hostile
     empty = {name: entry["counts"].get("read:empty_files", 0) for name, entry in finished.report["sources"].items()}
-    assert {name: count for name, count in empty.items() if count} == {"no_archive": 2, "rows": 1}
+    assert {name: count for name, count in empty.items() if count} == {"no_archive": 2, "rows": 1, "tables": 2}
 
 
 # ------------------------------------------------------------------------------------------------ damaged among good ones

@@ -15,6 +15,7 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
+from datapipe.inputs.entries import Notes
 from datapipe.stage import InputFile, OpenInput, Reader
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet
@@ -27,6 +28,7 @@ import os, tempfile
 from pathlib import Path
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
+from datapipe.inputs.entries import Notes
 from stages.read.text import Text
 
 is_root = os.geteuid() == 0
@@ -53,6 +55,7 @@ import os, tempfile
 from pathlib import Path
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
+from datapipe.inputs.entries import Notes
 from stages.read.text import Text
 
 is_root = os.geteuid() == 0
@@ -295,9 +298,9 @@ def test_discover_broken_links_and_closed_folders_do_not_stop_it(tree: Path) -> 
     (tree / "web/link.jsonl").symlink_to(tree / "web/a.jsonl")
     assert "link.jsonl" in _paths(f"{tree}/web/**")
     assert not {"gone.jsonl", "loop.jsonl"} & set(_paths(f"{tree}/web/**"))
-    passed_over: list[str] = []
-    discover("web", [f"{tree}/web/**"], _reader_for, "stat", "here", (f"{tree}/web/l*",), passed_over.append)
-    assert passed_over == [f"{tree}/web/gone.jsonl"]
+    notes = Notes()
+    discover("web", [f"{tree}/web/**"], _reader_for, "stat", "here", (f"{tree}/web/l*",), notes=notes)
+    assert notes.passed_over == [f"{tree}/web/gone.jsonl"]
 
 
 def test_discover_parquet_knows_its_row_groups_and_a_broken_one_does_not_stop_planning(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from datapipe.errors import UserError
 from datapipe.inputs import path_lists
 from datapipe.inputs.discovery import discover
+from datapipe.inputs.entries import Notes
 from datapipe.outages import OutageError
 from datapipe.plan.splits import group_splits
 from datapipe.stage import InputFile
@@ -31,8 +32,8 @@ WHERE = "mixture.yaml:7: sources.web.path"
 def _discover(
     *patterns: str, prefix: str | None = None, exclude: tuple[str, ...] = (), twice: list[str] | None = None
 ) -> list[InputFile]:
-    told = [] if twice is None else twice
-    found = discover("web", patterns, lambda path: Text(), "stat", WHERE, exclude, prefix=prefix, named_twice=told.append)
+    notes = Notes(named_twice=[] if twice is None else twice)
+    found = discover("web", patterns, lambda path: Text(), "stat", WHERE, exclude, prefix=prefix, notes=notes)
     return [file for file, _ in found]
 
 
@@ -113,6 +114,15 @@ def test_list_missing_file_is_named_with_its_line(folder: Path) -> None:
     assert "line 5" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/none/*",))
     assert [file.path for file in _discover(f"@{folder}/list.txt", exclude=(f"{folder}/none/*", f"{folder}/deep"))] == ["a.txt"]
     assert "leaves out all" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/**",))
+
+
+def test_list_files_are_noted_as_their_facts_come(folder: Path) -> None:
+    (folder / "list.txt").write_text("a.txt\nb.txt\n")
+    numbers: list[int] = []
+    notes = Notes(on_file=lambda: numbers.append(len(numbers)))
+    patterns = [f"@{folder}/list.txt", f"{folder}/deep/*.txt"]
+    discover("web", patterns, lambda path: Text(), "stat", WHERE, notes=notes)
+    assert numbers == [0, 1, 2]
 
 
 def test_list_file_named_again_is_told_and_read_once(folder: Path) -> None:

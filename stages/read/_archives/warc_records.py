@@ -3,6 +3,8 @@
     members ─▶ regular records, by their bytes ────────────────┬─▶ records, and what is damaged
              └▶ any other content, and large members: fastwarc ┘
 
+A member that does not begin with a record goes on with the last record of the one before.
+
 A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte.
 fastwarc returns the body of a record that is cut off without an error, so bodies are compared with Content-Length here.
 """
@@ -14,7 +16,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -61,23 +63,54 @@ def warc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -
 
 
 def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
+    ahead = _Ahead(found)
     damaged: tuple[int, Member] | None = None  # told once it is known where reading goes on
-    for member in found:
+    while (opened := ahead.take()) is not None:
         if damaged is not None:
             yield member_loss(*damaged)
             damaged = None
-        content, position = member.read(_WHOLE_BYTES + 1), member.offset << NUMBER_BITS
-        is_whole = len(content) <= _WHOLE_BYTES and not member.damage
-        regular = regular_records(content, position, max_bytes) if is_whole else None
+        position = opened.member.offset << NUMBER_BITS
+        regular = regular_records(opened.content, position, max_bytes) if opened.is_whole else None
         if regular is not None:
             yield from regular
             continue
-        for item in _numbered(_Content(content, member), member.offset, max_bytes):
+        content = _Content(opened, ahead)
+        for item in _numbered(content, opened.member.offset, max_bytes):
             yield item
             position = item.position + 1
-        damaged = (position, member) if member.damage else None
+        damaged = (position, content.member) if content.member.damage else None
     if damaged is not None:
         yield member_loss(*damaged)
+
+
+class _Opened(NamedTuple):
+    """A member, and its first `_WHOLE_BYTES` + 1 bytes of content or all of it."""
+
+    member: Member
+    content: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.content) <= _WHOLE_BYTES and not self.member.damage
+
+
+class _Ahead:
+    """The members in their order, of which one may be looked at before it is taken."""
+
+    def __init__(self, found: Iterable[Member]) -> None:
+        self._found = iter(found)
+        self._seen: _Opened | None = None
+
+    def take(self) -> _Opened | None:
+        """The next member; None at the end."""
+        seen, self._seen = self._seen, None
+        member = next(self._found, None) if seen is None else seen.member
+        return seen or (None if member is None else _Opened(member, member.read(_WHOLE_BYTES + 1)))
+
+    def take_continuation(self) -> _Opened | None:
+        """The next member, if it does not begin with a record: some writers cut files into members at any byte."""
+        self._seen = self.take()
+        return None if self._seen is None or WARC.is_record(self._seen.content) else self.take()
 
 
 # ------------------------------------------------------------------------------------------------ regular records
@@ -136,7 +169,7 @@ def _of_plain(
     while begin is not None:
         searched_from, begin_next = begin + 1, None
         for member in members(stream, None, WARC, begin):
-            for item in _parsed(_Content(b"", member), max_bytes):
+            for item in _parsed(_Content(_Opened(member, b"")), max_bytes):
                 position = begin + item.position
                 if stop is not None and position >= stop and _is_beginning(stream, position):
                     return position
@@ -180,28 +213,38 @@ def _numbered(content: _Content, member_offset: int, max_bytes: int) -> Iterator
 
 
 class _Content:
-    """What fastwarc reads: the beginning of a member, and the rest of it.
+    """What fastwarc reads: a member, and those behind it in which its last record goes on; or a plain file.
 
     Attributes:
-        failure: the error of the storage, which fastwarc's own errors look like.
+        member: the one that was read last.
+        failure: the error of the storage, or of a cut, which fastwarc would make an error of its own.
     """
 
-    def __init__(self, beginning: bytes, rest: Member | None = None) -> None:
-        self._beginning, self._rest, self._offset = io.BytesIO(beginning), rest, 0
+    def __init__(self, opened: _Opened, ahead: _Ahead | None = None) -> None:
+        self.member, self._ahead = opened.member, ahead
+        self._beginning, self._offset = io.BytesIO(opened.content), 0
         self._recent = b""  # what was read last: at least the headers of the record at hand
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
 
     def read(self, num_bytes: int) -> bytes:
-        content = self._beginning.read(num_bytes)
-        if not content and self._rest is not None:
-            try:
-                content = self._rest.read(num_bytes)
-            except OSError as error:
-                self.failure = error
-                raise
+        try:
+            content = self._read(num_bytes)
+        except Exception as error:
+            self.failure = error
+            raise
         self._offset += len(content)
         self._recent = self._recent[-_RECENT_BYTES:] + content
         return content
+
+    def _read(self, num_bytes: int) -> bytes:
+        while True:
+            content = self._beginning.read(num_bytes) or self.member.read(num_bytes)
+            if content or self._ahead is None or self.member.damage:
+                return content
+            continuation = self._ahead.take_continuation()
+            if continuation is None:
+                return b""
+            self.member, self._beginning = continuation.member, io.BytesIO(continuation.content)
 
     def tell(self) -> int:
         return self._offset
@@ -232,9 +275,11 @@ def _parsed(content: _Content, max_bytes: int) -> Iterator[Record | Rejected]:
                 return
             stop = body_offset + record.content_length
             yield _read(record, position, max_bytes)
-    except OSError as error:
+    except Exception as error:
         if content.failure is not None:
             raise content.failure from None
+        if not isinstance(error, OSError):
+            raise
         yield Rejected(position=position + 1, error=f"{error}; expected a record that begins with WARC/1", is_file_damage=True)
         return
     if content.tell() > stop and content.has_more(stop):  # fastwarc ends at headers that are cut off

@@ -326,16 +326,7 @@ def test_warc_in_a_compression_without_members_is_refused_when_planning(tmp_path
             ],
         ),
         ("warcio/example-wget-bad-target-uri.warc.gz", 1, 1270, "metadata 1, other_mime 2, request 1, warcinfo 1", []),
-        (
-            "warcio/example-wrong-chunks.warc.gz",
-            0,
-            0,
-            "request 1",
-            [
-                (0, "the record is cut off: 343 bytes, and its Content-Length is 1,613"),
-                (516 << 24, "Invalid WARC header; expected a record that begins with WARC/1"),
-            ],
-        ),
+        ("warcio/example-wrong-chunks.warc.gz", 1, 1270, "request 1", []),
         ("warcio/example.warc", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
         ("warcio/example.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
         ("warcio/post-test.warc.gz", 0, 0, "other_mime 3, request 3", []),

@@ -7,10 +7,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from datapipe.errors import UnsplittableInputError
-from datapipe.stage import InputFile, Reader
+from datapipe.stage import FieldNames, InputFile, Reader
 from datapipe.stage.reader import ReadBatch
 from stages.read.arc import Arc
 from stages.read.warc import Warc
@@ -87,6 +88,40 @@ def test_ranges_of_arc_give_the_books_of_one_reading(tmp_path: Path) -> None:
         assert len(expected[0]) == 4  # type: ignore[arg-type]
         for cut in range(1, file.num_bytes):
             assert books(in_ranges(Arc(), file, [cut])) == expected, cut
+
+
+def _cut_anywhere(content: bytes, size: int) -> bytes:
+    return b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("size", [37, 100, 411, 5000])
+def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, size: int) -> None:
+    parts = [warc_record("warcinfo", b"ours"), *PAGES]
+    pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, packed(parts)))).values())
+    file = web_archives.file_of(tmp_path, _cut_anywhere(b"".join(parts), size))
+    expected = books(read(Warc(), file))
+    assert list(documents(read(Warc(), file)).values()) == pages and expected[2] == []
+    for position, page in documents(read(Warc(), file)).items():
+        assert Warc().read_document(file, position, FieldNames(), pa.OSFile) == page.decode()
+    for cut in range(1, file.num_bytes, 7):
+        assert books(in_ranges(Warc(), file, [cut])) == expected
+
+
+@pytest.mark.medium
+def test_members_that_end_within_records_and_are_damaged_are_told(tmp_path: Path) -> None:
+    rng = random.Random(19)
+    content = _cut_anywhere(b"".join(PAGES), 150)
+    pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, content))).values())
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[rng.randrange(12, len(damaged))] ^= 1 << rng.randrange(8)
+        file = web_archives.file_of(tmp_path, bytes(damaged[: rng.randrange(len(damaged) // 2, len(damaged))]))
+        batches = read(Warc(), file)
+        found = list(documents(batches).values())
+        assert set(found) <= set(pages) and (web_archives.rejected(batches) or found == pages[: len(found)])
+        cuts = sorted(rng.sample(range(1, file.num_bytes), 3))
+        assert books(in_ranges(Warc(), file, cuts)) == books(batches)
 
 
 def test_ranges_of_frames_with_large_blocks_begin_at_them(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ class ReadResult:
     excerpts: list[bytes] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
     input_bytes: int = 0
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     @property
     def texts(self) -> list[str]:
@@ -71,6 +73,7 @@ def read_splits(
             found.excerpts += [one.excerpt for one in batch.rejected]
             found.batch_sizes.append(len(batch.positions))
             found.input_bytes += batch.input_bytes
+            found.passed_over.update(batch.passed_over)
             for name, column in batch.extra.items():
                 found.extra.setdefault(name, []).extend(column.to_pylist())
     return found

@@ -1,0 +1,1 @@
+"""Tar archives: their members in order, over a stream of bytes."""

@@ -1,0 +1,261 @@
+"""WebDataset: tar archives in which the members of one base name, one behind the other, are a sample.
+
+    members (`_tar/members.py`) ─▶ samples: `a/0001.txt`, `a/0001.json`, `a/0001.jpg` ─┬─▶ documents     their text and JSON
+                                                                                      ├─▶ passed over   samples without text
+                                                                                      └─▶ rejected      and why
+
+The base name ends at the first dot behind the last slash; what follows is the ending. The position of a document is the byte at
+which the member with its text begins in the decompressed archive. Members that are not needed are passed over without being
+held, so memory is one sample and one batch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError, decoded
+from datapipe.stage.documents import TARGET_BATCH_BYTES
+from stages.read._tar.members import ByteStream, Member, TarMembers
+
+_BATCH_DOCS = 4096
+_SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Webdataset(Reader):
+    """Reads the text of each sample of a tar archive.
+
+    `text: [txt, json]` are the endings of members that may hold it; the first one that a sample has counts. The text of a JSON
+    member is its field of the name that the source gives. Fields under `keep:`, and the id, are those of the JSON members, or
+    else the content of the member with this ending, as strings. Without an id in JSON, the base name is the id.
+    """
+
+    extensions: ClassVar[tuple[str, ...]] = (".tar",)
+
+    text: tuple[str, ...] = Field(
+        default=("txt", "json"), min_length=1, description="Endings of the member with the text; the first one wins."
+    )
+    max_member_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Most bytes of a member that is read; samples with larger ones are quarantined without holding them.",
+    )
+
+    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
+        batch = _Batch(fields)
+        stream = ByteStream(decoded(open_input, split.file.url, split.file.compression))
+        sample = _Sample()
+        try:
+            members = TarMembers(stream)
+            for found in members:
+                key, ending = _key_of(found)
+                if key is None or key != sample.key:
+                    batch.add_sample(sample, self.text)
+                    sample = _Sample(key)
+                if isinstance(found, Rejected):
+                    batch.rejected.append(found)
+                elif key is None or found.kind != "file":
+                    batch.passed_over["no_base_name" if found.kind == "file" else found.kind] += 1
+                elif ending in (*self.text, *fields.keep) or _is_json(ending):
+                    sample.add(ending, found, self._content(members, found))
+                else:
+                    sample.num_others += 1
+                if batch.is_full:
+                    yield batch.take()
+        except BrokenStreamError as error:
+            batch.add_sample(sample, self.text)
+            batch.rejected.append(Rejected(position=stream.position, error=str(error), is_file_damage=True))
+        else:
+            batch.add_sample(sample, self.text)
+        yield batch.take()
+
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        for batch in self.read(Split(file=file), fields, open_input):
+            rows = np.flatnonzero(batch.positions == position)
+            if len(rows):
+                return batch.content[int(rows[0])].as_py()
+            if len(batch.positions) and batch.positions[-1] > position:
+                return None
+        return None
+
+    def _content(self, members: TarMembers, member: Member) -> bytes | Rejected:
+        if member.num_bytes <= self.max_member_bytes:
+            return members.content(member)
+        error = (
+            f"member '{_clean(member.name)}' has {member.num_bytes} bytes, more than max_member_bytes, {self.max_member_bytes}"
+        )
+        return Rejected(position=member.position, error=error)
+
+
+def _key_of(found: Member | Rejected) -> tuple[str | None, str]:
+    """Base name and ending of a member; None for what belongs to no sample."""
+    parts = _SAMPLE.fullmatch(found.name) if isinstance(found, Member) else None
+    return (None, "") if parts is None else (parts[1], parts[2].lower())
+
+
+def _is_json(ending: str) -> bool:
+    return ending == "json" or ending.endswith(".json")
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Members of one base name. A second one of the same ending, or one that cannot be read, is `damage` of the sample."""
+
+    key: str | None = None
+    contents: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    damage: Rejected | None = None
+    num_others: int = 0
+
+    def add(self, ending: str, member: Member, content: bytes | Rejected) -> None:
+        if ending in self.contents:
+            error = f"sample '{_clean(self.key or '')}' has two members ending in .{ending}; expected one"
+            content = Rejected(position=self.contents[ending][0], error=error)
+        if isinstance(content, Rejected):
+            self.damage = self.damage or content
+        else:
+            self.contents[ending] = (member.position, content)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.contents and self.damage is None and not self.num_others
+
+
+class _NotTextError(Exception):
+    """Why a sample is no document."""
+
+
+class _Number(str):
+    """A number of JSON as it is written."""
+
+    __slots__ = ()
+
+
+class _Batch:
+    """Samples that become a batch."""
+
+    def __init__(self, fields: FieldNames) -> None:
+        self._fields = fields
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rejected: list[Rejected] = []
+        self.passed_over: Counter[str] = Counter()
+        self._positions: list[int] = []
+        self._texts: list[str] = []
+        self._ids: list[str] = []
+        self._kept: dict[str, list[str | None]] = {name: [] for name in self._fields.keep}
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_bytes >= TARGET_BATCH_BYTES or len(self._texts) + len(self.rejected) >= _BATCH_DOCS
+
+    def add_sample(self, sample: _Sample, endings: tuple[str, ...]) -> None:
+        """Adds the document of a sample; counts a sample without text, rejects one that cannot be read."""
+        if sample.damage is not None:
+            self.rejected.append(sample.damage)
+            return
+        ending = next((ending for ending in endings if ending in sample.contents), None)
+        if ending is None:
+            self.passed_over["sample_without_text"] += not sample.is_empty
+            return
+        position, content = sample.contents[ending]
+        try:
+            objects = {name: _parsed(name, sample.contents[name][1]) for name in sample.contents if _is_json(name)}
+            text = _text_of(objects[ending], self._fields.text) if ending in objects else _decoded(ending, content)
+            kept = {name: _value(name, objects, sample) for name in self._fields.keep}
+            identity = _value(self._fields.id, objects, sample)
+        except _NotTextError as error:
+            self.rejected.append(Rejected(position=position, error=str(error), excerpt=content[:EXCERPT_BYTES]))
+            return
+        self._positions.append(position)
+        self._texts.append(text)
+        self._ids.append(_clean(sample.key or "") if identity is None else identity)
+        for name, value in kept.items():
+            self._kept[name].append(value)
+        self._num_bytes += len(content)
+
+    def take(self) -> ReadBatch:
+        """The batch of what was added since the last call."""
+        batch = ReadBatch(
+            positions=np.array(self._positions, np.uint64),
+            texts=pa.array(self._texts, pa.large_string()),
+            ids=pa.array(self._ids, pa.large_string()),
+            extra={name: pa.array(values, pa.large_string()) for name, values in self._kept.items()},
+            rejected=tuple(sorted(self.rejected, key=lambda rejected: rejected.position)),
+            passed_over={kind: count for kind, count in sorted(self.passed_over.items()) if count},
+            input_bytes=self._num_bytes,
+        )
+        self._clear()
+        return batch
+
+
+def _parsed(ending: str, content: bytes) -> Mapping[str, Any]:
+    """The object of a JSON member, its numbers as they are written."""
+    try:
+        parsed = json.loads(_decoded(ending, content), parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+    except (ValueError, RecursionError) as error:
+        raise _NotTextError(f"member .{ending} is not valid JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise _NotTextError(f"member .{ending} is no JSON object; expected one with the fields of the sample")
+    return parsed
+
+
+def _decoded(ending: str, content: bytes) -> str:
+    try:
+        return content.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        raise _NotTextError(f"member .{ending} is invalid UTF-8 at byte {error.start}; expected UTF-8 text") from None
+
+
+def _text_of(record: Mapping[str, Any], name: str) -> str:
+    text = _field(record, name)
+    if text is None:
+        raise _NotTextError(f"field '{name}' is missing or null; expected a string")
+    if not isinstance(text, str) or isinstance(text, _Number):
+        raise _NotTextError(f"field '{name}' is no string; expected one")
+    if _SURROGATES.search(text):
+        raise _NotTextError(f"field '{name}' has half of a surrogate pair; expected whole characters")
+    return text
+
+
+def _field(record: Mapping[str, Any], name: str) -> Any:
+    """A field: the member that the dots of its name reach, or else a key of this name."""
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return record.get(name) if value is None else value
+
+
+def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> str | None:
+    """A field as a string: of the first JSON member that has it, or the content of the member with this ending."""
+    value = next((value for value in (_field(record, name) for record in objects.values()) if value is not None), None)
+    if value is None:
+        return _decoded(name, sample.contents[name][1]) if name in sample.contents and name not in objects else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _clean(value) if isinstance(value, str) else _clean(_as_json(value))
+
+
+def _as_json(value: Any) -> str:
+    """An array or object of JSON, its numbers as they are written."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_as_json(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_as_json, value)) + "]"
+    return str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+
+
+def _clean(text: str) -> str:
+    """A text that UTF-8 can hold: bytes of a name that are none, and halves of surrogate pairs, become U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)

@@ -1,0 +1,239 @@
+"""WebDataset: samples of tar archives, names of every kind, and archives that are damaged."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import random
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from datapipe.stage import FieldNames, InputFile, Split
+from datapipe.storage import open_input
+from stages.read.webdataset import Webdataset
+from tests.support.reader_results import broken_storage, input_file, read_file, read_splits
+
+BLOCK = 512
+
+
+def _tar(members: Iterable[tuple[str, str | bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=format) as tar:
+        for name, content in members:
+            _add(tar, name, content)
+    return out.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: str | bytes) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def _file(folder: Path, content: bytes, ending: str = ".tar") -> InputFile:
+    return input_file(folder / f"a{ending}", content, reader=Webdataset())
+
+
+def _samples(count: int) -> list[tuple[str, str | bytes]]:
+    return [
+        member
+        for number in range(count)
+        for member in [
+            (f"s/{number:04}.jpg", bytes(number * 7)),
+            (f"s/{number:04}.json", json.dumps({"url": f"u{number}", "n": number})),
+            (f"s/{number:04}.txt", f"text {number} é中"),
+        ]
+    ]
+
+
+def test_webdataset_samples_are_documents_by_base_name(tmp_path: Path) -> None:
+    content = _tar([("a.b/x.seg.txt", "no"), *_samples(3), ("only.jpg", b"\xff"), ("README", "no dot"), (".hidden", "")])
+    found = read_file(Webdataset(), _file(tmp_path, content), FieldNames(keep=("url", "n", "none")))
+    assert [(text, name) for _, text, name in found.documents] == [(f"text {n} é中", f"s/{n:04}") for n in range(3)]
+    assert found.extra == {"url": ["u0", "u1", "u2"], "n": ["0", "1", "2"], "none": [None] * 3}
+    assert found.rejected == []
+    assert found.passed_over == {"sample_without_text": 2, "no_base_name": 2}
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        offsets = {one.name: one.offset for one in tar}
+    assert [place for place, _, _ in found.documents] == [offsets[f"s/{number:04}.txt"] for number in range(3)]
+
+
+def test_webdataset_text_of_json_members_and_of_other_endings(tmp_path: Path) -> None:
+    record = {"text": "t", "id": 7, "meta": {"url": "u", "tags": [1.50, None]}, "ok": True}
+    members = [
+        ("1.json", json.dumps(record).replace("1.5", "1.50")),
+        ("2.json", '{"no": 1}'),
+        ("3.Content.TXT", "three"),
+        ("4.json", "[]"),
+    ]
+    file = _file(tmp_path, _tar(members))
+    found = read_file(Webdataset(), file, FieldNames(keep=("meta.url", "meta.tags", "ok")))
+    assert [(text, name) for _, text, name in found.documents] == [("t", "7")]
+    assert found.extra == {"meta.url": ["u"], "meta.tags": ["[1.50,null]"], "ok": ["true"]}
+    assert [error for _, error in found.rejected] == [
+        "field 'text' is missing or null; expected a string",
+        "member .json is no JSON object; expected one with the fields of the sample",
+    ]
+    assert found.passed_over == {"sample_without_text": 1}
+    assert read_file(Webdataset(text=("content.txt",)), file).ids == ["3"]
+    labelled = _file(tmp_path, _tar([("1.cls", "cat"), ("1.txt", "a")]))
+    assert read_file(Webdataset(), labelled, FieldNames(keep=("cls",))).extra == {"cls": ["cat"]}
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_webdataset_names_of_any_length_and_script(tmp_path: Path, format: int) -> None:
+    names = ["d" * 90 + "/" + "n" * 160, "é" * 200, "日本/" + "k" * 99, "./" + "p" * 98, "q" * 96]
+    found = read_file(Webdataset(), _file(tmp_path, _tar([(f"{name}.txt", name) for name in names], format)))
+    assert [(text, identity) for _, text, identity in found.documents] == [(name, name) for name in names]
+    assert found.rejected == []
+    file = input_file(tmp_path / "a.tar")
+    again = [Webdataset().read_document(file, place, FieldNames(), open_input) for place, _, _ in found.documents]
+    assert again == names
+
+
+def test_webdataset_links_folders_and_devices_are_counted(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, kind in [
+            ("d", tarfile.DIRTYPE),
+            ("1.txt", tarfile.SYMTYPE),
+            ("2.txt", tarfile.LNKTYPE),
+            ("3.txt", tarfile.FIFOTYPE),
+        ]:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "4.txt"
+            tar.addfile(info)
+        _add(tar, "4.txt", "four")
+    found = read_file(Webdataset(), _file(tmp_path, out.getvalue()))
+    assert (found.texts, found.rejected) == (["four"], [])
+    assert found.passed_over == {"folder": 1, "link": 2, "special": 1}
+
+
+def test_webdataset_sample_with_two_members_of_an_ending_is_rejected(tmp_path: Path) -> None:
+    found = read_file(Webdataset(), _file(tmp_path, _tar([("1.txt", "a"), ("1.txt", "b"), ("2.txt", "c"), ("1.txt", "later")])))
+    assert [(text, name) for _, text, name in found.documents] == [("c", "2"), ("later", "1")]
+    assert found.rejected == [(0, "sample '1' has two members ending in .txt; expected one")]
+
+
+def test_webdataset_text_that_is_none_is_rejected_alone(tmp_path: Path) -> None:
+    members = [
+        ("1.txt", b"\xff"),
+        ("2.json", '{"text": "\\ud800"}'),
+        ("3.json", '{"text": 3}'),
+        ("4.json", "{"),
+        ("5.json", "[" * 100_000),
+        ("6.txt", "six"),
+    ]
+    found = read_file(Webdataset(), _file(tmp_path, _tar(members)))
+    assert found.texts == ["six"]
+    assert [error.split(":")[0] for _, error in found.rejected] == [
+        "member .txt is invalid UTF-8 at byte 0; expected UTF-8 text",
+        "field 'text' has half of a surrogate pair; expected whole characters",
+        "field 'text' is no string; expected one",
+        "member .json is not valid JSON",
+        "member .json is not valid JSON",
+    ]
+
+
+def test_webdataset_large_members_are_rejected_without_being_held(tmp_path: Path) -> None:
+    found = read_file(Webdataset(max_member_bytes=10), _file(tmp_path, _tar([("1.txt", "x" * 11), ("2.txt", "y" * 10)])))
+    assert found.texts == ["y" * 10]
+    assert found.rejected == [(0, "member '1.txt' has 11 bytes, more than max_member_bytes, 10")]
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst", ".tar.bz2"])
+def test_webdataset_archives_of_every_compression_give_the_same(tmp_path: Path, ending: str) -> None:
+    packed = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".tar": bytes}
+    file = _file(tmp_path, packed[Path(ending).suffix or ".tar"](_tar(_samples(5))), ending)
+    found = read_file(Webdataset(), file)
+    plain = read_file(Webdataset(), _file(tmp_path, _tar(_samples(5)), ".tar"))
+    assert found.documents == plain.documents
+    assert found.texts == [f"text {number} é中" for number in range(5)]
+
+
+def test_webdataset_archives_one_behind_the_other_are_all_read(tmp_path: Path) -> None:
+    one, two = _tar([("1.txt", "a")]), _tar([("2.txt", "b")])
+    found = read_file(Webdataset(), _file(tmp_path, one + two))
+    assert found.documents == [(0, "a", "1"), (len(one), "b", "2")]
+    assert found.rejected == []
+
+
+def test_webdataset_damaged_header_is_told_and_reading_goes_on(tmp_path: Path) -> None:
+    content = bytearray(_tar([("1.txt", "a"), ("2.txt", "b"), ("3.txt", "c")]))
+    content[2 * BLOCK] ^= 1
+    found = read_file(Webdataset(), _file(tmp_path, bytes(content)))
+    assert found.documents == [(0, "a", "1"), (4 * BLOCK, "c", "3")]
+    assert found.rejected == [(2 * BLOCK, f"the tar archive is damaged at byte {2 * BLOCK}: no header with a right checksum")]
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar", b"x" * 5000, bytes(100)])
+def test_webdataset_what_is_no_archive_is_one_reject(tmp_path: Path, content: bytes) -> None:
+    found = read_file(Webdataset(), _file(tmp_path, content))
+    assert (found.documents, found.rejected_places) == ([], [0])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
+def test_webdataset_cut_short_anywhere_keeps_a_beginning_and_is_told(tmp_path: Path, ending: str) -> None:
+    stored = _tar([(f"{number}.txt", f"text {number}") for number in range(4)])[: 9 * BLOCK]
+    stored = gzip.compress(stored) if ending == ".tar.gz" else stored
+    texts = [f"text {number}" for number in range(4)]
+    for size in range(0, len(stored), 1 if ending == ".tar.gz" else 37):
+        found = read_file(Webdataset(), _file(tmp_path, stored[:size], ending))
+        assert found.texts == texts[: len(found.texts)]
+        is_told = any("cut off" in error or "empty" in error or "plain text" in error for _, error in found.rejected)
+        assert is_told or size >= len(stored) - 8
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("ending", [".tar", ".tar.zst"])
+def test_webdataset_with_flipped_bytes_never_raises(tmp_path: Path, format: int, ending: str) -> None:
+    members = [*_samples(6), ("é" * 120 + ".txt", "long")]
+    content = _tar(members, format)
+    stored = zstandard.compress(content) if ending == ".tar.zst" else content
+    places = {place for place, _, _ in read_file(Webdataset(), _file(tmp_path, stored, ending)).documents}
+    for seed in range(200):
+        rng = random.Random(seed)
+        damaged = bytearray(stored)
+        for _ in range(rng.choice([1, 3])):
+            damaged[rng.randrange(len(damaged))] ^= rng.randrange(1, 256)
+        found = read_file(Webdataset(), _file(tmp_path, bytes(damaged), ending), FieldNames(keep=("url",)))
+        assert len(found.texts) <= len(places)
+        if len(found.texts) < len(places):
+            assert found.rejected or found.passed_over
+
+
+def test_webdataset_headers_that_ask_for_too_much_are_told(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    found = read_file(Webdataset(), _file(tmp_path, info.tobuf(tarfile.GNU_FORMAT) + _tar([("1.txt", "a")])))
+    assert found.texts == ["a"]
+    assert "expected at most 1 MiB" in found.rejected[0][1]
+    info = tarfile.TarInfo("1.txt")
+    info.size = 1 << 60
+    found = read_file(Webdataset(), _file(tmp_path, info.tobuf(tarfile.GNU_FORMAT) + bytes(3000)))
+    assert found.documents == []
+    assert "more than max_member_bytes" in found.rejected[-1][1] or "more than max_member_bytes" in found.rejected[0][1]
+    assert any("cut off" in error for _, error in found.rejected)
+
+
+def test_webdataset_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    file = _file(tmp_path, _tar(_samples(4)))
+    with pytest.raises(OSError, match="the disk is gone"):
+        read_splits(Webdataset(), [Split(file=file)], opened=broken_storage(fails_at=3000))
+
+
+@pytest.mark.medium
+def test_webdataset_batches_are_bounded(tmp_path: Path) -> None:
+    texts = [f"{number}" + "x" * 1_000_000 for number in range(12)]
+    found = read_file(Webdataset(), _file(tmp_path, _tar([(f"{number}.txt", text) for number, text in enumerate(texts)])))
+    assert found.texts == texts
+    assert max(found.batch_sizes) <= 6

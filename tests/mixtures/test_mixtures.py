@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import html
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,33 @@ import zstandard
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
+from datapipe.loader import Loader
 from tests.support import runs
 from tests.support.corpora import prose
+from tests.support.web_archives import record, response
 
 pytestmark = pytest.mark.medium
 
 MIXTURES = Path(__file__).resolve().parents[2] / "mixtures"
 ON_SHARED_DATA = {"dedup.yaml"}
 SMALL = ["tokenizer.train.vocab_size=2000", "pack.sequence_length=256", "validation=5%"]
+
+
+def paragraphs(rng: random.Random) -> str:
+    return "".join(f"{prose(rng, 60)}\n" for _ in range(5))
+
+
+def as_page(text: str) -> bytes:
+    """A web page with a menu around some paragraphs."""
+    body = "".join(f"<p>{html.escape(line)}</p>" for line in text.splitlines())
+    menu = "".join(f"<li><a href=/{word}>{word}</a></li>" for word in ("home", "news", "about"))
+    return f"<html><head><title>A page</title></head><body><ul>{menu}</ul><article>{body}</article></body></html>".encode()
+
+
+def write_archive(path: Path, records: Sequence[bytes]) -> None:
+    """A file of gzip members, one a record, as crawlers write them."""
+    path.parent.mkdir()
+    path.write_bytes(b"".join(map(gzip.compress, records)))
 
 
 @pytest.fixture
@@ -38,6 +59,11 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / folder / "part.jsonl").write_text(lines, encoding="utf-8")
         monkeypatch.setenv(folder.upper(), str(tmp_path / folder))
+    texts = [paragraphs(rng) for _ in range(40)]
+    write_archive(tmp_path / "wet/a.warc.wet.gz", [record("conversion", text.encode(), n) for n, text in enumerate(texts)])
+    write_archive(tmp_path / "warc/a.warc.gz", [response(as_page(text), n) for n, text in enumerate(texts)])
+    monkeypatch.setenv("WET", str(tmp_path / "wet"))
+    monkeypatch.setenv("WARC", str(tmp_path / "warc"))
     return tmp_path
 
 
@@ -65,6 +91,19 @@ def test_fineweb_drops_by_url_and_length_and_keeps_prose(corpora: Path) -> None:
     assert documents["read"] == 62
     assert documents["dropped"]["filter.url:soft_words"] == 1
     assert documents["kept"] > 10  # made-up words are not always English to the model
+
+
+@pytest.mark.slow
+@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
+@pytest.mark.parametrize("name", ["wet", "commoncrawl", "extractors"])
+def test_archives_become_batches(name: str, corpora: Path) -> None:
+    made_up = ["validation=0%"]  # invented words pass no filter for English
+    mixture = load_mixture(MIXTURES / f"{name}.yaml", [*SMALL, *made_up], str(corpora / "out"))
+    done = runs.run_mixture(MIXTURES / f"{name}.yaml", output=corpora / "out", overrides=[*SMALL, *made_up]).report
+    for source in mixture.sources:
+        documents = done["sources"][source]["documents"]
+        assert documents["read"] == 40
+        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
 
 
 @pytest.mark.slow
@@ -97,6 +136,54 @@ def test_fineweb_of_real_pages_balances(tmp_path: Path, real_data: Path, monkeyp
     assert documents["read"] > 2_000
     assert documents["quarantined"] == 0
     assert 0.4 < documents["kept"] / documents["read"] < 0.7
+
+
+@pytest.mark.real
+@pytest.mark.needs("fastwarc", "isal")
+def test_wet_of_a_real_crawl_balances(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WET", str(real_data / "warc"))
+    overrides = ["tokenizer.train.vocab_size=300", "pack.sequence_length=128"]
+    done = runs.run_mixture(MIXTURES / "wet.yaml", output=tmp_path / "run", overrides=overrides).report
+    documents = done["sources"]["web"]["documents"]
+    assert documents["read"] == 51
+    assert documents["dropped"]["dedup.exact:duplicate"] == 10  # one file holds the pages of another, packed otherwise
+    assert documents["read"] == documents["kept"] + sum(documents["dropped"].values())
+    assert next(iter(Loader(tmp_path / "run", global_batch_size=8)))["input_ids"].shape == (8, 128)
+
+
+WITHOUT_DAMAGE = "['**/resiliparse_clipped*']"
+
+
+@pytest.mark.real
+@pytest.mark.needs("fastwarc", "isal", "resiliparse")
+def test_commoncrawl_of_real_archives_is_extracted_cleaned_and_streamed(
+    tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archives of Common Crawl and of wget."""
+    monkeypatch.setenv("WARC", str(real_data / "warc"))
+    overrides = ["tokenizer.train.vocab_size=400", "pack.sequence_length=128", f"sources.web.exclude={WITHOUT_DAMAGE}"]
+    done = runs.run_mixture(MIXTURES / "commoncrawl.yaml", output=tmp_path / "run", overrides=overrides).report
+    entry = done["sources"]["web"]
+    assert entry["documents"]["read"] == 54
+    assert entry["counts"]["read:request"] == 55
+    assert 20 <= entry["documents"]["kept"] <= 35
+    assert entry["documents"]["quarantined"] == 0
+    assert next(iter(Loader(tmp_path / "run", global_batch_size=8)))["input_ids"].shape == (8, 128)
+
+
+@pytest.mark.real
+@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
+def test_extractors_of_real_archives_keep_more_together_than_the_first_alone(
+    tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARC", str(real_data / "warc"))
+    overrides = [f"sources.{name}.exclude={WITHOUT_DAMAGE}" for name in ("resiliparse", "trafilatura")]
+    overrides += ["tokenizer.train.vocab_size=400", "pack.sequence_length=128"]
+    done = runs.run_mixture(MIXTURES / "extractors.yaml", output=tmp_path / "run", overrides=overrides).report
+    first, second = (done["sources"][name]["documents"] for name in ("resiliparse", "trafilatura"))
+    assert first["read"] == second["read"] == 54
+    assert second["dropped"]["dedup.url:duplicate"] > 20  # pages that both keep
+    assert 0 < second["kept"] < first["kept"]
 
 
 @pytest.mark.real

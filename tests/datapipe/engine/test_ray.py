@@ -73,6 +73,22 @@ def test_ray_reads_a_file_whole_that_cannot_be_cut_as_local_workers_do(tmp_path,
     assert [warning["kind"] for warning in ray.report["warnings"]] == ["read_whole"]
 
 
+@pytest.mark.real
+@pytest.mark.needs("fastwarc", "isal", "resiliparse")
+@pytest.mark.parametrize("name", ["wet", "commoncrawl"])
+def test_ray_makes_the_shards_of_web_archives_that_local_workers_make(tmp_path, cluster, real_data, monkeypatch, name):
+    for variable in ("WET", "WARC"):
+        monkeypatch.setenv(variable, str(real_data / "warc"))
+    small = ["tokenizer.train.vocab_size=400", "pack.sequence_length=128", "execution.split_bytes=64KiB"]
+    small += ["sources.web.exclude=['**/resiliparse_clipped*']"]  # it is damaged
+    mixture = Path(__file__).resolve().parents[3] / "mixtures" / f"{name}.yaml"
+    local = runs.run_mixture(mixture, output=tmp_path / "local", overrides=small)
+    assert len(local.plan.of_kind("map", "web")[0].tasks) > 2
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", overrides=small, make_engine=_on(cluster))
+    assert ray.snapshot == local.snapshot
+    assert ray.checksums == local.checksums and ray.checksums
+
+
 def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
     package = tmp_path / "code" / "my_company"
     package.mkdir(parents=True)

@@ -135,7 +135,7 @@ class LoaderStats:
         if self.diagnosis == "compute-bound":
             return f"{lost}; {rates}"
         if self.num_workers:
-            remedy = f"with {self.num_workers} workers. Set more num_workers, or ask for fewer fields"
+            remedy = f"num_workers={self.num_workers} are too few. Raise num_workers, or ask for fewer fields"
         elif self.pipeline_rate < self.compute_rate:
             remedy = "more prefetch will not help. Ask for fewer fields, use DataLoader workers, or read from faster storage"
         elif self.depth == 0:

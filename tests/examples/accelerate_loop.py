@@ -20,7 +20,7 @@ def train(output: str, steps: int, folder: Path) -> list[float]:
     """Trains until `steps` are done; returns the losses of this process, of each micro-batch after the checkpoint."""
     accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)
     loader = dataloader(output, global_batch_size=8, num_workers=1)  # each process reads its own four rows
-    vocab_size = loader.dataset.snapshot.tokenizer.vocab_size
+    vocab_size = loader.snapshot.tokenizer.vocab_size
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(vocab_size, 32), nn.GELU(), nn.Linear(32, vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -31,7 +31,7 @@ def train(output: str, steps: int, folder: Path) -> list[float]:
         dist_backend=None if torch.cuda.is_available() else "gloo"
     )  # first: the loader asks for its rank
     loader = dataloader(output, batch_size=MICRO_BATCH)
-    vocab_size = loader.dataset.snapshot.tokenizer.vocab_size
+    vocab_size = loader.snapshot.tokenizer.vocab_size
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(vocab_size, 32), nn.GELU(), nn.Linear(32, vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

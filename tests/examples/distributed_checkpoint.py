@@ -26,7 +26,7 @@ def train(output: str, steps: int, folder: Path) -> list[float]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     loader = dataloader(output, global_batch_size=8, mesh=mesh_of(mesh))
-    vocab_size = loader.dataset.snapshot.tokenizer.vocab_size
+    vocab_size = loader.snapshot.tokenizer.vocab_size
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(vocab_size, 32), nn.GELU(), nn.Linear(32, vocab_size)).to(device)
     fully_shard(model, mesh=mesh)

@@ -45,7 +45,7 @@ def train(output: str, steps: int, folder: Path) -> list[float]:
         ignore_data_skip=True,  # the loader goes on by itself, at once; the Trainer would read all batches again
     )  # fmt: skip
     loader = dataloader(output, batch_size=4, labels="unshifted")  # the model shifts
-    snapshot = loader.dataset.snapshot
+    snapshot = loader.snapshot
     saved = sorted(folder.glob("checkpoint-*/loader.json"), key=lambda path: path.stat().st_mtime)
     if saved:
         loader.load_state_dict(json.loads(saved[-1].read_text()))

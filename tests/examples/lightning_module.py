@@ -52,7 +52,7 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
     lightning.seed_everything(0, verbose=False)
     loader = dataloader(output, batch_size=4)  # the rank is torchrun's; else make the loader in `train_dataloader`
-    model = Model(loader.dataset.snapshot.tokenizer.vocab_size)
+    model = Model(loader.snapshot.tokenizer.vocab_size)
     trainer = lightning.Trainer(
         max_steps=steps, limit_train_batches=10, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),

@@ -31,7 +31,7 @@ def train(output: str, steps: int, folder: Path, tensor_parallel: int = 2) -> li
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = init_device_mesh(device, (dist.get_world_size() // tensor_parallel, tensor_parallel), mesh_dim_names=("dp", "tp"))
     loader = dataloader(output, batch_size=MICRO_BATCH, mesh=mesh_of(mesh))
-    snapshot = loader.dataset.snapshot
+    snapshot = loader.snapshot
     shape = (MICRO_BATCH, snapshot.sequence_length)
     model = Model(snapshot.tokenizer.vocab_size, mesh["tp"]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -23,7 +23,7 @@ def train(output: str, steps: int, checkpoint: Path) -> list[float]:
     """Trains until `steps` are done, those before the checkpoint included; returns the losses of the others."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = dataloader(output, batch_size=4)
-    model = make_model(loader.dataset.snapshot.tokenizer.vocab_size).to(device)
+    model = make_model(loader.snapshot.tokenizer.vocab_size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device)

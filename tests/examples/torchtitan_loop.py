@@ -64,7 +64,7 @@ def train(output: str, steps: int, folder: Path) -> list[float]:
     mesh = init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("batch",))
     ranks = {"dp_rank": mesh.get_local_rank(), "dp_world_size": mesh.size()}
     loader = StreamingLoader.Config(output=output).build(**ranks, tokenizer=None, seq_len=0, local_batch_size=2)
-    vocab_size = loader.batches.dataset.snapshot.tokenizer.vocab_size
+    vocab_size = loader.batches.snapshot.tokenizer.vocab_size
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(vocab_size, 32), nn.GELU(), nn.Linear(32, vocab_size)).to(device)
     fully_shard(model, mesh=mesh)

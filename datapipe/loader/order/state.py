@@ -89,13 +89,22 @@ def state_at(step: int, order: BatchOrder) -> LoaderState:
     )
 
 
-def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
-    """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
+def checked_mapping(state: object) -> Mapping[str, Any]:
+    """`state`, if it is a dict with a version. Raises SnapshotError for anything else, such as a whole checkpoint."""
     if not isinstance(state, Mapping):
         raise SnapshotError(f"not a loader state: {type(state).__name__}. Give what `state_dict()` returned, unchanged.")
-    if state.get("version") not in READ_VERSIONS:
+    if "version" not in state:
+        keys = ", ".join(map(str, list(state)[:9])) or "nothing"
+        raise SnapshotError(f"not a loader state: a dict of {keys}. Give what `state_dict()` returned, unchanged.")
+    return state
+
+
+def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
+    """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
+    state = checked_mapping(state)
+    if state["version"] not in READ_VERSIONS:
         raise SnapshotError(
-            f"the loader state has version {state.get('version')!r}; this datapipe reads versions 2 and 3. "
+            f"the loader state has version {state['version']!r}; this datapipe reads versions 2 and 3. "
             f"Resume with the release that wrote it, or start without a state."
         )
     state = {"order": "shuffled", **state}

@@ -34,10 +34,12 @@ from torch.utils.data import DataLoader
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.field_table import PER_TOKEN
+from datapipe.loader.order.state import checked_mapping
 from datapipe.loader.prefetch import PrefetchCounts
 from datapipe.loader.stats import LoaderStats, worker_memory
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
+from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
 HELD = "prefetch_to_device holds batches of this loader that the trainer has not asked for yet."
@@ -47,6 +49,7 @@ def dataloader(
     output: str | Path,
     *,
     num_workers: int = 0,
+    collate_fn: Callable[[Any], Any] | None = None,
     pin_memory: bool = False,
     persistent_workers: bool = False,
     prefetch_factor: int | None = None,
@@ -58,6 +61,7 @@ def dataloader(
     Args:
         output: the output of a run, a path or URL.
         num_workers: processes that build batches; 0 builds them in threads of this one, which is enough for most trainers.
+        collate_fn: applied to each batch, in the workers.
         pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
         persistent_workers: keep the workers, and the batches that they built, between loops.
         prefetch_factor: batches that each worker has ready, 2 by default.
@@ -69,6 +73,7 @@ def dataloader(
         multiprocessing_context = "spawn"
     return StreamingDataLoader(
         StreamingDataset(output, **options),
+        collate_fn=collate_fn,
         num_workers=num_workers,
         pin_memory=pin_memory,
         persistent_workers=persistent_workers,
@@ -136,6 +141,11 @@ class StreamingDataLoader(DataLoader):
         """The next step to hand out."""
         return self.dataset.step
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """The manifest: sequence length, tokenizer, sources."""
+        return self.dataset.snapshot
+
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.dataset.loader.split == "validation" and not self._is_resumed:
             self._end_pass(keep_workers=self.persistent_workers)
@@ -168,7 +178,7 @@ class StreamingDataLoader(DataLoader):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts: a state of this loader, of a `Loader` or of a `StreamingDataset`."""
-        if "worker" in state:
+        if "worker" in checked_mapping(state):
             raise SnapshotError(
                 f"the state is that of DataLoader worker {state['worker']['id']} alone. Give a state of the whole run: "
                 f"state_dict() of this loader, or dataset.state_dict(steps_done)."

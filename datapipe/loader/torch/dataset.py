@@ -42,11 +42,13 @@ from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
+from datapipe.loader.order.state import checked_mapping
 from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
 from datapipe.loader.torch.tensor_batch import TensorBatch
-from datapipe.loader.torch.wrappers import find_wrappers, is_called_by
+from datapipe.loader.torch.world import is_distributed, rank_and_world_size
+from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.shards.manifest import Snapshot, has_snapshot
 from datapipe.storage import Root
 
@@ -94,7 +96,7 @@ class StreamingDataset(IterableDataset):
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
-        default_rank, default_size = _rank_and_world_size() if mesh is None and None in (rank, world_size) else (0, 1)
+        default_rank, default_size = rank_and_world_size() if mesh is None and None in (rank, world_size) else (0, 1)
         self._assumed = (default_rank, default_size) if mesh is None and rank is None and world_size is None else None
         self._arguments: dict[str, Any] = {
             "output": output,
@@ -154,6 +156,7 @@ class StreamingDataset(IterableDataset):
 
     def __len__(self) -> int:
         """Batches of the whole run. Raises TypeError where the run has no end, and for rows."""
+        refuse_sampler()
         if self._cuts_rows:
             raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
         return len(self._loader)
@@ -212,7 +215,7 @@ class StreamingDataset(IterableDataset):
 
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
-        whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
+        whole = {name: value for name, value in checked_mapping(state).items() if name not in ("worker", "rows_done")}
         worker, rows_done = state.get("worker"), state.get("rows_done", 0)
         if len(whole) < len(state) and state.get("global_batch_size") != self._loader.global_batch_size:
             raise SnapshotError(
@@ -234,9 +237,9 @@ class StreamingDataset(IterableDataset):
 
     def _check_world(self) -> None:
         """Raises UserError if the process group began after this dataset, which took this process for another rank."""
-        if self._assumed is None or not _is_distributed() or self._assumed == _rank_and_world_size():
+        if self._assumed is None or not is_distributed() or self._assumed == rank_and_world_size():
             return
-        rank, world_size = _rank_and_world_size()
+        rank, world_size = rank_and_world_size()
         raise UserError(
             f"this dataset was made before torch.distributed began, for rank {self._assumed[0]} of {self._assumed[1]}; "
             f"this process is rank {rank} of {world_size}. Make it afterwards (in Lightning, in train_dataloader), or give it "
@@ -380,20 +383,3 @@ def _dataloader_worker() -> tuple[int, int]:
     """Number of this DataLoader worker, and of all workers; 0 of 1 in the main process."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-def _rank_and_world_size() -> tuple[int, int]:
-    """Rank and world size of this process."""
-    if _is_distributed():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    rank, world_size = os.environ.get("RANK"), int(os.environ.get("WORLD_SIZE", "1"))
-    if rank is None and world_size > 1:
-        raise UserError(
-            f"WORLD_SIZE={world_size} and no RANK: this process does not know its rank yet. Make the loader after "
-            f"torch.distributed began (in Lightning, in train_dataloader), or give it rank and world_size."
-        )
-    return int(rank or 0), world_size
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -133,6 +133,15 @@ def _resumed_at(owner: Any, dataset: object) -> int:
     return owner.state.global_step if wrapped is dataset and owner.args.ignore_data_skip else 0
 
 
+def refuse_sampler() -> None:
+    """Raises UserError where a sampler asks for the length of a dataset, as that of DeepSpeed does for its training_data."""
+    if is_called_by("torch.utils.data.distributed", "torch.utils.data.sampler"):
+        raise UserError(
+            "a sampler cannot choose from a StreamingDataset, which reads the rows of its rank in the order of the run. "
+            "Iterate datapipe.loader.torch.dataloader(…); with DeepSpeed, leave out training_data."
+        )
+
+
 def is_called_by(*modules: str) -> bool:
     """Whether a method of a class from one of `modules` is on the call stack."""
     return any(type(owner).__module__.startswith(modules) for owner in _owners())

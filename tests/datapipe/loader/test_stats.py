@@ -149,7 +149,7 @@ def test_memory_of_workers_is_what_each_has_ready_and_builds_ahead(depth: int, e
     [
         (
             [(1.0, 0.1)] * 9,
-            "spent waiting; the workers build and the trainer would take 10.0/s: with 3 workers. Set more num_wo",
+            "spent waiting; the workers build and the trainer would take 10.0/s: num_workers=3 are too few",
         ),
         ([(0.001, 1.0)] * 9, "0.10% of the time was spent waiting; the workers build and the trainer would take 1.0/s"),
     ],

@@ -229,6 +229,12 @@ def test_length_is_that_of_the_whole_run(output: Path) -> None:
     assert len(loader) == 12
 
 
+def test_model_is_built_from_the_snapshot_of_a_loader(output: Path) -> None:
+    snapshot = counting(output, {}).snapshot
+    assert (snapshot.sequence_length, snapshot.tokenizer.vocab_size) == (S, 1 << 20)
+    assert snapshot == Loader(output, **OPTIONS).snapshot
+
+
 def test_run_without_end_has_no_length(tmp_path: Path) -> None:
     loader = counting(make_snapshot(tmp_path, {"web": 20}), {})
     with pytest.raises(TypeError, match="no end"):
@@ -283,7 +289,7 @@ def test_state_of_one_worker_or_of_torchdata_is_refused(output: Path) -> None:
     loader = counting(output, {})
     with pytest.raises(SnapshotError, match="worker 1 alone"):
         loader.load_state_dict({**loader.state_dict(), "worker": {"id": 1, "num_workers": 2}})
-    with pytest.raises(SnapshotError, match="version None"):
+    with pytest.raises(SnapshotError, match="not a loader state: a dict of"):
         loader.load_state_dict(of_torchdata(output, {}).state_dict())
     assert take(loader, 1) == [0]
 
@@ -449,6 +455,23 @@ def test_collate_function_is_applied_to_whole_batches_and_states_count(output: P
 
 def _first_tokens(batch: Any) -> list[int]:
     return batch["input_ids"][:, 0].tolist()
+
+
+def test_collate_function_is_an_argument_of_dataloader(output: Path) -> None:
+    loader = loader_torch.dataloader(output, **OPTIONS, collate_fn=_first_rows, num_workers=1)
+    assert list(loader) == [batch["input_ids"][0].tolist() for batch in Loader(output, **OPTIONS)]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [(None, "NoneType"), ("state.json", "str"), ({"loader": {}, "model": 1}, "a dict of loader, model"), ({}, "of nothing")],
+)
+def test_what_is_no_state_is_told_as_what_it_is(output: Path, given: Any, told: str) -> None:
+    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
+    for loader in (counting(output, {}), dataset, Loader(output, **OPTIONS)):
+        with pytest.raises(SnapshotError, match=rf"not a loader state: .*{told}. Give what `state_dict\(\)` returned"):
+            loader.load_state_dict(given)
+        assert take(loader, 1) == [0]
 
 
 def test_worker_that_cannot_start_leaves_the_position(output: Path) -> None:

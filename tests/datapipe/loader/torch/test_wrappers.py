@@ -381,12 +381,15 @@ def test_dataset_under_lightning_without_an_end_does_not_miscount(endless: Path)
         dataset.state_dict()
 
 
-def test_samplers_that_other_trainers_put_in_are_refused_by_torch(output: Path) -> None:
+@pytest.mark.parametrize("samples", [False, True])
+def test_samplers_that_other_trainers_put_in_are_refused(output: Path, endless: Path, samples: bool) -> None:
     """As DeepSpeed does with `training_data`: a sampler over the length of the dataset, and batches of its own."""
-    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
-    sampler = torch_data.DistributedSampler(dataset, num_replicas=2, rank=1)
-    with pytest.raises(ValueError, match="sampler"):
-        torch_data.DataLoader(dataset, batch_size=4, sampler=sampler)
+    for folder in (output, endless):
+        dataset = loader_torch.StreamingDataset(folder, **OPTIONS, samples=samples)
+        with pytest.raises(UserError, match="leave out training_data"):
+            torch_data.DistributedSampler(dataset, num_replicas=2, rank=1)
+        with pytest.raises(UserError, match="leave out training_data"):
+            torch_data.RandomSampler(dataset)
 
 
 def test_a_loader_that_is_repeated_forever_ends_with_its_run(output: Path) -> None:

@@ -34,7 +34,7 @@ _ZSTD_FEED_BYTES = 512
 
 _PLAIN_HEAD_BYTES = 1 << 10
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_MOST_CODINGS = 4
+_MOST_ANNOUNCEMENTS = _MOST_CODINGS = 4
 _ZSTD_WINDOW_BYTES = 8 << 20
 """RFC 9659: the largest window of Zstandard as a content coding."""
 
@@ -63,7 +63,18 @@ class Response:
 
 
 def parse_response(block: bytes) -> Response | None:
-    """The response in the block of a record; None where the block does not begin with a status line."""
+    """The response in the block of a record; None where the block does not begin with a status line.
+
+    A response of the class 1xx, such as "100 Continue", announces the response that follows it in the block."""
+    response = _parse(block)
+    for _ in range(_MOST_ANNOUNCEMENTS):
+        if response is None or (response.status or 0) // 100 != 1 or not response.body.startswith(b"HTTP/"):
+            break
+        response = _parse(response.body)
+    return response
+
+
+def _parse(block: bytes) -> Response | None:
     if not block.startswith(b"HTTP/"):
         return None
     stop, start = _ends_of_head(block)

@@ -135,10 +135,11 @@ class Member:
 
     def beginning(self, num_bytes: int) -> bytes:
         """The first bytes of the content, as far as they follow from the first `_PROBE_BYTES` that are stored."""
-        most, content = _PROBE_BYTES[self._formats.name], b""
-        while len(content) < num_bytes and not self._is_at_end and self._raw.offset - self.offset < most:
-            self._feed(_PROBE_STEP_BYTES)
+        left, step, content = _PROBE_BYTES[self._formats.name], _PROBE_STEP_BYTES, b""
+        while len(content) < num_bytes and not self._is_at_end and left > 0:
+            self._feed(step)
             content += self._take(num_bytes - len(content))
+            left, step = left - step, min(2 * step, self._formats.feed_bytes)
         return content
 
     def pass_over(self) -> None:

@@ -220,9 +220,11 @@ def test_warc_records_need_no_digests_and_wrong_ones_are_not_checked(tmp_path: P
     [
         b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n" + PAGE,
         b"HTTP/1.0 200\r\ncontent-type:text/html\r\nno header\r\n: \r\n\r\n" + PAGE,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+        + PAGE,
         b"HTTP/2 200 \r\nX: \xff\xfe\r\nContent-Type: text/html, text/html\r\n\n" + PAGE,
     ],
-    ids=range(3),
+    ids=range(4),
 )
 def test_warc_odd_heads_are_read(tmp_path: Path, block: bytes) -> None:
     batches = read_parts(tmp_path, warc_record("response", block, 1, "application/http"))

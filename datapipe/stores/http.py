@@ -16,7 +16,8 @@ for. Content encodings are never taken off: a `.gz` arrives as it is stored.
 | another ETag, size or time than when the file was opened | OSError; the engine then finds that the file has changed |
 
 What stays after the last attempt is a TimeoutError or ConnectionError, as that of any store: a run waits for it. Retry-After is
-kept up to `_MOST_PAUSE_S`. A server that sends a byte in nine seconds is not detected as stalled.
+kept up to `_MOST_PAUSE_S`, and to `_MOST_PAUSED_S` in all. A server that sends a byte in nine seconds is not detected as
+stalled.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ from datapipe.credentials import masked
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
 _MOST_PAUSE_S = 60.0
+_MOST_PAUSED_S = 150.0
+"""Of one read or request. A worker that is silent for longer than `execution.stall_s`, 600 s, would be ended."""
+
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 """Common Crawl asks for at most one attempt a second while its servers answer 503."""
 
@@ -180,18 +184,20 @@ class _Retries:
     """The attempts of one read or request."""
 
     def __init__(self, url: str) -> None:
-        self._url, self._num_failed = url, 0
+        self._url, self._num_failed, self._paused_s = url, 0, 0.0
 
     def wait_after(self, error: OSError) -> None:
         """Pauses before the next attempt. Raises the error where there is none."""
         self._num_failed += 1
         throttled = error if isinstance(error, _ThrottledError) else None
         most = len(_PAUSES_S) + 1 if throttled else _NETWORK_ATTEMPTS
-        if not isinstance(error, ConnectionError | TimeoutError) or self._num_failed >= most:
+        is_over = self._num_failed >= most or self._paused_s >= _MOST_PAUSED_S
+        if is_over or not isinstance(error, ConnectionError | TimeoutError):
             raise error if throttled is None else ConnectionError(error.errno, error.strerror, error.filename)
         pause_s = _PAUSES_S[self._num_failed - 1]
         if throttled is not None and throttled.retry_after_s is not None:
-            pause_s = min(max(throttled.retry_after_s, 0.0), _MOST_PAUSE_S)
+            pause_s = min(max(throttled.retry_after_s, 0.0), _MOST_PAUSE_S, _MOST_PAUSED_S - self._paused_s)
+        self._paused_s += pause_s
         sleep(pause_s)
 
 

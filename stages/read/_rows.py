@@ -72,7 +72,7 @@ def row_blocks(split: Split, open_input: OpenInput, delimited: Delimited, max_ro
                 return
             yield from collected.add(offset, chunk)
     except BrokenStreamError as error:
-        yield collected.rejected(str(error), is_file_damage=True)
+        yield collected.damaged(str(error))
         return
     yield from collected.end()
 
@@ -87,6 +87,7 @@ class _OpenRow:
 
     Attributes:
         _chunks: its bytes so far; none of a row that is skipped.
+        _skipped: the reject of the row that is skipped, which waits for its end: at the end of the file it is damage.
     """
 
     def __init__(self, delimited: Delimited, max_row_bytes: int) -> None:
@@ -94,13 +95,14 @@ class _OpenRow:
         self._chunks: list[bytes] = []
         self._num_bytes = 0
         self._byte_offset = 0
-        self._is_skipped = False
+        self._skipped: Rejected | None = None
 
     def add(self, offset: int, chunk: bytes) -> Iterator[Rows | Rejected]:
         starts, stops, counts = self._delimited.rows(chunk)
-        if len(starts) and self._is_skipped:  # its end is that of the first row
+        if len(starts) and self._skipped is not None:  # its end is that of the first row
+            yield self._skipped
             starts, stops, counts = starts[1:], stops[1:], counts[1:]
-            self._is_skipped = False
+            self._skipped = None
         open_bytes = min(self._delimited.open_bytes, len(chunk))
         if len(starts):
             content = b"".join([*self._chunks, chunk[: len(chunk) - open_bytes]])
@@ -114,12 +116,12 @@ class _OpenRow:
             )
         self._go_on(offset, chunk, open_bytes)
         if self._num_bytes > self._max_row_bytes:
-            yield self.rejected(too_long(self._max_row_bytes))
-            self._chunks, self._num_bytes, self._is_skipped = [], 0, True
+            self._skipped = self._rejected(too_long(self._max_row_bytes))
+            self._chunks, self._num_bytes = [], 0
 
     def _go_on(self, offset: int, chunk: bytes, open_bytes: int) -> None:
         """Holds the end of a chunk, which belongs to the row that goes on."""
-        if self._is_skipped:
+        if self._skipped is not None:
             return
         if self._delimited.open_bytes <= len(chunk):
             self._chunks, self._num_bytes, self._byte_offset = [], 0, offset + len(chunk) - open_bytes
@@ -127,18 +129,24 @@ class _OpenRow:
             self._chunks.append(chunk[len(chunk) - open_bytes :])
             self._num_bytes += open_bytes
 
-    def rejected(self, error: str, *, is_file_damage: bool = False) -> Rejected:
+    def damaged(self, error: str) -> Rejected:
+        """The reject of a file that is damaged within this row."""
+        return replace(self._skipped or self._rejected(error), error=error, is_file_damage=True)
+
+    def _rejected(self, error: str) -> Rejected:
         excerpt = b""
         for chunk in self._chunks:
             excerpt += chunk[: EXCERPT_BYTES - len(excerpt)]
-        return Rejected(position=self._byte_offset, error=error, excerpt=excerpt, is_file_damage=is_file_damage)
+        return Rejected(position=self._byte_offset, error=error, excerpt=excerpt)
 
     def end(self) -> Iterator[Rows | Rejected]:
         """The last row, where no line end follows it."""
-        if self._is_skipped or not self._num_bytes:
-            return
         if self._delimited.is_quoted:
-            yield self.rejected(_IS_OPEN, is_file_damage=True)
+            yield self.damaged(_IS_OPEN)
+            return
+        if self._skipped is not None:
+            yield self._skipped
+        if not self._num_bytes:
             return
         starts, stops, counts = self._delimited.last_row()
         content = b"".join(self._chunks)

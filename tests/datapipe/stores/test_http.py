@@ -198,6 +198,13 @@ def test_http_retry_after_is_kept_up_to_a_minute(
     assert pauses == [pause_s]
 
 
+def test_http_retry_after_is_bounded_in_all(server: WebServer, pauses: list[float]) -> None:
+    server.fail("status", status=429, headers={"Retry-After": "3600"}, times=None)
+    with pytest.raises(ConnectionError):
+        _read(server.url("/one"))
+    assert pauses == [60, 60, 30]
+
+
 def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses: list[float]) -> None:
     server.fail("refuse")
     server.fail("cut", after=0)

@@ -165,6 +165,22 @@ def test_csv_row_too_long_is_skipped_to_its_end_within_quotes(
     assert found.rejected == [(12, "a row of more than 1024 bytes, the most this reader takes (max_row_bytes)")]
 
 
+@pytest.mark.parametrize("block_bytes", [64, 4 << 20])
+@pytest.mark.parametrize(("end", "error"), [(b"", OPEN), (b'"', "a row of more than 1024 bytes"), (b'"\n', "a row of more")])
+def test_csv_quote_that_takes_the_rest_of_a_file_is_damage_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: bytes, error: str
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(_rows, "BLOCK_BYTES", block_bytes)
+    content = b'text\na\n"' + b"b\n" * 1000 + end
+    found = _read(tmp_path, content, max_row_bytes=1024)
+    assert found.texts == ["a"]
+    [(position, found_error)] = found.rejected
+    assert position == 7
+    assert error in found_error
+    assert len(_damage(tmp_path, content, max_row_bytes=1024)) == (error == OPEN)
+
+
 def test_csv_huge_value_is_one_document(tmp_path: Path) -> None:
     value = 'one "quoted" line,\n' * 500_000
     content = 'id,text\n1,"' + value.replace('"', '""') + '"\n2,b\n'

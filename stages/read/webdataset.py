@@ -25,7 +25,8 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._tar.members import ByteStream, Member, TarMembers
+from stages.read._byte_stream import ByteStream
+from stages.read._tar.members import Member, TarMembers
 
 _BATCH_DOCS = 4096
 _SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)

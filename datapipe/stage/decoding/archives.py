@@ -24,7 +24,7 @@ _CHUNK_BYTES = 256 << 10
 _RAW_BYTES = 4 << 20
 """The size of a read from storage. Arrow's decompressor reads 64 KiB at a time; on an object store each would be a request."""
 
-COMPRESSION_OF_ENDING = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bzip2", ".xz": "xz"}
+COMPRESSION_OF_ENDING = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bzip2", ".xz": "xz", ".zstd": "zstd"}
 """The compressions that are read, by the endings of files."""
 
 MAGIC = {

@@ -1,0 +1,391 @@
+"""MDS, the shards of MosaicML streaming: one sample, one document.
+
+    number of samples, u32 ─▶ offsets of all samples and of the end, u32 ─▶ columns as JSON ─▶ samples
+    sample: the sizes of its columns of variable length, u32 each ─▶ the columns, in the order of their names
+
+A shard describes itself. `index.json` beside it lists the sizes and hashes of all: a shard that differs from them is told as
+damaged, and one that it does not list is no part of the data set. The position of a document is its number in the shard. Shards
+are read from the beginning to the end, so memory is one batch, or one sample, and the offsets. The layout is that of
+`format/mds/writer.py` of github.com/mosaicml/streaming 0.13, format version 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from pydantic import Field
+
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage.decoding import BrokenStreamError, decoded
+from datapipe.stage.documents import TARGET_BATCH_BYTES
+from stages.read._byte_stream import ByteStream
+from stages.read._damaged_columns import damaged
+from stages.read._parquet_columns import documents
+
+_BATCH_ROWS = 8192
+_MOST_SAMPLES = 1 << 26
+_MOST_CONFIG_BYTES = 16 << 20
+_MOST_INDEX_BYTES = 1 << 30
+_INDEX = "index.json"
+
+_NUMBERS = {
+    "int": "<i8",
+    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
+}
+_STRINGS = frozenset({"str", "str_int", "str_float", "str_decimal", "json", "bytes"})
+_XXHASHES: dict[str, Callable[[], Any]] = {
+    "xxh32": xxhash.xxh32,
+    "xxh64": xxhash.xxh64,
+    "xxh128": xxhash.xxh128,
+    "xxh3_64": xxhash.xxh3_64,
+    "xxh3_128": xxhash.xxh3_128,
+}
+
+
+class _DamagedShardError(ValueError):
+    """Why a shard cannot be read any further."""
+
+
+class Mds(Reader):
+    """Reads MDS shards of text, plain or compressed, and checks them against the sizes and hashes of their `index.json`.
+
+    The text is a column of strings, of UTF-8 bytes, or of JSON strings; dots reach into JSON columns. Kept numbers keep their
+    types; kept JSON is a string. Name the shards by `path: FOLDER/*.mds`, or `FOLDER/*.mds.zstd`.
+    """
+
+    extensions: ClassVar[tuple[str, ...]] = (".mds",)
+
+    max_sample_bytes: int = Field(
+        default=64 << 20, ge=1, description="Most bytes of a sample; larger ones are quarantined without being held in memory."
+    )
+
+    def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
+        samples: _Samples | None = None
+        try:
+            listed = _listed(split.file, open_input)
+            checked = _Checked(decoded(open_input, split.file.url, split.file.compression), listed)
+            stream = ByteStream(iter(checked))
+            samples = _Samples(shard=_Shard.opened(stream), stream=stream, fields=fields, max_bytes=self.max_sample_bytes)
+            yield from samples.batches()
+            checked.check_end(stream)
+        except (BrokenStreamError, _DamagedShardError) as error:
+            yield damaged(samples.row if samples else 0, str(error))
+
+    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
+        for batch in self.read(Split(file=file), fields, open_input):
+            rows = np.flatnonzero(batch.positions == position)
+            if len(rows):
+                return batch.content[int(rows[0])].as_py()
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Listed:
+    """What an index says of a shard once it is decompressed, and of the stored file."""
+
+    num_bytes: int
+    stored_bytes: int
+    num_samples: int
+    hashes: Mapping[str, str]
+
+
+def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
+    """What the index beside a shard says of it; None without an index. Raises _DamagedShardError where it does not list the
+    shard, or says another size."""
+    name = file.path.rpartition("/")[2]
+    at = file.url.rindex(name)
+    try:
+        with open_input(file.url[:at] + _INDEX + file.url[at + len(name) :]) as stream:
+            content = stream.read(min(stream.size(), _MOST_INDEX_BYTES)) if stream.size() else b""
+    except FileNotFoundError:
+        return None
+    try:
+        listed = _shards_of(content).get(name)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _DamagedShardError(f"index.json beside the shard is damaged: {type(error).__name__}: {error}") from None
+    if listed is None:
+        raise _DamagedShardError(
+            "index.json does not list this shard, so it is no part of the data set; remove it, or the index"
+        )
+    if listed.stored_bytes != file.num_bytes:
+        raise _DamagedShardError(f"the shard has {file.num_bytes} bytes, and index.json says {listed.stored_bytes}")
+    return listed
+
+
+@lru_cache(maxsize=2)
+def _shards_of(content: bytes) -> dict[str, _Listed]:
+    """The shards of an index by the names of their files, plain and compressed."""
+    listed: dict[str, _Listed] = {}
+    for shard in json.loads(content)["shards"]:
+        raw, zipped = shard["raw_data"], shard.get("zip_data")
+        for stored in (raw, zipped) if zipped else (raw,):
+            listed[stored["basename"]] = _Listed(
+                num_bytes=int(raw["bytes"]),
+                stored_bytes=int(stored["bytes"]),
+                num_samples=int(shard["samples"]),
+                hashes={str(name): str(digest) for name, digest in raw.get("hashes", {}).items()},
+            )
+    return listed
+
+
+class _Checked:
+    """The content of a shard, whose size and hashes are compared with the index at its end. A hash of an algorithm that this
+    machine does not know is not compared."""
+
+    def __init__(self, chunks: Iterator[bytes], listed: _Listed | None) -> None:
+        self._chunks, self._listed = chunks, listed
+        self._hashes = {name: _hash_of(name) for name in listed.hashes} if listed else {}
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            for hashed in self._hashes.values():
+                if hashed is not None:
+                    hashed.update(chunk)
+            yield chunk
+
+    def check_end(self, stream: ByteStream) -> None:
+        """Reads to the end. Raises _DamagedShardError where it goes on behind its samples, or is not that of the index."""
+        num_bytes = stream.position
+        num_behind = stream.skip(1 << 62)
+        if num_behind:
+            raise _DamagedShardError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
+        if self._listed is None:
+            return
+        if num_bytes != self._listed.num_bytes:
+            raise _DamagedShardError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
+        for name, hashed in self._hashes.items():
+            if hashed is not None and hashed.hexdigest() != self._listed.hashes[name].lower():
+                said = self._listed.hashes[name]
+                raise _DamagedShardError(
+                    f"the {name} of the shard is {hashed.hexdigest()}, and index.json says {said}: some documents may be damaged"
+                )
+
+
+def _hash_of(name: str) -> Any:
+    if name in _XXHASHES:
+        return _XXHASHES[name]()
+    is_known = name in hashlib.algorithms_available and not name.startswith("shake")
+    return hashlib.new(name, usedforsecurity=False) if is_known else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    """A column of a shard.
+
+    Attributes:
+        size: in bytes; None where each sample has its own.
+        path: names that reach into its JSON, none for a JSON string; None for the JSON itself.
+    """
+
+    number: int
+    encoding: str
+    size: int | None
+    path: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shard:
+    """A shard whose stream stands at its first sample.
+
+    Attributes:
+        columns: by name, in the order of a sample.
+        sizes: (num_samples,) int64, in bytes.
+    """
+
+    columns: dict[str, _Column]
+    sizes: np.ndarray
+
+    @classmethod
+    def opened(cls, stream: ByteStream) -> _Shard:
+        """Raises _DamagedShardError."""
+        head = _exactly(stream, 4, "the number of its samples")
+        num_samples = int.from_bytes(head, "little")
+        if num_samples > _MOST_SAMPLES:
+            raise _DamagedShardError(
+                f"the shard says that it has {num_samples} samples; expected an MDS shard of at most {_MOST_SAMPLES}"
+            )
+        table = _exactly(stream, 4 * (num_samples + 1), f"the offsets of {num_samples} samples")
+        offsets = np.frombuffer(table, "<u4").astype(np.int64)
+        sizes = np.diff(offsets)
+        config_bytes = int(offsets[0]) - stream.position
+        if not 2 <= config_bytes <= _MOST_CONFIG_BYTES or (len(sizes) and sizes.min() < 0):
+            raise _DamagedShardError("the offsets of the shard do not ascend from behind its columns; expected an MDS shard")
+        return cls(columns=_columns(_exactly(stream, config_bytes, "its columns")), sizes=sizes)
+
+    def wanted(self, fields: FieldNames) -> dict[str, _Column]:
+        """The needed columns that the shard has. Raises _DamagedShardError for one whose encoding is not read."""
+        found: dict[str, _Column] = {}
+        for name in dict.fromkeys((fields.text, fields.id, *fields.keep)):
+            first, *rest = [name] if name in self.columns else name.split(".")
+            column = self.columns.get(first)
+            if column is None or (rest and column.encoding != "json"):
+                continue
+            if column.encoding not in _STRINGS and column.encoding not in _NUMBERS:
+                known = ", ".join(sorted({*_STRINGS, *_NUMBERS}))
+                raise _DamagedShardError(f"column '{first}' is encoded as {column.encoding}; expected one of {known}")
+            path = (*rest,) if rest or name in (fields.text, fields.id) else None
+            found[name] = _Column(number=column.number, encoding=column.encoding, size=column.size, path=path)
+        return found
+
+    def runs(self, max_sample_bytes: int) -> Iterator[tuple[int, int]]:
+        """Ranges of samples that are read at once; a sample above the limit is one of its own."""
+        start = 0
+        ends = np.cumsum(self.sizes)
+        while start < len(self.sizes):
+            before = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, before + TARGET_BATCH_BYTES, "right"))
+            large = np.flatnonzero(self.sizes[start:stop] > max_sample_bytes)
+            if len(large):
+                stop = start + int(large[0])
+            stop = min(max(stop, start + 1), start + _BATCH_ROWS)
+            yield start, stop
+            start = stop
+
+
+def _columns(config: bytes) -> dict[str, _Column]:
+    """The columns that the JSON of a shard describes. Raises _DamagedShardError."""
+    try:
+        described = json.loads(config)
+        version, names = described["version"], described["column_names"]
+        columns = {
+            str(name): _Column(number=number, encoding=str(encoding), size=None if size is None else int(size))
+            for number, (name, encoding, size) in enumerate(
+                zip(names, described["column_encodings"], described["column_sizes"], strict=True)
+            )
+        }
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _DamagedShardError(f"the columns of the shard are damaged: {type(error).__name__}: {error}") from None
+    if version != 2 or len(columns) != len(names):
+        raise _DamagedShardError(
+            f"the shard has format version {version}, columns {names}; expected version 2, each column once"
+        )
+    for name, column in columns.items():
+        expected = np.dtype(_NUMBERS[column.encoding]).itemsize if column.encoding in _NUMBERS else column.size
+        if column.size != expected or (column.size is not None and (column.size < 1 or column.encoding in _STRINGS)):
+            raise _DamagedShardError(f"column '{name}' of encoding {column.encoding} has values of {column.size} bytes each")
+    return columns
+
+
+def _exactly(stream: ByteStream, num_bytes: int, what: str) -> bytes:
+    content = stream.read(num_bytes)
+    if len(content) < num_bytes:
+        raise _DamagedShardError(f"the shard is cut off: {len(content)} of {num_bytes} bytes of {what}")
+    return content
+
+
+@dataclass(kw_only=True, slots=True)
+class _Samples:
+    """Reads samples of a shard in order; `row` is the first that is not read yet."""
+
+    shard: _Shard
+    stream: ByteStream
+    fields: FieldNames
+    max_bytes: int
+    row: int = 0
+
+    def batches(self) -> Iterator[ReadBatch]:
+        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
+        columns = self.shard.wanted(self.fields)
+        for start, stop in self.shard.runs(self.max_bytes):
+            sizes = self.shard.sizes[start:stop]
+            if sizes[0] > self.max_bytes:
+                error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {self.max_bytes}"
+                num_read, batch = self.stream.skip(int(sizes[0])), _rejects([Rejected(position=start, error=error)])
+            else:
+                content = self.stream.read(int(sizes.sum()))
+                num_read = len(content)
+                num_whole = int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
+                batch = self._documents(content, sizes[:num_whole], columns, start)
+            if num_read < sizes.sum():
+                self.row = start + int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
+                yield batch
+                raise _DamagedShardError(f"the shard is cut off within sample {self.row} of {len(self.shard.sizes)}")
+            self.row = stop
+            yield batch
+
+    def _documents(self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int) -> ReadBatch:
+        """The documents of samples, one behind the other in `content`; sizes: (num_samples,)."""
+        data, ends = np.frombuffer(content, np.uint8), np.cumsum(sizes)
+        starts, stops = self._spans(data, ends - sizes, sizes)  # (num_samples, num_columns) each
+        is_right = (sizes > 0) & (stops[:, -1] == ends) if len(sizes) else np.zeros(0, bool)
+        rows = np.flatnonzero(is_right)
+        arrays = {
+            name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
+            for name, column in columns.items()
+        }
+        table = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)) if arrays else None
+        if table is None:
+            error = f"field '{self.fields.text}' is not in the shard; expected a column of strings"
+            return _rejects([Rejected(position=row + number, error=error) for number in range(len(sizes))])
+        batch = documents(table, 0, self.fields)
+        wrong = [
+            Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
+            for number in np.flatnonzero(~is_right)
+        ]
+        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
+        return replace(
+            batch,
+            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
+            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
+            input_bytes=len(content),
+        )
+
+    def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
+
+        A sample that is too short for the sizes at its beginning has columns of none.
+        """
+        columns = self.shard.columns.values()
+        num_sizes = sum(column.size is None for column in columns)
+        has_sizes = sizes >= 4 * num_sizes
+        widths = np.zeros((len(sizes), len(columns)), np.int64)
+        varying = np.array([column.size is None for column in columns], bool)
+        widths[:, ~varying] = [column.size for column in columns if column.size is not None]
+        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
+        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
+        stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
+        return stops - widths, stops
+
+
+def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
+    """The values of a column, by where each begins and ends."""
+    if column.encoding in _NUMBERS:
+        assert column.size is not None
+        raw = data[starts[:, None] + np.arange(column.size)]
+        return pa.array(raw.view(_NUMBERS[column.encoding])[:, 0]) if len(raw) else pa.array([], _number_type(column))
+    values = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist())]
+    if column.encoding == "json" and column.path is not None:
+        return pa.array([_inside(value, column.path) for value in values], pa.large_string())
+    stored = pa.array(values, pa.large_binary())
+    return stored if column.encoding == "bytes" else stored.view(pa.large_string())  # `documents` looks whether they are UTF-8
+
+
+def _number_type(column: _Column) -> pa.DataType:
+    return pa.from_numpy_dtype(np.dtype(_NUMBERS[column.encoding]))
+
+
+def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
+    """The value at a path of JSON as a string; null where there is none."""
+    try:
+        value = json.loads(content, parse_int=str, parse_float=str, parse_constant=str)
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        text = value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+        return None if text is None else text.encode().decode()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _rejects(rejected: list[Rejected]) -> ReadBatch:
+    nothing = pa.array([], pa.large_string())
+    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=tuple(rejected))

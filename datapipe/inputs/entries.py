@@ -98,11 +98,13 @@ def status_of(path: str) -> os.stat_result | None:
         raise
 
 
-def entry_at(path: str, query: str) -> Entry | None:
+def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
     """What is at an absolute path or URL; None for nothing. Raises OSError.
 
     Args:
         query: the "?key=value…" of a URL.
+        folder: URL of a folder above, with a slash at its end, through whose client an object store is asked: making one for
+            each file takes 3.5 ms. Empty for none.
     """
     if is_http(path):
         try:
@@ -111,6 +113,8 @@ def entry_at(path: str, query: str) -> Entry | None:
             return None
     if not is_remote(path):
         return Entry.local(path, status_of(path)) if os.path.lexists(path) else None
-    filesystem, inside = resolve(path + query)
+    is_below = bool(folder) and "%" not in path  # pyarrow decodes URLs
+    filesystem, inside = resolve((folder if is_below else path) + query)
+    inside = f"{inside.rstrip('/')}/{path.removeprefix(folder)}" if is_below else inside
     info = filesystem.get_file_info(inside)
     return None if info.type == pafs.FileType.NotFound else Entry.remote(path, info)

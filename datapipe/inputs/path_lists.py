@@ -50,12 +50,14 @@ class ListedPath:
         url: absolute path, or URL without its query.
         query: "?key=value…" of a URL.
         path: for the keys of the documents.
+        folder: URL that the line is relative to; empty for a line that is absolute.
     """
 
     number: int
     url: str
     query: str
     path: str
+    folder: str = ""
 
 
 def listed_paths(location: str, compression: str | None, prefix: str | None, where: str, notes: Notes) -> list[ListedPath]:
@@ -110,7 +112,7 @@ def _entry(line: ListedPath, where: str) -> Entry | None:
     """What is at a line. A store that asks to slow down is asked again: a list is thousands of requests."""
     for pause_s in (*_PAUSES_S, None):
         try:
-            return entry_at(line.url, line.query)
+            return entry_at(line.url, line.query, line.folder)
         except OSError as error:
             if pause_s is None or is_http(line.url) or outage_of(error, line.url) is None:
                 raise input_error(error, where, "cannot read", masked(line.url)) from error
@@ -162,7 +164,8 @@ def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) ->
     folder, query = split_query(base)
     if is_of_store:
         relative = line.removeprefix("./")
-        return ListedPath(number, f"{folder.rstrip('/')}/{relative}", query, relative)
+        folder = f"{folder.rstrip('/')}/"
+        return ListedPath(number, folder + relative, query, relative, folder)
     path = os.path.normpath(os.path.join(folder, line.removeprefix("file://")))
     below = folder.rstrip("/") + "/"
     return ListedPath(number, path, "", path.removeprefix(below).lstrip("/"))

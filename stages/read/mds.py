@@ -167,7 +167,7 @@ class _Checked:
             if hashed is not None and hashed.hexdigest() != self._listed.hashes[name].lower():
                 said = self._listed.hashes[name]
                 raise _DamagedShardError(
-                    f"the {name} of the shard is {hashed.hexdigest()}, and index.json says {said}: some documents may be damaged"
+                    f"the {name} of the shard is {hashed.hexdigest()}, index.json says {said}: some documents may be damaged"
                 )
 
 

@@ -131,7 +131,7 @@ def test_mds_index_is_checked(tmp_path: Path, name: str) -> None:
     _index(tmp_path, {name: (raw, stored)}, hashes={"md5": "0" * 32, "unheard_of": "1"})
     found = read_file(Mds(), file)
     assert found.rejected_places == [9]
-    assert f"the md5 of the shard is {hashlib.md5(raw).hexdigest()}, and index.json says 000" in found.rejected[0][1]
+    assert f"the md5 of the shard is {hashlib.md5(raw).hexdigest()}, index.json says 000" in found.rejected[0][1]
     _index(tmp_path, {name: (raw, stored + b"?")}, bytes=len(raw) + 1)
     assert "and index.json says" in read_file(Mds(), file).rejected[0][1]
     _index(tmp_path, {"shard.00001.mds": (raw, stored)})

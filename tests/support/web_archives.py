@@ -14,11 +14,6 @@ from datapipe.stage import FieldNames, InputFile, ReadBatch, Reader, Rejected, S
 from tests.support import runs
 
 
-def record(kind: str, body: bytes, number: int = 0, length: int | None = None, more: str = "") -> bytes:
-    """A WARC record of some text."""
-    return warc_record(kind, body, number, "text/plain", length, more)
-
-
 def warc_record(
     kind: str, body: bytes, number: int = 0, content_type: str = "text/plain", length: int | None = None, more: str = ""
 ) -> bytes:
@@ -83,7 +78,7 @@ def _pairs(parts: Sequence[bytes]) -> bytes:
 def _zstd_with_dictionary(parts: Sequence[bytes]) -> bytes:
     import zstandard
 
-    dictionary = zstandard.ZstdCompressionDict(record("conversion", b"some page of text") * 6)
+    dictionary = zstandard.ZstdCompressionDict(warc_record("conversion", b"some page of text") * 6)
     packer = zstandard.ZstdCompressor(dict_data=dictionary)
     content = dictionary.as_bytes()
     return b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content + b"".join(map(packer.compress, parts))
@@ -149,7 +144,7 @@ def errors(batches: Sequence[ReadBatch]) -> list[str]:
 def write_unsplittable(folder: Path) -> Path:
     """A mixture of two WET files in small ranges. One can be cut; a record of the other holds an archive, stored as it is."""
     rng = random.Random(3)
-    pages = [record("conversion", rng.randbytes(60).hex().encode(), number) for number in range(60)]
+    pages = [warc_record("conversion", rng.randbytes(60).hex().encode(), number) for number in range(60)]
     (folder / "good.warc.wet.gz").write_bytes(packed(pages))
     inner = b"".join(gzip.compress(page, 0) for page in pages[:20])
     outer = gzip.compress(warc_record("resource", inner, 99, "application/warc"), 0)

@@ -17,7 +17,7 @@ from stages.read.arc import Arc
 from stages.read.warc import Warc
 from stages.read.wet import Wet
 from tests.support import runs, web_archives
-from tests.support.web_archives import PACKINGS, arc_record, documents, filedesc, packed, read, record, response, warc_record
+from tests.support.web_archives import PACKINGS, arc_record, documents, filedesc, packed, read, response, warc_record
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
 
@@ -48,7 +48,7 @@ def test_ranges_every_byte_as_a_cut_gives_the_books_of_one_reading(tmp_path: Pat
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_ranges_smaller_than_members_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
     texts = [f"page {number} {random.Random(number).randbytes(300).hex()}" for number in range(12)]
-    parts = [record("conversion", text.encode(), number) for number, text in enumerate(texts)]
+    parts = [warc_record("conversion", text.encode(), number) for number, text in enumerate(texts)]
     file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.warc.wet")
     expected = books(read(Wet(), file))
     for target_bytes in (40, 400, 1000, 3000, 10**6):

@@ -17,7 +17,7 @@ from datapipe.loader import Loader
 from datapipe.stage import FieldNames, InputFile, ReadBatch, Split
 from stages.read.wet import Wet
 from tests.support import runs, web_archives
-from tests.support.web_archives import PACKINGS, passed_over, record, rejected
+from tests.support.web_archives import PACKINGS, passed_over, rejected, warc_record
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard")]
 
@@ -32,8 +32,8 @@ TEXTS = [
 
 def wet(texts: Sequence[str] = TEXTS) -> list[bytes]:
     """A file's records: its own description, then pages."""
-    pages = [record("conversion", text.encode(), number) for number, text in enumerate(texts)]
-    return [record("warcinfo", b"software: ours\r\n"), *pages]
+    pages = [warc_record("conversion", text.encode(), number) for number, text in enumerate(texts)]
+    return [warc_record("warcinfo", b"software: ours\r\n"), *pages]
 
 
 def file_of(folder: Path, content: bytes, ending: str = "") -> InputFile:
@@ -112,7 +112,7 @@ def test_wet_flipped_byte_costs_its_member_alone_and_is_told(tmp_path: Path) -> 
 
 def test_wet_archive_inside_a_record_is_the_body_of_that_record(tmp_path: Path) -> None:
     inner = b"".join(gzip.compress(part, 0) for part in wet(["inside"]))
-    parts = [*wet(["before"]), record("resource", inner, 7), record("conversion", b"behind", 8)]
+    parts = [*wet(["before"]), warc_record("resource", inner, 7), warc_record("conversion", b"behind", 8)]
     for level in (0, 9):  # stored as it is, its magic bytes stand in the file
         content = b"".join(gzip.compress(part, level) for part in parts)
         assert list(documents(read(file_of(tmp_path, content, ".gz"))).values()) == ["before", "behind"]
@@ -141,8 +141,8 @@ def test_wet_bytes_between_members_are_told_and_passed_over(tmp_path: Path, gap:
 def test_wet_wrong_content_length_never_takes_from_the_next_record_in_silence(
     tmp_path: Path, length: int, error: str, ending: str
 ) -> None:
-    wrong = record("conversion", b"a page whose length is wrong", 1, length=length)
-    parts = [*wet(["before"]), wrong, record("conversion", b"behind", 2)]
+    wrong = warc_record("conversion", b"a page whose length is wrong", 1, length=length)
+    parts = [*wet(["before"]), wrong, warc_record("conversion", b"behind", 2)]
     content = b"".join(gzip.compress(part) if ending else part for part in parts)
     batches = read(file_of(tmp_path, content, ending))
     texts = list(documents(batches).values())
@@ -160,7 +160,7 @@ def test_wet_larger_record_than_allowed_is_told_and_the_others_are_read(tmp_path
 
 
 def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
-    parts = [*wet(["before"]), record("conversion", b"caf\xe9", 1), record("conversion", b"behind", 2)]
+    parts = [*wet(["before"]), warc_record("conversion", b"caf\xe9", 1), warc_record("conversion", b"behind", 2)]
     batches = read(file_of(tmp_path, b"".join(map(gzip.compress, parts)), ".gz"))
     assert list(documents(batches).values()) == ["before", "behind"]
     [item] = rejected(batches)

@@ -8,7 +8,7 @@
 | `empty_page` | it has no byte but white space and NULs |
 | `too_many_bytes` | it has more than `max_bytes` |
 | `too_many_attributes` | one of its tags has more than `max_attributes`: parsers compare each with each |
-| `too_costly` | its tags cost more than `max_cost`: the sum of their depths, of the squares of their attributes, and 16 each |
+| `too_costly` | its tags cost more than `max_cost`: the sum of their depths, of squares of their attributes, and 100 each |
 | `too_deep` | its elements are nested more deeply than `max_depth`: main-text detection takes time in the square of it |
 | `parser_gave_up` | the parser stopped before the end of the page, as libxml2 does below 256 nested elements |
 | `no_main_text` | the parser read all of the page, and the engine found no text in it |
@@ -72,7 +72,8 @@ class Html(Filter):
     max_cost: int = Field(
         default=5_000_000,
         ge=1,
-        description="Most work that a page may be: for each tag 16, its depth, and a 32nd of the square of its attributes.",
+        description="Most work that a page may be: for each tag 100, its depth, a 32nd of the square of its attributes, and "
+        "of an option a tenth of those before it.",
     )
     beyond: Literal["drop", "plain_text"] = Field(
         default="drop",

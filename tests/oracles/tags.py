@@ -106,8 +106,10 @@ def measures(page: bytes, limit: int) -> tuple[int, int, int]:
     """Depth, the most attributes of a tag, and cost."""
     opened: list[str] = []
     deepest, widest, cost, lost, foreign = 0, 0, 0, 0, [False]
-    root = 0
-    for is_end, name, count, is_closed, _ in tags(page, foreign):
+    root, options, of_root = 0, 0, 0
+    for is_end, name, num_attributes, is_closed, _ in tags(page, foreign):
+        of_root += num_attributes if name in ("html", "body") else 0
+        count = of_root if name in ("html", "body") else num_attributes
         widest = max(widest, count)
         if is_end:
             near = opened[::-1][:64]
@@ -117,7 +119,10 @@ def measures(page: bytes, limit: int) -> tuple[int, int, int]:
                 del opened[element:]
             foreign[0] = foreign[0] and root < len(opened)
             continue
-        cost += 16 + len(opened) + count * count // 32
+        if name == "select":
+            options = 0
+        options += name in ("option", "optgroup")
+        cost += 100 + len(opened) + lost // 4 + count * count // 32 + (options // 10 if name in ("option", "optgroup") else 0)
         foreign[0] = foreign[0] and name not in NOT_FOREIGN
         if (not foreign[0] and (name in RAW or name == name_of(b"plaintext"))) or name in VOID or len(opened) >= limit:
             continue

@@ -15,13 +15,13 @@ from datapipe.kernels import inline
 RANK = 0b111
 """Elements of one rank close each other, as one item of a list closes the item before it, and those of lower rank inside it."""
 
-CELL_RANK = 5
+OPTION_RANK, CELL_RANK = 2, 5
 CLOSES_SHIFT = 3
 """Three bits: the highest rank that the end tag of an element closes with it."""
 
-VOID, RAW, SHOWN, FOREIGN, NOT_FOREIGN, IN_LINE, CELL, PLAINTEXT = (1 << bit for bit in range(6, 14))
+VOID, RAW, SHOWN, FOREIGN, NOT_FOREIGN, IN_LINE, CELL, PLAINTEXT, ROOT = (1 << bit for bit in range(6, 15))
 """VOID: no end tag. RAW: its content is no markup; SHOWN: but text. FOREIGN: not HTML; NOT_FOREIGN: HTML inside of it.
-IN_LINE: does not break the line. CELL: of a table."""
+IN_LINE: does not break the line. CELL: of a table. ROOT: however many tags, one element."""
 
 _RANKS = {
     "p": 1,
@@ -50,6 +50,7 @@ _FLAGGED = {
     "strike strong sub sup time tt u var wbr",
     CELL: "td th",
     PLAINTEXT: "plaintext",
+    ROOT: "html body",
 }
 _TABLE_BITS = 10
 
@@ -89,7 +90,7 @@ def _place(name: int, multiplier: int) -> int:
 
 _multiplier, _NAMES, _KINDS = _table()
 _MULTIPLIER, _SHIFT = np.uint64(_multiplier), np.uint64(64 - _TABLE_BITS)
-SCRIPT = np.uint64(packed("script"))
+SCRIPT, SELECT = np.uint64(packed("script")), _kinds()[packed("select")]
 
 
 @inline

@@ -20,16 +20,22 @@ from datapipe.kernels.html.elements import (
     CLOSES_SHIFT,
     FOREIGN,
     NOT_FOREIGN,
+    OPTION_RANK,
     PLAINTEXT,
     RANK,
     RAW,
+    ROOT,
     SCRIPT,
+    SELECT,
     VOID,
     kind_of,
 )
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt64sOut
 
 _SLASH, _LT, _EQUALS, _GT, _QUOTE, _APOSTROPHE = 0x2F, 0x3C, 0x3D, 0x3E, 0x22, 0x27
+TAG_COST = 100
+"""Of any start tag: what trafilatura takes for one, 40 µs, at `max_cost` 5,000,000 for 2 s. Resiliparse takes 2 µs."""
+
 _MOST_CROSSED = 64
 """The most open elements that an end tag is compared with."""
 
@@ -220,9 +226,28 @@ def _lost(stack, element, top):
 
 
 @inline
-def cost_of(depth, attributes):
-    """The cost of a start tag: main-text detection climbs to the root, and parsers compare every attribute with every other."""
-    return 16 + depth + attributes * attributes // 32
+def cost_of(depth, attributes, options):
+    """The cost of a start tag. Main-text detection climbs to the root; parsers compare each attribute with every other, and
+    lexbor walks the options of a list for each."""
+    return TAG_COST + depth + attributes * attributes // 32 + options // 10
+
+
+@inline
+def next_tag(data, at, stop):
+    """The byte behind the next tag, its name, 0 without one, its attributes, and whether it is an end tag and ends in `/>`."""
+    while at < stop:
+        at += 1
+        if data[at - 1] != _LT or at >= stop:
+            continue
+        if data[at] == 0x21 or data[at] == 0x3F:
+            at = skip_declaration(data, at + 1, stop)
+            continue
+        is_end = data[at] == _SLASH
+        if is_letter(data[min(at + is_end, stop - 1)]):
+            at, name = read_name(data, at + is_end, stop)
+            at, width, closes = skip_attributes(data, at, stop)
+            return at, name, width, is_end, closes
+    return stop, np.uint64(0), np.int64(0), False, False
 
 
 @kernel
@@ -231,39 +256,35 @@ def measure_tags(
 ) -> None:
     """Measures every page: about how deep its elements lie, the most attributes of one of its tags, and what it costs to parse.
 
+    Attributes of all `<html>` and `<body>` are those of one tag, as a parser makes one element of them.
+
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         stack: (limit,) scratch: a depth above the limit is told as the limit.
         depths, attributes: (num_docs,) int64.
-        costs: (num_docs,) int64, the sum of `cost_of` over the start tags; a unit is about 64 ns of resiliparse.
+        costs: (num_docs,) int64, the sum of `cost_of` over the start tags.
     """
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
-        top, lost, foreign, deepest, widest, cost = 0, 0, -1, 0, 0, 0
+        top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
         while at < stop:
-            at += 1
-            if data[at - 1] != _LT or at >= stop:
-                continue
-            if data[at] == 0x21 or data[at] == 0x3F:
-                at = skip_declaration(data, at + 1, stop)
-                continue
-            is_end = data[at] == _SLASH
-            if not is_letter(data[min(at + is_end, stop - 1)]):
-                continue
-            at, name = read_name(data, at + is_end, stop)
-            at, width, closes = skip_attributes(data, at, stop)
+            at, name, width, is_end, closes = next_tag(data, at, stop)
+            kind = kind_of(name)
+            of_root += width if kind & ROOT else 0
+            width = of_root if kind & ROOT else width
             widest = max(widest, width)
             if is_end:
                 element = _closed_by(stack, top, name)
                 if element >= 0:
                     lost, top = lost + _lost(stack, element, top), element
                 foreign = foreign if foreign < top else -1
+            if is_end or name == 0:
                 continue
-            cost += cost_of(top, width)
-            kind = kind_of(name)
-            if kind & NOT_FOREIGN:
-                foreign = -1
+            is_option = kind & RANK == OPTION_RANK
+            options = 0 if kind == SELECT else options + is_option
+            cost += cost_of(top + lost // 4, width, options * is_option)
+            foreign = -1 if kind & NOT_FOREIGN else foreign
             if foreign < 0 and kind & (RAW | PLAINTEXT):
                 at = stop if kind & PLAINTEXT else skip_raw_text(data, at, stop, name)
             elif not kind & VOID and not (closes and foreign >= 0) and top < len(stack):

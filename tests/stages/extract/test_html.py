@@ -143,6 +143,13 @@ HOSTILE = {
     "20 MB in a paragraph": ("<p>" + "some words " * 1_900_000 + PARAGRAPH, "too_many_bytes"),
     "50,000 paragraphs": (PARAGRAPH * 50_000, "too_many_bytes"),
     "deep and wide": ("<div>" * 900 + "<b>word</b> " * 20_000 + PARAGRAPH, "too_costly"),
+    "a list of 20,000 options": ("<select>" + "<option>a" * 20_000 + "</select>" + PARAGRAPH, "too_costly"),
+    "attributes of 40,000 roots": (
+        "".join(f"<body a{number}=1>" for number in range(40_000)) + PARAGRAPH,
+        "too_many_attributes",
+    ),
+    "misnested links": ("<a><div></a>" * 30_000 + PARAGRAPH, "too_costly"),
+    "240,000 short paragraphs": ("<p>a</p>" * 240_000 + PARAGRAPH, "too_costly"),
     "many wide tags": (f"<div {ATTRIBUTES[: 1_990 * 7]}>x</div>" * 100 + PARAGRAPH, "too_costly"),
 }
 

@@ -34,7 +34,7 @@ _ZSTD_FEED_BYTES = 512
 
 _PLAIN_HEAD_BYTES = 1 << 10
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_MOST_ANNOUNCEMENTS = _MOST_CODINGS = 4
+_MOST_ANNOUNCEMENTS, _MOST_CODINGS = 4, 6
 _ZSTD_WINDOW_BYTES = 8 << 20
 """RFC 9659: the largest window of Zstandard as a content coding."""
 
@@ -120,24 +120,27 @@ def charset(content_type: str | None) -> str | None:
     return found[1].lower() if found else None
 
 
-def decoded_body(response: Response, max_bytes: int) -> bytes:
+def decoded_body(response: Response, max_bytes: int, is_cut_off: bool = False) -> bytes:
     """The body without transfer and content encodings.
 
     Args:
         max_bytes: the most bytes of a body, encoded or not.
+        is_cut_off: whether the crawler has cut the response off, so that what can be decoded is the body.
 
     Raises BodyError for a body that is larger, that breaks off, or whose encoding is damaged.
     """
     headers, body = response.headers, response.body
     codings, transfer_codings = _listed(headers.get("content-encoding")), _listed(headers.get("transfer-encoding"))
-    for coding in reversed(transfer_codings):
-        body = _unchunked(body) if coding == "chunked" else _decoded(body, coding, max_bytes)
-    if len(codings) > _MOST_CODINGS:
-        raise BodyError(
-            f"the body has {len(codings)} content encodings; the most that this reader takes off is {_MOST_CODINGS}"
-        )
-    for coding in reversed(codings):
-        body = _decoded(body, coding, max_bytes)
+    if len(codings) + len(transfer_codings) > _MOST_CODINGS:
+        num_codings = len(codings) + len(transfer_codings)
+        raise BodyError(f"the body has {num_codings} encodings; the most that this reader takes off is {_MOST_CODINGS}")
+    for coding in (*reversed(transfer_codings), *reversed(codings)):
+        try:
+            body = _unchunked(body) if coding == "chunked" else _decoded(body, coding, max_bytes)
+        except BodyError as error:
+            if not is_cut_off or not error.decoded:
+                raise
+            body = error.decoded
     return body
 
 

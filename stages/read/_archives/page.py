@@ -68,10 +68,8 @@ class PageReader(ArchiveReader):
     def _body(self, record: Record, response: Response) -> bytes | Rejected:
         """The body of a response. Of one that the crawler has cut off, and says so, what there is."""
         try:
-            return decoded_body(response, self.max_record_bytes)
+            return decoded_body(response, self.max_record_bytes, record.headers.get("WARC-Truncated") is not None)
         except BodyError as error:
-            if error.decoded and record.headers.get("WARC-Truncated"):
-                return error.decoded
             return Rejected(position=record.position, error=str(error), excerpt=response.body[:EXCERPT_BYTES])
 
 

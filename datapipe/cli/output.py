@@ -12,6 +12,9 @@ from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
+    from datapipe.shards.datasets.write import DatasetRequest
+    from datapipe.shards.export import ExportRequest
+    from datapipe.shards.manifest import Manifest, Snapshot
     from datapipe.storage import Root
 
 
@@ -106,70 +109,102 @@ def _names(folder: Root, name: str | None, is_all: bool) -> list[str | None]:
 
 def export(
     output: OutputFolder,
-    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow|jsonl", help="The format; jsonl with --text.")],
-    to: Annotated[str, typer.Option(metavar="URL", help="A new or empty folder.")],
+    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow|mds|jsonl", help="The format.")],
+    to: Annotated[str, typer.Option(metavar="URL", help="A new or empty folder, or that of the same export, unfinished.")],
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
     split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
     target_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Size of a file; by default one file a shard, for megatron one a source and split."),
+        typer.Option(
+            metavar="SIZE",
+            help="Size of a file; by default one file a shard, for megatron one a source and split, for mds 64 MiB, for "
+            "documents and jsonl 256 MiB in memory.",
+        ),
     ] = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="With megatron: write packed rows as sequences, instead of documents.")
     ] = False,
     text: Annotated[
-        bool, typer.Option("--text", help="With parquet or jsonl: write the documents as they were tokenized, as text.")
+        bool, typer.Option("--text", help="With parquet, jsonl or mds: the documents as they were tokenized, as text.")
     ] = False,
+    zstd: Annotated[bool, typer.Option("--zstd", help="With mds: compress the shards.")] = False,
     snapshot: SnapshotName = None,
 ) -> None:
-    """Write a snapshot in another format, or as text.
+    """Write a snapshot in the format of another tool.
 
-    Formats are Megatron's .bin and .idx, and shards of Parquet or Arrow for the loader.
+    Of packed rows: megatron's .bin and .idx, parquet and arrow for datapipe's loader, jsonl, and mds for MosaicML streaming. Of
+    documents, with --text or of a run without a tokenizer: parquet and jsonl as the Hugging Face hub has them, and mds. Parquet
+    and jsonl have a README.md that `datasets.load_dataset` reads. The last line that is printed loads what was written.
 
     \b
     datapipe export OUTPUT --format megatron --to megatron
+    datapipe export OUTPUT --format mds --zstd --to mds
     datapipe export OUTPUT --format parquet --text --to texts
     """
-    from datapipe.metrics import counted
-    from datapipe.report.layout import say
-    from datapipe.shards.export import ExportRequest, export_snapshot
-    from datapipe.shards.manifest import read_snapshot
+    from datapipe.shards.datasets.write import DatasetRequest
+    from datapipe.shards.export import ExportRequest
+    from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot
     from datapipe.storage import Root
 
-    if text:
-        if split is not None or rows:
-            raise UserError(
-                f"{'--split' if split is not None else '--rows'} does not go with --text, which writes all documents"
-            )
-        _export_text(Root(output), Root(to), format, source, target_bytes, snapshot)
-        return
-    if format not in ("megatron", "parquet", "arrow"):
-        raise UserError(f"--format {format}: expected megatron, parquet or arrow, or with --text parquet or jsonl")
     if split not in (None, "train", "validation"):
         raise UserError(f"--split {split}: expected train or validation")
-    num_bytes = None if target_bytes is None else size_of("--target-bytes", target_bytes)
-    wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
-    root = Root(output)
-    exported = export_snapshot(root, read_snapshot(root, snapshot), Root(to), wanted)
+    root, num_bytes = Root(output), None if target_bytes is None else size_of("--target-bytes", target_bytes)
+    manifest = read_manifest(root, snapshot)
+    if format not in ("megatron", "parquet", "arrow", "mds", "jsonl") or (text and format in ("megatron", "arrow")):
+        of_text = " --text: expected parquet, jsonl or mds" if text else ": expected megatron, parquet, arrow, mds or jsonl"
+        raise UserError(f"--format {format}{of_text}")
+    if zstd and format != "mds":
+        raise UserError(f"--zstd requires --format mds: {format} files have a compression of their own. Leave out --zstd")
+    if rows and format != "megatron":
+        raise UserError(f"--rows requires --format megatron: without --text, {format} holds packed rows. Leave out --rows")
+    kind = "documents" if not isinstance(manifest, Snapshot) else "text" if text else "rows"
+    if format in ("mds", "jsonl") or (format == "parquet" and kind != "rows"):
+        dataset = DatasetRequest(
+            format=format,
+            name=manifest.name,
+            snapshot=manifest.fingerprint,
+            kind=kind,
+            source=source,
+            split=split,
+            target_bytes=num_bytes,
+            is_compressed=zstd,
+        )
+        _export_dataset(root, Root(to), manifest, dataset)
+    else:
+        wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
+        _export_shards(root, read_snapshot(root, snapshot), Root(to), wanted)
+
+
+def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest) -> None:
+    from datapipe.metrics import counted
+    from datapipe.report.layout import say
+    from datapipe.shards.export import export_snapshot
+
+    exported = export_snapshot(root, snapshot, target, wanted)
     for part in exported:
         counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
         say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
     num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
-    say(f"{masked(to)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
+    say(f"{masked(target.url)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
 
 
-def _export_text(
-    root: Root, target: Root, format: str, source: str | None, target_bytes: str | None, snapshot: str | None
-) -> None:
-    from datapipe.inspect.text_export import export_text
-    from datapipe.metrics import counted
+def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest) -> None:
+    from datapipe.inspect.text_export import parts_of_text
+    from datapipe.metrics import counted, size
     from datapipe.report.layout import say
-    from datapipe.report.snapshot_list import amount
-    from datapipe.shards.manifest import read_snapshot
+    from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
+    from datapipe.shards.datasets.write import loading_line, write_dataset
+    from datapipe.shards.manifest import Snapshot
 
-    if format not in ("parquet", "jsonl", "jsonl.zst"):
-        raise UserError(f"--format {format} --text: expected parquet or jsonl")
-    num_bytes = 256 << 20 if target_bytes is None else size_of("--target-bytes", target_bytes)
-    written = "parquet" if format == "parquet" else "jsonl.zst"
-    exported = export_text(root, read_snapshot(root, snapshot), target, written, source, num_bytes)
-    say(f"{masked(target.url)}: {counted(len(exported.documents), 'file')}, {amount(exported)}, held-out ones among them")
+    if not isinstance(manifest, Snapshot):
+        parts = parts_of_documents(root, manifest, wanted.source, wanted.split)
+    else:
+        find = parts_of_text if wanted.kind == "text" else parts_of_rows
+        parts = find(root, manifest, wanted.source, wanted.split, lambda path: None)
+    written = write_dataset(root, target, wanted, parts)
+    noun = "row" if wanted.kind == "rows" else "document"
+    for source, split, num_rows in written.rows:
+        say(f"{source} {split}: {counted(num_rows, noun)}")
+    num_rows = sum(count for _, _, count in written.rows)
+    say(f"{masked(target.url)}: {counted(written.files, 'file')}, {size(written.bytes)}, {counted(num_rows, noun)}")
+    say(loading_line(masked(target.url), target.local is None, wanted, written.splits[0]))

@@ -1,70 +1,98 @@
 """The documents of a snapshot with tokens as text: `datapipe export --text`.
 
-    tasks of the snapshot ─▶ the last ones that passed documents on ─▶ `tasks/write.py` ─▶ documents/<source>/… + snapshot.json
+    tasks of the snapshot ─▶ the last ones that passed documents on ─▶ held out or not ─▶ `shards/datasets/write.py`
 
-The texts are those that were tokenized, byte for byte: they are read from work/, not decoded from tokens. The files equal those
-of a run with `tokenizer: none`, and so do their sizes and columns. Held-out documents are among them.
+The texts are those that were tokenized, byte for byte: they are read from work/, not decoded from tokens. They come in
+the order of the input.
+
+A keyed hash of its key decides whether a document is held out, and the share is not stored with a snapshot. So a document is
+held out if its hash is at most the highest of those in the validation shards of its source: all documents of these shards are,
+and none of the training shards is.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from datapipe.errors import UserError, suggest
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import key_halves
+from datapipe.errors import UserError
+from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import published_tasks
-from datapipe.plan.outputs import DocumentsFile
-from datapipe.plan.work import Record, WriteTask
-from datapipe.plan.written import WRITTEN_BYTES, documents_by_part
-from datapipe.shards.documents.writer import DocumentFormat
-from datapipe.shards.export import check_target, copy_files, sync_all
-from datapipe.shards.manifest import SNAPSHOT, DocumentsEntry, DocumentsSnapshot, DocumentsSource, Snapshot
+from datapipe.plan.outputs import TableFile
+from datapipe.plan.work import Record
+from datapipe.rng import keyed_hash, seed_for
+from datapipe.shards.datasets.parts import Part
+from datapipe.shards.documents.writer import published_rows, published_schema
+from datapipe.shards.export import SPLITS, Split, shard_batches, wanted_sources
+from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
-from datapipe.tasks.write import run_write
 
 
-def export_text(
-    root: Root,
-    snapshot: Snapshot,
-    target: Root,
-    format: DocumentFormat,
-    source: str | None = None,
-    target_bytes: int = 256 << 20,
-    report: Callable[[str], None] = lambda source: None,
-) -> DocumentsSnapshot:
-    """Writes the documents of a snapshot, or of one source of it. Returns the manifest of the export.
+def parts_of_text(
+    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
+) -> list[Part]:
+    """The documents of a snapshot as they were tokenized.
 
     Args:
-        target: an empty folder, or one that does not exist yet.
-        target_bytes: of text in a file.
-        report: called with each source before its documents are read.
+        report: called with each source before its validation shards are read.
 
     Raises:
-        UserError: the source or the target is wrong, or work/ has lost the texts.
+        UserError: there is no such source, or work/ has lost the texts.
     """
-    if source is not None and source not in snapshot.sources:
-        known = ", ".join(sorted(snapshot.sources))
-        raise UserError(f"no source '{source}'.{suggest(source, snapshot.sources)} Expected one of: {known}")
-    check_target(root, target)
+    names, parts = wanted_sources(snapshot.sources, source), list[Part]()
     cleaned = _cleaned(root, snapshot)
-    names = sorted(snapshot.sources) if source is None else [source]
-    entries: list[DocumentsEntry] = []
     for name in names:
         report(name)
-        entries += _write_source(root, snapshot, target, name, cleaned.get(name, []), format, target_bytes)
-    copy_files(root, target, snapshot)
-    sync_all(target)
-    sources = {name: snapshot.sources[name] for name in names}
-    exported = DocumentsSnapshot(
-        name=snapshot.name,
-        document_format=format,
-        sources={name: DocumentsSource(license=entry.license, synthetic=entry.synthetic) for name, entry in sources.items()},
-        files=snapshot.files,
-        documents=tuple(entries),
-    ).sealed()
-    target.write_atomic(SNAPSHOT, exported.to_json())
-    return exported
+        files = [file for record in cleaned.get(name, []) for file in record.of("documents", TableFile)]
+        if not files:
+            continue
+        schema = published_schema(next(read_table(root, files[0])).schema)
+        highest = _highest_held_out(root, snapshot, name)
+        for each in SPLITS if highest is not None else SPLITS[:1]:
+            if split not in (None, each):
+                continue
+            batches = _reader(root, snapshot, name, each, files, schema, highest)
+            parts.append(Part(source=name, split=each, schema=schema, batches=batches))
+    return parts
+
+
+def _reader(
+    root: Root,
+    snapshot: Snapshot,
+    source: str,
+    split: Split,
+    files: list[TableFile],
+    schema: pa.Schema,
+    highest: int | None,
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for record in read_table(root, file):
+                rows = published_rows(record, source, schema)
+                if highest is not None:
+                    is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
+                    rows = rows.filter(pa.array(is_held_out == (split == "validation")))
+                yield rows
+
+    return batches
+
+
+def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None:
+    """The highest hash of a document in the validation shards of a source; None where there is none."""
+    hashes = (
+        _validation_hashes(snapshot, rows.column("keys").values)
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"), lambda path: None)
+    )
+    return max((int(found.max()) for found in hashes if len(found)), default=None)
+
+
+def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:
+    """The hashes that `tasks/sample.is_validation` compares with the share: (num_docs,) uint64."""
+    return keyed_hash(key_halves(keys), seed_for(snapshot.seed, "validation"))
 
 
 def _cleaned(root: Root, snapshot: Snapshot) -> dict[str, list[Record]]:
@@ -91,44 +119,3 @@ def _cleaned(root: Root, snapshot: Snapshot) -> dict[str, list[Record]]:
                 known.clear()
             known.append(record)
     return last
-
-
-def _write_source(
-    root: Root,
-    snapshot: Snapshot,
-    target: Root,
-    source: str,
-    cleaned: list[Record],
-    format: DocumentFormat,
-    target_bytes: int,
-) -> list[DocumentsEntry]:
-    entries: list[DocumentsEntry] = []
-    folder = f"documents/{source}"
-    parts = documents_by_part(cleaned, target_bytes * math.ceil(WRITTEN_BYTES / target_bytes))
-    for part in parts:
-        task = WriteTask(
-            step=f"{source}/write",
-            source=source,
-            seed=snapshot.seed,
-            documents=part.documents,
-            begin=part.begin,
-            start=part.start,
-            stop=part.stop,
-            like=parts[0].documents[0],
-            format=format,
-            target_bytes=target_bytes,
-        )
-        outputs, _ = run_write(task, root, folder, target)
-        entries += [_entry(source, output) for output in outputs["files"] if isinstance(output, DocumentsFile)]
-    return entries
-
-
-def _entry(source: str, output: DocumentsFile) -> DocumentsEntry:
-    return DocumentsEntry(
-        path=output.path,
-        source=source,
-        documents=output.rows,
-        text_bytes=output.text_bytes,
-        bytes=output.bytes,
-        checksum=output.checksum,
-    )

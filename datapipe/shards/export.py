@@ -17,7 +17,8 @@ tokenizer.json.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +31,7 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.datasets.card import dataset_card
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner
@@ -90,12 +92,12 @@ def export_snapshot(
     for source, split in parts:
         entries, report = snapshot.shards_of(source, split), progress or (lambda path: None)
         if wanted.format == "megatron":
-            batches = _batches(root, snapshot, entries, report)
+            batches = shard_batches(root, snapshot, entries, report)
             exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
         else:
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
-                written += _write_shards(target, snapshot, wanted, number, group, _batches(root, snapshot, group, report))
+                written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group, report))
             files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
             exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
             shards += written
@@ -109,12 +111,9 @@ def export_snapshot(
 
 def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]:
     """Source and split of each part of the export, sorted by name."""
-    if wanted.source is not None and wanted.source not in snapshot.sources:
-        known = ", ".join(sorted(snapshot.sources))
-        raise UserError(f"no source '{wanted.source}'.{suggest(wanted.source, snapshot.sources)} Expected one of: {known}")
+    sources = wanted_sources(snapshot.sources, wanted.source)
     if wanted.rows and wanted.format != "megatron":
         raise UserError(f"--rows requires --format megatron: {wanted.format} shards always hold packed rows. Leave out --rows")
-    sources = sorted(snapshot.sources) if wanted.source is None else [wanted.source]
     splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
     parts: list[tuple[str, Split]] = [
         (source, split) for source in sources for split in splits if snapshot.shards_of(source, split)
@@ -133,6 +132,13 @@ def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]
                 f"--target-bytes {wanted.target_bytes} would make more than {_MOST_FILES} files of '{source}'. Give more"
             )
     return parts
+
+
+def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
+    """All sources by name, or the one that is wanted. Raises UserError for a source that there is not."""
+    if source is not None and source not in sources:
+        raise UserError(f"no source '{source}'.{suggest(source, sources)} Expected one of: {', '.join(sorted(sources))}")
+    return sorted(sources) if source is None else [source]
 
 
 def check_target(root: Root, target: Root) -> None:
@@ -182,9 +188,10 @@ def _check_folder(url: str, folder: Path) -> None:
         raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a writable folder") from error
 
 
-def _batches(
+def shard_batches(
     root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], report: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
+    """The rows of shards, one after another, each block compared with its checksum."""
     for entry in entries:
         report(entry.path)
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
@@ -301,4 +308,16 @@ def _write_manifest(
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
+    if wanted.format == "parquet":
+        target.write_atomic("README.md", _card(snapshot.name, shards))
     target.write_atomic(SNAPSHOT, snapshot.model_copy(update=content).sealed().to_json())
+
+
+def _card(name: str, shards: list[ShardEntry]) -> bytes:
+    """README.md, by which `datasets.load_dataset` reads the shards of each split."""
+    counts = Counter[tuple[str, Split]]()
+    for shard in shards:
+        counts[shard.source, shard.split] += shard.sequences
+    patterns = {"train": "shards/*/part-*.parquet", "validation": "shards/*/validation-*.parquet"}
+    there = {split: patterns[split] for split in SPLITS if any(each == split for _, each in counts)}
+    return dataset_card(name, there, [(source, split, num_rows) for (source, split), num_rows in sorted(counts.items())])

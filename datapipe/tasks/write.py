@@ -23,16 +23,12 @@ from datapipe.shards.documents.writer import DocumentWriter, published_rows, pub
 from datapipe.storage import Root
 
 
-def run_write(task: WriteTask, root: Root, folder: str, target: Root | None = None) -> tuple[Outputs, TaskMetrics]:
-    """Writes the files of a part below `folder`.
-
-    Args:
-        target: where `folder` is; None: in `root`, which has the documents.
-    """
+def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Writes the files of a part below `folder`."""
     metrics = TaskMetrics()
     with metrics.timed("read documents"):
         schema = published_schema(next(read_table(root, task.like)).schema)
-    files = _Files(task, target or root, folder, schema)
+    files = _Files(task, root, folder, schema)
     try:
         for number, rows in _by_file(task, root, metrics):
             with metrics.timed(f"write {task.format}") as work:

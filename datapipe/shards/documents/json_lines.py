@@ -41,7 +41,7 @@ def _object(columns: dict[str, pa.Array], end: str) -> pa.Array:
     """(num_rows,) large_string: an object of the columns for each row."""
     parts: list[pa.Array | pa.Scalar] = []
     for number, (name, column) in enumerate(columns.items()):
-        parts += [_text(("{" if number == 0 else ",") + _quoted_name(name) + ":"), _json(name, column)]
+        parts += [_text(("{" if number == 0 else ",") + _quoted_name(name) + ":"), json_values(name, column)]
     return pc.binary_join_element_wise(*parts, _text(end), _text(""))
 
 
@@ -53,7 +53,7 @@ def _quoted_name(name: str) -> str:
     return _strings(pa.array([name], pa.large_string()))[0].as_py()
 
 
-def _json(name: str, column: pa.Array) -> pa.Array:
+def json_values(name: str, column: pa.Array) -> pa.Array:
     """The values of a column as JSON: (num_rows,) large_string without nulls."""
     if column.null_count == len(column):
         _check_type(name, column.type)
@@ -82,7 +82,7 @@ def _values(name: str, column: pa.Array) -> pa.Array:
 
 
 def _arrays(name: str, lists: pa.Array) -> pa.Array:
-    values = _json(name, lists.values).cast(pa.string())  # Arrow joins no lists of large strings
+    values = json_values(name, lists.values).cast(pa.string())  # Arrow joins no lists of large strings
     joined = pc.binary_join(pa.LargeListArray.from_arrays(pa.array(numbers(lists.offsets)), values), ",")
     return pc.binary_join_element_wise(_text("["), joined.cast(pa.large_string()), _text("]"), _text(""))
 

@@ -137,7 +137,8 @@ class DocumentWriter:
             if self._held_bytes >= GROUP_BYTES:
                 self._flush()
         self._documents += rows.num_rows
-        self._text_bytes += int(text_lengths(rows.column("text")).sum())
+        if "text" in rows.schema.names:  # packed rows have none
+            self._text_bytes += int(text_lengths(rows.column("text")).sum())
 
     def finish(self) -> WrittenDocuments:
         """The closed file, with the checksum of the bytes read back."""

@@ -263,7 +263,7 @@ def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tm
     again = datapipe(command)
     assert again.returncode == 2
     assert "not empty" in again.stderr
-    assert datapipe([*command[:2], "--format", "mds", *command[4:]]).returncode == 2
+    assert datapipe([*command[:2], "--format", "tfrecord", *command[4:]]).returncode == 2
     assert datapipe(["verify", str(output)]).returncode == 0
 
 

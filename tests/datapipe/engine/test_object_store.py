@@ -12,8 +12,10 @@ import pytest
 from datapipe.engine import patience
 from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
+from datapipe.inspect.text_export import parts_of_text
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
+from datapipe.shards.datasets.write import DatasetRequest, write_dataset
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
@@ -123,6 +125,19 @@ def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_p
     for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
         with pytest.raises(UserError, match=message):
             export_snapshot(root, remote.snapshot, taken, ExportRequest(format=format))
+
+
+@pytest.mark.parametrize("format", ["mds", "jsonl", "parquet"])
+def test_object_store_export_of_documents_equals_one_to_the_local_disk(finished, store, tmp_path, format):
+    _, remote, _ = finished
+    root, far, near = Root(remote.mixture.output), Root(f"s3://corpus/text-{format}{store}"), Root(str(tmp_path / "near"))
+    wanted = DatasetRequest(format=format, name="texts", snapshot=remote.snapshot.fingerprint, kind="text")
+    for target in (far, near):
+        write_dataset(root, target, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))
+    assert far.list_files("") == near.list_files("")
+    assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
+    with pytest.raises(UserError, match="not empty"):
+        write_dataset(root, far, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))
 
 
 def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, store, tmp_path, monkeypatch):

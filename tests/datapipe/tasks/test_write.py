@@ -18,6 +18,7 @@ from datapipe.plan.outputs import TableFile
 from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from datapipe.tasks.sample import is_validation
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
 
@@ -33,6 +34,13 @@ execution: {split_bytes: 64KiB, bucket_bytes: 64KiB}
 @pytest.fixture(scope="module")
 def tokenized(tmp_path_factory, corpus) -> runs.Finished:
     return runs.run_mixture(runs.write_mixture(tmp_path_factory.mktemp("tokenized"), corpus), make_engine=runs.InProcess)
+
+
+@pytest.fixture(scope="module")
+def without_validation(tmp_path_factory, corpus) -> runs.Finished:
+    """With tokens, and no document held out."""
+    path = runs.write_mixture(tmp_path_factory.mktemp("without"), corpus)
+    return runs.run_mixture(path, overrides=["validation=0%"], make_engine=runs.InProcess)
 
 
 @pytest.fixture(scope="module")
@@ -224,18 +232,43 @@ def test_a_run_that_is_stopped_between_any_two_files_goes_on(tmp_path, corpus, w
     assert _checksums(done) == _checksums(written)
 
 
-@pytest.mark.parametrize(("format", "written_format"), [("parquet", "parquet"), ("jsonl", "jsonl.zst")])
-def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, corpus, tokenized, format, written_format):
-    path = runs.write_mixture(tmp_path, corpus, tail=TEXT)
-    run = runs.run_mixture(path, overrides=[f"documents.format={written_format}"], make_engine=runs.InProcess)
-    told = datapipe(
-        ["export", tokenized.mixture.output, "--text", "--format", format, "--to", f"{tmp_path}/x", "--target-bytes", "16KiB"]
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "mds"])
+def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, without_validation, written, format):
+    count = sum(entry.documents for entry in written.snapshot.documents)
+    for run, name, options in ((without_validation, "x", ["--text"]), (written, "y", [])):
+        command = ["export", run.mixture.output, "--format", format, "--to", f"{tmp_path}/{name}", "--target-bytes", "16KiB"]
+        told = datapipe([*command, *options])
+        assert told.returncode == 0, told.stderr
+        assert f"{count:,} documents" in told.stdout
+        assert f'"{tmp_path}/{name}"' in told.stdout.splitlines()[-1]
+    one, other = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "x", tmp_path / "y")
     )
+    assert one == other and len(one) > 3
+
+
+def test_text_of_held_out_documents_is_the_validation_split(tmp_path, corpus):
+    path = runs.write_mixture(tmp_path, corpus)
+    run = runs.run_mixture(path, overrides=["validation=20%"], make_engine=runs.InProcess)
+    told = datapipe(["export", run.mixture.output, "--text", "--format", "parquet", "--to", f"{tmp_path}/x"])
     assert told.returncode == 0, told.stderr
-    root = Root(f"{tmp_path}/x")
-    exported = read_manifest(root)
-    assert isinstance(exported, DocumentsSnapshot) and verify_snapshot(root, exported) == []
-    assert [entry.checksum for entry in exported.documents] == [entry.checksum for entry in run.snapshot.documents]
+    for split, is_held_out in (("train", False), ("validation", True)):
+        table = pa.concat_tables([pq.read_table(file) for file in sorted((tmp_path / "x/data").glob(f"{split}-*"))])
+        step = {source: run.plan.of_kind("map", source)[-1] for source in sorted(run.mixture.sources)}
+        batches = [
+            batch
+            for source in step
+            for output in step[source].outputs("documents", TableFile)
+            for batch in read_table(Root(run.mixture.output), output)
+        ]
+        expected = [
+            name
+            for batch in batches
+            for name, held_out in zip(batch["id"].to_pylist(), is_validation(batch["key"], run.snapshot.seed, 0.2))
+            if held_out == is_held_out
+        ]
+        assert table["id"].to_pylist() == expected and len(expected) > 5
 
 
 def test_text_that_work_has_lost_is_told(tmp_path, tokenized):

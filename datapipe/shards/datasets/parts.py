@@ -1,0 +1,156 @@
+"""What an export of a dataset writes: parts, each one split of one source, as batches of rows with columns in common.
+
+    documents   id, url, source, text, and the columns that were kept     from files of documents, or from work/
+    rows        source, tokens, lengths, keys, starts                     from shards; a key is 32 hex digits
+
+A column that one source lacks is null in its rows, so that all files of a dataset have the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.errors import CorruptionError, UserError
+from datapipe.shards import schemas
+from datapipe.shards.checksum import file_checksum
+from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema
+from datapipe.shards.export import SPLITS, Split, shard_batches, wanted_sources
+from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Snapshot
+from datapipe.storage import Root
+
+_FIRST = ("id", "url", "source", "text")
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One split of one source; `batches` reads it from its beginning."""
+
+    source: str
+    split: Split
+    schema: pa.Schema
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+
+
+def common_schema(parts: Sequence[Part]) -> pa.Schema:
+    """The columns of all parts. Raises UserError where two sources have one column with different types."""
+    fields: dict[str, pa.Field] = {}
+    first: dict[str, str] = {}
+    for part in parts:
+        for field in part.schema:
+            known = fields.setdefault(field.name, field)
+            if pa.types.is_null(known.type):
+                fields[field.name], first[field.name] = field, part.source
+            elif known.type != field.type and not pa.types.is_null(field.type):
+                raise UserError(
+                    f"the column '{field.name}' is {known.type} in '{first[field.name]}' and {field.type} in '{part.source}', "
+                    f"and one dataset has one type for it. Export each source by itself, with --source"
+                )
+            first.setdefault(field.name, part.source)
+    names = [name for name in _FIRST if name in fields] + [name for name in fields if name not in _FIRST]
+    return pa.schema([pa.field(name, fields[name].type) for name in names])
+
+
+def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with the columns of `schema`, null where they have none."""
+    found = [
+        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=schema)
+
+
+def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | None, split: Split | None) -> list[Part]:
+    """The documents of a run without a tokenizer, which holds none out. Raises UserError, CorruptionError."""
+    if split == "validation":
+        raise UserError("a run without a tokenizer holds no documents out: it has no validation split. Leave out --split")
+    parts: list[Part] = []
+    for name in wanted_sources(snapshot.sources, source):
+        entries = [entry for entry in snapshot.documents if entry.source == name and entry.documents]
+        if entries:
+            schema = _schema_of(root, snapshot, entries)
+            parts.append(Part(source=name, split="train", schema=schema, batches=_reader(root, snapshot, entries, schema)))
+    return parts
+
+
+def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry]) -> pa.Schema:
+    for entry in entries:
+        _check(root, entry)
+    if snapshot.document_format == "parquet":
+        return parquet_schema(root, entries[0].path)
+    return pa.unify_schemas([json_schema(root, entry.path) for entry in entries], promote_options="permissive")
+
+
+def _reader(
+    root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry], schema: pa.Schema
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    is_parquet = snapshot.document_format == "parquet"
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for entry in entries:
+            yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
+
+    return batches
+
+
+def _check(root: Root, entry: DocumentsEntry) -> None:
+    """Raises CorruptionError for a file that is not the one of the manifest."""
+    try:
+        checksum, _ = file_checksum(root, entry.path)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{entry.path}: no such file. Run the mixture again to restore it") from error
+    if checksum != entry.checksum:
+        raise CorruptionError(
+            f"{entry.path}: checksum {checksum}, expected {entry.checksum}. Delete the file and run the mixture again"
+        )
+
+
+def parts_of_rows(
+    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
+) -> list[Part]:
+    """The packed rows of a snapshot, in the order of its shards."""
+    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
+    schema = _rows_schema(id_type, snapshot.sequence_length)
+    return [
+        Part(source=name, split=each, schema=schema, batches=_rows_reader(root, snapshot, name, each, schema, report))
+        for name in wanted_sources(snapshot.sources, source)
+        for each in (SPLITS if split is None else (split,))
+        if snapshot.shards_of(name, each)
+    ]
+
+
+def _rows_schema(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
+    rows = schemas.sequences(id_type, sequence_length)
+    keys = pa.field("keys", pa.list_(pa.string()), nullable=False)
+    source = pa.field("source", pa.string(), nullable=False)
+    return pa.schema([source, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
+
+
+def _rows_reader(
+    root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema, report: Callable[[str], None]
+) -> Callable[[], Iterator[pa.RecordBatch]]:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split), report):
+            keys = rows.column("keys")
+            found = {
+                "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
+                "keys": pa.ListArray.from_arrays(keys.offsets, _hex(keys.values)),
+            }
+            arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return batches
+
+
+def _hex(keys: pa.Array) -> pa.Array:
+    """Keys as text of 32 hex digits each: (num_keys,) string."""
+    matrix = columns.key_matrix(keys)  # (num_keys, 16) uint8
+    digits = np.ascontiguousarray(_HEX[np.stack([matrix >> 4, matrix & 15], axis=-1)])
+    offsets = np.arange(len(matrix) + 1, dtype=np.int64) * 32
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits.reshape(-1))]
+    return pa.Array.from_buffers(pa.large_string(), len(matrix), buffers).cast(pa.string())

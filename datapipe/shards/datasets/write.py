@@ -1,0 +1,171 @@
+"""Writes parts to a folder as a dataset of another tool: Parquet or JSON lines for the Hugging Face hub, or MDS.
+
+    _UNFINISHED ─▶ files ─▶ index.json of each split, or README.md ─▶ _UNFINISHED is deleted
+
+The file `_UNFINISHED` tells what is being written, from before the first file until after the last. The same export goes
+into a folder with this file again deletes the files that the killed one left, and writes all files. Any other folder that
+is not empty is refused. The bytes follow from the rows and the options alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from datapipe.errors import UserError
+from datapipe.shards.datasets.card import dataset_card
+from datapipe.shards.datasets.hub import STAGING, HubWriter
+from datapipe.shards.datasets.mds import MdsWriter
+from datapipe.shards.datasets.parts import Part, common_schema, in_schema
+from datapipe.shards.documents.writer import DocumentFormat
+from datapipe.shards.export import SPLITS, Split, check_target, sync_all
+from datapipe.storage import UNFINISHED, Root
+
+DatasetFormat = Literal["parquet", "jsonl", "mds"]
+
+MARK = "_UNFINISHED"
+_Count = tuple[str, Split, int]
+_DEFAULT_BYTES = {"parquet": 256 << 20, "jsonl": 256 << 20, "mds": 64 << 20}
+_FILES: dict[DatasetFormat, DocumentFormat] = {"parquet": "parquet", "jsonl": "jsonl.zst"}
+_OWN = re.compile(
+    rf"{MARK}|README\.md|({STAGING}|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
+    r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetRequest:
+    """What to write.
+
+    Attributes:
+        snapshot: fingerprint of the snapshot that the rows come from, and `kind` what they are: so that an export goes on
+            only in a folder of its own.
+        target_bytes: size of a file; None: 256 MiB, or 64 MiB for MDS.
+        is_compressed: for MDS: shards as zstd files.
+    """
+
+    format: DatasetFormat
+    name: str
+    snapshot: str
+    kind: Literal["documents", "text", "rows"]
+    source: str | None = None
+    split: Split | None = None
+    target_bytes: int | None = None
+    is_compressed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenDataset:
+    """Counts of a finished export.
+
+    Attributes:
+        rows: source, split and number of rows of each part.
+        files, bytes: all that was written.
+    """
+
+    rows: tuple[_Count, ...]
+    files: int
+    bytes: int
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that have rows."""
+        return tuple(split for split in SPLITS if any(each == split for _, each, _ in self.rows))
+
+
+def write_dataset(root: Root, target: Root, wanted: DatasetRequest, parts: Sequence[Part]) -> WrittenDataset:
+    """Writes the parts. Raises UserError for a folder with other files, or where there is nothing to write.
+
+    Args:
+        root: of the snapshot, below which nothing is written.
+    """
+    if not parts:
+        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
+    schema = common_schema(parts)
+    _begin(root, target, wanted)
+    rows: list[_Count] = []
+    write = _write_mds if wanted.format == "mds" else _write_hub
+    for split in SPLITS:
+        rows += write(target, wanted, split, schema, [part for part in parts if part.split == split])
+    if wanted.format != "mds":
+        sync_all(target)
+        patterns = {split: f"data/{split}-*.{_FILES[wanted.format]}" for split in dict.fromkeys(split for _, split, _ in rows)}
+        target.write_atomic(
+            "README.md", dataset_card(wanted.name, patterns, rows, schema if wanted.format == "jsonl" else None)
+        )
+        target.delete_folder(STAGING)
+    target.delete(MARK)
+    sizes = [size for _, size in target.list_files("")]
+    return WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
+
+
+def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split) -> str:
+    """The line of Python that loads a split of what was written at `url`."""
+    if wanted.format == "mds":
+        place = f'remote="{url}", local="cache"' if is_remote else f'local="{url}"'
+        return f'streaming.StreamingDataset({place}, split="{split}", batch_size=8)'
+    if is_remote:
+        return f'datasets.load_dataset("LOCAL-COPY", split="{split}", streaming=True)   # after a copy of {url}'
+    return f'datasets.load_dataset("{url}", split="{split}")'
+
+
+def _begin(root: Root, target: Root, wanted: DatasetRequest) -> None:
+    """Makes the folder ready: a new one, or that of the same export, unfinished."""
+    mark = json.dumps(asdict(wanted), indent=1).encode()
+    with suppress(FileNotFoundError):
+        found = target.read_bytes(MARK)
+        if found != mark:
+            raise UserError(
+                f"--to {target.url}: holds another unfinished export, as its file {MARK} says. Run that one again, or give an "
+                f"empty folder"
+            )
+        paths = [path for path, _ in target.list_files("")]
+        strangers = [path for path in paths if not _OWN.fullmatch(path) and not UNFINISHED.fullmatch(path)]
+        if strangers:
+            raise UserError(f"--to {target.url}: holds {strangers[0]} beside an unfinished export. Move it away")
+        for path in paths:
+            if path != MARK:
+                target.delete(path)
+        return
+    check_target(root, target)
+    target.write_atomic(MARK, mark)
+
+
+def _write_mds(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]) -> list[_Count]:
+    num_bytes = wanted.target_bytes or _DEFAULT_BYTES["mds"]
+    writer = MdsWriter(target, split, schema, num_bytes, is_compressed=wanted.is_compressed)
+    counts: list[_Count] = [(part.source, split, _add(writer, part, schema)) for part in parts]
+    index = writer.finish()
+    if not writer.files:
+        return []
+    target.write_atomic(f"{split}/index.json", index)
+    return [count for count in counts if count[2]]
+
+
+def _write_hub(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]) -> list[_Count]:
+    num_bytes = wanted.target_bytes or _DEFAULT_BYTES[wanted.format]
+    writer = HubWriter(target, split, _FILES[wanted.format], schema, num_bytes)
+    counts: list[_Count] = []
+    try:
+        for part in parts:
+            counts.append((part.source, split, _add(writer, part, schema)))
+            writer.end_file()
+    except BaseException:
+        writer.abort()
+        raise
+    writer.finish()
+    return [count for count in counts if count[2]]
+
+
+def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> int:
+    num_rows = 0
+    for rows in part.batches():
+        writer.add(in_schema(rows, schema))
+        num_rows += rows.num_rows
+    return num_rows

@@ -1,0 +1,327 @@
+"""Datasets of other tools hold every row or document once, in order, and a killed export is finished by the same one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import CorruptionError, UserError
+from datapipe.shards.checksum import file_checksum
+from datapipe.shards.datasets import write as module
+from datapipe.shards.datasets.parts import Part, parts_of_documents, parts_of_rows
+from datapipe.shards.datasets.write import DatasetRequest, loading_line, write_dataset
+from datapipe.shards.documents.writer import DocumentWriter
+from datapipe.shards.export import ExportRequest, export_snapshot
+from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, DocumentsSource
+from datapipe.storage import Root
+from tests.support.mds_reader import read_mds
+from tests.support.packed_shards import RemoteRoot, make_snapshot, packed_batch
+
+LENGTH = 16
+PEERS = {"datasets": "/tmp/h16-out-lib", "streaming": "/tmp/h15-lib"}
+FORMATS = ("parquet", "jsonl", "mds")
+
+
+def batch_of(documents: list[dict], source: str, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{**each, "source": source} for each in documents], schema=schema)
+
+
+def web_schema() -> pa.Schema:
+    texts = {name: pa.large_string() for name in ("id", "url")}
+    return pa.schema([*texts.items(), ("source", pa.string()), ("text", pa.large_string()), ("score", pa.float64())])
+
+
+def book_schema() -> pa.Schema:
+    return pa.schema([("id", pa.large_string()), ("source", pa.string()), ("text", pa.large_string()), ("year", pa.int64())])
+
+
+WEB = [
+    {"id": f"web/a:{number}", "url": f"https://example.org/{number}" if number % 3 else None, "text": text, "score": number / 4}
+    for number, text in enumerate(["One.", "", 'Two "quoted"\n\ttabs', "Ünïcode \N{GRINNING FACE}", "2020-01-01 00:00:00"] * 7)
+]
+BOOKS = [{"id": f"books/b:{number}", "text": "Page " * (number % 9), "year": 1900 + number} for number in range(23)]
+HELD_OUT = [{"id": f"books/v:{number}", "text": f"Held out {number}", "year": number} for number in range(5)]
+
+
+def parts(rows_per_batch: int = 4) -> list[Part]:
+    def part(source, split, schema, documents):
+        batch = batch_of(documents, source, schema)
+        slices = [batch.slice(start, rows_per_batch) for start in range(0, batch.num_rows, rows_per_batch)]
+        return Part(source=source, split=split, schema=schema, batches=lambda: iter(slices))
+
+    return [
+        part("books", "train", book_schema(), BOOKS),
+        part("books", "validation", book_schema(), HELD_OUT),
+        part("web", "train", web_schema(), WEB),
+    ]
+
+
+def expected(split: str) -> list[dict]:
+    columns = ("id", "url", "source", "text", "year", "score")
+    found = [{"source": "books", **each} for each in (BOOKS if split == "train" else HELD_OUT)]
+    found += [{"source": "web", **each} for each in WEB] if split == "train" else []
+    return [{name: each.get(name) for name in columns} for each in found]
+
+
+def request(format, **options) -> DatasetRequest:
+    return DatasetRequest(format=format, name="a: name", snapshot="1" * 32, kind="documents", **options)
+
+
+def read_back(folder: Path, format: str, split: str) -> list[dict]:
+    """All rows of a split, by nothing but the files, in the order of their names."""
+    if format == "mds":
+        return read_mds(folder / split)
+    ending = "parquet" if format == "parquet" else "jsonl.zst"
+    files = sorted((folder / "data").glob(f"{split}-*"))
+    assert [path.name for path in files] == [f"{split}-{n:05d}-of-{len(files):05d}.{ending}" for n in range(len(files))]
+    if format == "parquet":
+        return [row for path in files for row in pq.read_table(path).to_pylist()]
+    lines = b"".join(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd").read() for path in files)
+    return [json.loads(line) for line in lines.decode().splitlines()]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("target_bytes", [None, 300])
+def test_every_document_comes_back_once_in_order_with_its_split_and_columns(tmp_path, format, target_bytes):
+    root = Root(str(tmp_path / "out"))
+    done = write_dataset(root, Root(str(tmp_path / "new")), request(format, target_bytes=target_bytes), parts())
+    for split in ("train", "validation"):
+        assert read_back(tmp_path / "new", format, split) == expected(split)
+    files = content(tmp_path / "new")
+    assert (done.files, done.bytes) == (len(files), sum(map(len, files.values())))
+    assert done.rows == (("books", "train", 23), ("web", "train", 35), ("books", "validation", 5))
+    assert (len(files) > 6) == (target_bytes is not None)
+
+
+@given(st.integers(1, 40), st.integers(200, 3000), st.sampled_from(FORMATS), st.booleans())
+@settings(deadline=None, max_examples=15)
+def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch, target_bytes, format, zstd):
+    folder = tmp_path_factory.mktemp("bytes")
+    wanted = request(format, target_bytes=target_bytes, is_compressed=zstd and format == "mds")
+    for kind, size in ((Root, rows_per_batch), (RemoteRoot, 7)):
+        (folder / kind.__name__ / "data").mkdir(parents=True)  # an object store has no folders
+        for name in ("unfinished", "train", "validation"):
+            (folder / kind.__name__ / name).mkdir()
+        write_dataset(Root(str(folder / "out")), kind(str(folder / kind.__name__)), wanted, parts(size))
+    assert content(folder / "Root") == content(folder / "RemoteRoot")
+
+
+def test_front_matter_names_the_files_of_each_split(tmp_path):
+    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet", target_bytes=300), parts())
+    _, front, _ = (tmp_path / "new/README.md").read_text().split("---\n", 2)
+    (config,) = yaml.safe_load(front)["configs"]
+    assert config["config_name"] == "default"
+    found = {
+        each["split"]: {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").glob(each["path"])}
+        for each in config["data_files"]
+    }
+    assert list(found) == ["train", "validation"]
+    assert set().union(*found.values()) == {name for name in content(tmp_path / "new") if name.startswith("data/")}
+
+
+def test_a_file_of_the_hub_holds_one_source(tmp_path):
+    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet"), parts())
+    sources = [set(pq.read_table(path)["source"].to_pylist()) for path in sorted((tmp_path / "new/data").glob("train-*"))]
+    assert sources == [{"books"}, {"web"}]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_that_is_killed_anywhere_looks_unfinished_and_the_same_one_finishes_it(tmp_path, monkeypatch, format):
+    root, wanted = Root(str(tmp_path / "out")), request(format, target_bytes=700)
+    write_dataset(root, Root(str(tmp_path / "whole")), wanted, parts())
+    folder, kills = tmp_path / "killed", 0
+    while not _killed_after(monkeypatch, kills, lambda: write_dataset(root, Root(str(folder)), wanted, parts())):
+        kills += 1
+        there = content(folder) if folder.exists() else {}
+        assert module.MARK in there or not there
+        if kills % 3 == 0:  # from here, and from the beginning too
+            write_dataset(root, Root(str(folder)), wanted, parts())
+            assert content(folder) == content(tmp_path / "whole")
+            shutil.rmtree(folder)
+    assert kills > 5 and content(folder) == content(tmp_path / "whole")
+
+
+def _killed_after(monkeypatch, num_calls: int, act: Callable[[], object]) -> bool:
+    """Calls `act`, which is killed when it has changed files `num_calls` times. Returns whether it came to its end."""
+    left = iter(range(num_calls))
+
+    def counted(original):
+        def call(self, *arguments, **options):
+            if next(left, None) is None:
+                raise Killed
+            return original(self, *arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("write_atomic", "open_output", "delete", "delete_folder"):
+            patch.setattr(Root, name, counted(getattr(Root, name)))
+        try:
+            act()
+        except Killed:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"mine.txt": "mine"}, "not empty"),
+        ({"_UNFINISHED": "of another one"}, "another unfinished export"),
+        ({"_UNFINISHED": None, "data/mine.txt": "mine"}, "holds data/mine.txt beside an unfinished export"),
+    ],
+)
+def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, monkeypatch, files, message):
+    root, folder = Root(str(tmp_path / "out")), tmp_path / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "common_schema", lambda parts: pa.schema([("tokens", pa.null())]))
+        patch.setattr(module, "_write_hub", lambda *arguments: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            write_dataset(root, Root(str(tmp_path / "mark")), request("parquet"), parts())
+    mark = (tmp_path / "mark/_UNFINISHED").read_text()
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(mark if text is None else text)
+    before = content(folder)
+    with pytest.raises(UserError, match=message):
+        write_dataset(root, Root(str(folder)), request("parquet"), parts())
+    assert content(folder) == before
+
+
+def test_one_column_of_two_types_is_refused(tmp_path):
+    schema = pa.schema(
+        [("id", pa.large_string()), ("source", pa.string()), ("text", pa.large_string()), ("score", pa.string())]
+    )
+    other = Part(source="code", split="train", schema=schema, batches=lambda: iter([]))
+    with pytest.raises(UserError, match=r"'score' is double in 'web' and string in 'code'.*--source"):
+        write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet"), [*parts(), other])
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_mds_sample_beyond_the_size_of_a_shard_is_alone_in_one(tmp_path):
+    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("mds", target_bytes=1), parts())
+    index = json.loads((tmp_path / "new/train/index.json").read_bytes())
+    assert [shard["samples"] for shard in index["shards"]] == [1] * 58
+    with pytest.raises(UserError, match="less than 4 GiB"):
+        write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "two")), request("mds", target_bytes=1 << 32), parts())
+
+
+@pytest.mark.parametrize("vocab_size", [50_000, 100_000])
+@pytest.mark.parametrize("format", ["jsonl", "mds"])
+def test_packed_rows_come_back_once_in_the_order_of_the_shards(tmp_path, vocab_size, format):
+    batch = packed_batch(40, LENGTH, vocab_size=vocab_size)
+    snapshot = make_snapshot(tmp_path / "out", batch, "arrow", 300, vocab_size)
+    root = Root(str(tmp_path / "out"))
+    wanted = DatasetRequest(format=format, name="rows", snapshot=snapshot.fingerprint, kind="rows", target_bytes=600)
+    write_dataset(root, Root(str(tmp_path / "new")), wanted, parts_of_rows(root, snapshot, None, None, lambda path: None))
+    rows = [{"source": "web", **row, "keys": [key.hex() for key in row["keys"]]} for row in batch.to_pylist()]
+    assert read_back(tmp_path / "new", format, "train") == rows
+
+
+def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
+    root, entries = Root(str(folder)), []
+    for part in (parts()[0], parts()[2]):
+        for number, rows in enumerate(part.batches()):
+            writer = DocumentWriter(root, f"documents/{part.source}/part-{number:05d}.{format}", format, part.schema)
+            writer.add(rows)
+            done = writer.finish()
+            entries.append(
+                DocumentsEntry(
+                    path=done.path,
+                    source=part.source,
+                    documents=done.documents,
+                    text_bytes=done.text_bytes,
+                    bytes=done.bytes,
+                    checksum=file_checksum(root, done.path)[0],
+                )
+            )
+    sources = {"books": DocumentsSource(), "web": DocumentsSource()}
+    snapshot = DocumentsSnapshot(name="texts", document_format=format, sources=sources, documents=tuple(entries)).sealed()
+    return root, snapshot
+
+
+@pytest.mark.parametrize("stored", ["parquet", "jsonl.zst"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_documents_of_a_run_without_a_tokenizer_come_back_in_every_format(tmp_path, stored, format):
+    root, snapshot = documents_snapshot(tmp_path / "out", stored)
+    write_dataset(root, Root(str(tmp_path / "new")), request(format), parts_of_documents(root, snapshot, None, None))
+    assert read_back(tmp_path / "new", format, "train") == expected("train")
+
+
+@pytest.mark.parametrize("damage", ["flip", "lose"])
+def test_a_damaged_file_of_documents_is_told_before_anything_is_written(tmp_path, damage):
+    root, snapshot = documents_snapshot(tmp_path / "out", "parquet")
+    path = tmp_path / "out" / snapshot.documents[3].path
+    found = bytearray(path.read_bytes())
+    found[len(found) // 2] ^= 1
+    path.unlink()
+    if damage == "flip":
+        path.write_bytes(found)
+    with pytest.raises(CorruptionError, match=snapshot.documents[3].path):
+        parts_of_documents(root, snapshot, None, None)
+
+
+def run_line(line: str, peer: str, tmp_path: Path) -> list[dict]:
+    """What the line of Python loads, in a process that has the peer."""
+    if not Path(PEERS[peer], peer).is_dir():
+        pytest.skip(f"{peer} is not installed in {PEERS[peer]}")
+    program = (
+        f"import sys, json; from unittest.mock import MagicMock; sys.path[:0] = [{PEERS[peer]!r}]\n"
+        'sys.modules["streaming.vision"] = MagicMock()\n'  # it wants a torchvision that fits torch to the digit
+        f"import {peer}\nfound = {line}\n"
+        "plain = lambda value: value.tolist() if hasattr(value, 'tolist') else value\n"
+        "rows = (found[number] for number in range(len(found)))\n"
+        "print(json.dumps([{name: plain(value) for name, value in row.items()} for row in rows]))"
+    )
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "hf"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", [*FORMATS, "mds.zstd"])
+def test_the_printed_line_loads_all_documents_with_the_tool_itself(tmp_path, format):
+    format, _, zstd = format.partition(".")
+    wanted = request(format, target_bytes=700, is_compressed=bool(zstd))
+    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), wanted, parts())
+    for split in ("train", "validation"):
+        line = loading_line(str(tmp_path / "new"), False, wanted, split)
+        found = run_line(line, "streaming" if format == "mds" else "datasets", tmp_path)
+        assert found == expected(split)
+
+
+@pytest.mark.slow
+def test_a_parquet_export_of_packed_rows_is_read_by_load_dataset(tmp_path):
+    batch = packed_batch(40, LENGTH)
+    snapshot = make_snapshot(tmp_path / "out", batch, "arrow", 300)
+    export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), ExportRequest(format="parquet"))
+    line = f'datasets.load_dataset({str(tmp_path / "new")!r}, split="train").remove_columns("keys")'
+    rows = batch.drop_columns(["keys"]).to_pylist()
+    assert run_line(line, "datasets", tmp_path) == rows

@@ -36,6 +36,9 @@ from datapipe.stores.http import is_http
 SIGN = "@"
 _MOST_BYTES = 512 << 20
 _MOST_LINE_BYTES = 16 << 10
+_STORES = frozenset({"http", "https", "s3", "gs", "gcs", "abfs", "abfss", "hf"})
+"""Schemes that a list which is read from a store may name: others, as file:// and fsspec+local://, reach this machine."""
+
 _THREADS = 16
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Between attempts to ask an object store. Each has attempts of its own (`stores/s3.py`); those of web servers are enough."""
@@ -152,8 +155,10 @@ def _lines(content: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) -> ListedPath:
     """A line as an absolute path or URL."""
-    is_local = "://" not in line or line.startswith("file://")
-    if is_local and is_of_store and (line.startswith(("/", "file://")) or ".." in line.split("/")):
+    scheme = line.partition("://")[0].lower() if "://" in line else ""
+    is_local = scheme in ("", "file")
+    is_elsewhere = scheme not in _STORES if scheme else line.startswith("/") or ".." in line.split("/")
+    if is_of_store and is_elsewhere:
         raise UserError(
             f"{where}: found {line!r}. Expected a path below {masked(split_query(base)[0])}, or a URL: a list that is read "
             f"from a store, or relative to one, names no file of this machine"
@@ -166,6 +171,6 @@ def _listed(number: int, line: str, base: str, is_of_store: bool, where: str) ->
         relative = line.removeprefix("./")
         folder = f"{folder.rstrip('/')}/"
         return ListedPath(number, folder + relative, query, relative, folder)
-    path = os.path.normpath(os.path.join(folder, line.removeprefix("file://")))
+    path = os.path.normpath(os.path.join(folder, line[len("file://") :] if scheme else line))
     below = folder.rstrip("/") + "/"
     return ListedPath(number, path, "", path.removeprefix(below).lstrip("/"))

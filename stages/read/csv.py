@@ -124,14 +124,12 @@ class Csv(Reader):
         if first is None or header is None or isinstance(header, Rejected):
             return None
         table = _table_of(header, replace(fields, keep=()), self.max_row_bytes)
-        is_far = file.compression is None and position >= first.byte_offset + len(first.content)
-        row = (
-            None if isinstance(table, Rejected) else self._row_at(replace(whole, start=position * is_far), position, open_input)
-        )
-        if row is None or isinstance(table, Rejected):
+        if isinstance(table, Rejected):
             return None
-        texts = next(table.batches(row, self._delimited(file))).texts
-        return texts[0].as_py() if texts is not None and len(texts) else None
+        is_far = file.compression is None and position >= first.byte_offset + len(first.content)
+        row = self._row_at(Split(file=file, start=position if is_far else 0), position, open_input)
+        batch = None if row is None else next(table.batches(row, self._delimited(file)))
+        return batch.content[0].as_py() if batch is not None and len(batch.positions) else None
 
     def _row_at(self, split: Split, position: int, open_input: OpenInput) -> Rows | None:
         """The row that begins at a byte of the file and is no header."""

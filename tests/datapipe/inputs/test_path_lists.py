@@ -173,7 +173,10 @@ def test_list_of_a_web_server_names_files_below_it_or_elsewhere(folder: Path) ->
         assert "x/none.txt: there is no such file" in _refused(f"@{folder}/paths", prefix=server.url("/data"))
 
 
-@pytest.mark.parametrize("line", ["/etc/passwd", "file:///etc/passwd", "../../etc/passwd", "a/../../b"])
+@pytest.mark.parametrize(
+    "line",
+    ["/etc/passwd", "file:///etc/passwd", "FILE:///etc/passwd", "fsspec+file:///etc/passwd", "../../etc/passwd", "a/../b"],
+)
 def test_list_of_a_store_names_no_file_of_this_machine(folder: Path, line: str) -> None:
     with web_server() as server:
         server.files = {"/list.txt": line.encode()}

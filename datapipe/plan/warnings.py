@@ -6,6 +6,7 @@ unused_keys        keys about tokens in a run without a tokenizer, and the other
 rounded_weights    weights that differ by more than their shares of 2^-40 can express   before the run
 stage_order        stages in an order that the documentation advises against            before the run
 broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
+named_twice        files that a list of paths names again                               before the run
 missing_field      a kept field that none of the first records has                      before the run
 not_numbers        a field of `strata` that is no number in the first records           before the run
 null_field         a kept field that is null in every document                          when the source is read

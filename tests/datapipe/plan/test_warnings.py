@@ -217,7 +217,7 @@ def test_order_names_aliases_and_sources_share_a_warning() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "mixtures").glob("*.yaml")), ids=lambda path: path.stem)
 def test_order_of_the_mixtures_to_copy_is_the_one_advised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CRAWL", "CODE"):
+    for name in ("CRAWL", "CODE", "WARC", "WET"):
         monkeypatch.setenv(name, "folder")
     mixture = load_mixture(path)
     assert order_warnings({name: mixture.stages_of(name) for name in mixture.sources}) == []

@@ -31,6 +31,7 @@ from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
 from datapipe.stores.http import facts_of, is_http
+from datapipe.stores.hub import is_hub, pinned, without_revision
 
 _WILD = re.compile(r"[*?\[]")
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
@@ -66,7 +67,7 @@ def discover(
     left_out = _left_out(exclude, where)
 
     def is_left_out(url: str) -> bool:
-        return any(glob.fullmatch(_bare(url)) for glob in left_out)
+        return any(glob.fullmatch(without_revision(_bare(url))) for glob in left_out)
 
     for pattern in patterns:
         if pattern.startswith(SIGN):
@@ -104,7 +105,9 @@ def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[
 
 
 def _left_out(exclude: Sequence[str], where: str) -> list[re.Pattern[str]]:
-    return [_expression(pattern if pattern.startswith("**") else _absolute(pattern), where) for pattern in exclude]
+    return [
+        _expression(pattern if pattern.startswith("**") else without_revision(_absolute(pattern)), where) for pattern in exclude
+    ]
 
 
 def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> InputFile:
@@ -159,6 +162,9 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
     try:
         if is_http(base):
             return [Entry.of_web(base, facts_of(base + query)).file(prefix, query)]
+        if is_hub(base):
+            base = pinned(base)
+            prefix = _fixed_prefix(base)
         filesystem, root = resolve(prefix + query)
         root = root.rstrip("/")
         is_local = isinstance(filesystem, pafs.LocalFileSystem)

@@ -15,6 +15,7 @@ from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
 from datapipe.storage import is_remote, resolve
 from datapipe.stores.http import HttpFacts, facts_of, is_http
+from datapipe.stores.hub import commit_of
 
 FOLDER = "a folder"
 ETAG = "etag:"
@@ -77,11 +78,13 @@ class Entry:
 
     def file_as(self, path: str, query: str) -> InputFile:
         """The file as planning sees it, by a path of its own."""
+        commit = commit_of(self.path)
+        by_etag = self.mtime_ns is None and self.etag is not None
         return InputFile(
             url=self.path + query,
             path=path,
             num_bytes=self.num_bytes,
-            stamp=f"{ETAG}{self.etag}" if self.mtime_ns is None and self.etag is not None else str(self.mtime_ns),
+            stamp=f"commit:{commit}" if commit is not None else f"{ETAG}{self.etag}" if by_etag else str(self.mtime_ns),
             compression=COMPRESSION_OF_ENDING.get(Path(self.path).suffix.lower()),
             mtime_ns=self.mtime_ns,
             ctime_ns=self.ctime_ns,

@@ -116,8 +116,15 @@ def test_secrets_of_a_failed_run_are_in_no_file_and_no_line(mixture, tmp_path, q
     root = Root(load_mixture(path).output)
     _assert_no_file_has_a_secret(root)
     assert b"cannot use https://***@host/a?***" in root.read_bytes("work/failure.txt")
-    for wrong in ("s3://KEY:{0}/slash@corpus/x.jsonl", "https://u:{0}@host/x.jsonl", "s3://KEY:{0}@corpus/x.jsonl?sig={0}"):
-        printed = _run_clean(["plan", str(mixture), "--set", f"sources.web.path={wrong.format(LITERAL)}"], status=2)
+    wrong_urls = {
+        "s3://KEY:{0}/slash@corpus/x.jsonl": 2,
+        "ftp://u:{0}@host/x.jsonl": 2,
+        "s3://KEY:{0}@corpus/x.jsonl?sig={0}": 2,
+        "https://u:{0}@127.0.0.1:1/x.jsonl?sig={0}": 1,  # nothing answers
+        "'@http://u:{0}@127.0.0.1:1/x.paths'": 1,
+    }
+    for wrong, status in wrong_urls.items():
+        printed = _run_clean(["plan", str(mixture), "--set", f"sources.web.path={wrong.format(LITERAL)}"], status=status)
         assert "***" in printed
 
 

@@ -24,7 +24,12 @@ _DEPTH_RATIO, _IMPLIED = 3, 8
 """No tree is deeper than 3 times what `measure_tags` finds, and the elements that a parser adds."""
 
 _NOT_BLANK = re.compile(rb"[^\t\n\f\r \0]")
-_BLANK_LINES, _BLANKS = re.compile(r"\s*\n\s*\n\s*"), re.compile(r"[ \t\r\f\v]*\n[ \t\r\f\v]*|[ \t\r\f\v]+")
+_TIDIED = (
+    (re.compile(r"[ \t\r\f\v]{2,}|[\t\r\f\v]"), " "),
+    (re.compile(r" \n ?|\n "), "\n"),
+    (re.compile(r"\n{3,}"), "\n\n"),
+)
+"""What is replaced in a text without tags, in turn. Single spaces, which are most, match nothing."""
 
 
 class Measures(NamedTuple):
@@ -85,17 +90,19 @@ class PageReader:
         self._detect: Detector = by_chardetng if detector == "chardetng" else by_resiliparse
         self._too_deep = ">".join("*" * (limits.max_depth + 1))
 
-    def read(self, page: bytes, header: str, measures: Sequence[int]) -> Read:
+    def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
         """The text of a page, or the rule that drops it.
 
         Args:
+            raw: its bytes, (num_bytes,) uint8; those of a page that is too large are not copied.
             header: the charset of the HTTP header; "" for none.
             measures: its `Measures`.
         """
-        if not _NOT_BLANK.search(page):
-            return Read(rule=EMPTY, value=len(page))
+        if not _NOT_BLANK.search(raw.data):
+            return Read(rule=EMPTY, value=len(raw))
         if measures[0] > self.limits.max_bytes and self.limits.beyond == "drop":
             return Read(rule=BYTES, value=measures[0])
+        page = raw.tobytes()
         decoded = decode_page(page, header, self._detect)
         if decoded.codec in UTF_16 or decoded.codec.startswith("iso2022"):  # its bytes are not those of ASCII
             measures = self._measured_again(decoded.text)
@@ -141,6 +148,7 @@ def plain_text(page: str) -> str:
     data = np.frombuffer(page.encode(), np.uint8)
     offsets, out = np.zeros(2, np.int64), np.empty(len(data), np.uint8)
     strip_tags(np.array([0, len(data)]), data, offsets, out)
-    text = unescape(out[: offsets[1]].tobytes().decode()).replace("\0", "")
-    paragraphs = (_BLANKS.sub(lambda blank: "\n" if "\n" in blank[0] else " ", part) for part in _BLANK_LINES.split(text))
-    return "\n\n".join(part.strip() for part in paragraphs if part.strip())
+    text = unescape(str(out[: offsets[1]].data, "utf-8")).replace("\0", "")
+    for expression, replacement in _TIDIED:
+        text = expression.sub(replacement, text)
+    return text.strip()

@@ -138,7 +138,7 @@ class Html(Filter):
         measures = measured(offsets, data, self.max_depth)
         headers = _charsets_of(batch)
         read = [
-            reader.read(data[start:stop].tobytes(), headers[row], [int(measure[row]) for measure in measures])
+            reader.read(data[start:stop], headers[row], [int(measure[row]) for measure in measures])
             for row, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist()))
         ]
         return self._result(read, measures)

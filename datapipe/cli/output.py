@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -186,6 +187,9 @@ def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportR
         say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
     num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
     say(f"{masked(target.url)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
+    if wanted.format != "megatron":
+        split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
+        say(f"datapipe.loader.Loader({json.dumps(masked(target.url), ensure_ascii=False)}, batch_size=8{split})")
 
 
 def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest) -> None:

@@ -41,13 +41,11 @@ class MdsWriter:
 
     Args:
         folder: of the split, below `root`.
-        target_bytes: the most that a shard has, unless one sample has more.
+        target_bytes: the most that a shard has, unless one sample has more; at most `MOST_BYTES`.
         is_compressed: whether shards are zstd files.
     """
 
     def __init__(self, root: Root, folder: str, schema: pa.Schema, target_bytes: int, *, is_compressed: bool) -> None:
-        if not 0 < target_bytes <= MOST_BYTES:
-            raise UserError(f"--target-bytes {target_bytes}: an MDS shard has less than 4 GiB. Give less")
         self._root, self._folder, self._target_bytes, self._is_compressed = root, folder, target_bytes, is_compressed
         self._names = sorted(schema.names)
         encoded = [_encoding(schema.field(name)) for name in self._names]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from datapipe.errors import UserError
 from datapipe.shards.datasets.card import dataset_card
 from datapipe.shards.datasets.hub import STAGING, HubWriter
-from datapipe.shards.datasets.mds import MdsWriter
+from datapipe.shards.datasets.mds import MOST_BYTES, MdsWriter
 from datapipe.shards.datasets.parts import Part, common_schema, in_schema
 from datapipe.shards.documents.writer import DocumentFormat
 from datapipe.shards.export import SPLITS, Split, check_target, sync_all
@@ -87,12 +87,17 @@ def write_dataset(root: Root, target: Root, wanted: DatasetRequest, parts: Seque
     """
     if not parts:
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
+    if wanted.format == "mds" and wanted.target_bytes is not None and wanted.target_bytes > MOST_BYTES:
+        raise UserError(f"--target-bytes {wanted.target_bytes}: an MDS shard has less than 4 GiB. Give less")
     schema = common_schema(parts)
     _begin(root, target, wanted)
     rows: list[_Count] = []
     write = _write_mds if wanted.format == "mds" else _write_hub
     for split in SPLITS:
         rows += write(target, wanted, split, schema, [part for part in parts if part.split == split])
+    if not rows:
+        target.delete(MARK)
+        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
     if wanted.format != "mds":
         sync_all(target)
         patterns = {split: f"data/{split}-*.{_FILES[wanted.format]}" for split in dict.fromkeys(split for _, split, _ in rows)}
@@ -107,12 +112,13 @@ def write_dataset(root: Root, target: Root, wanted: DatasetRequest, parts: Seque
 
 def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split) -> str:
     """The line of Python that loads a split of what was written at `url`."""
+    quoted = json.dumps(url, ensure_ascii=False)
     if wanted.format == "mds":
-        place = f'remote="{url}", local="cache"' if is_remote else f'local="{url}"'
+        place = f'remote={quoted}, local="cache"' if is_remote else f"local={quoted}"
         return f'streaming.StreamingDataset({place}, split="{split}", batch_size=8)'
     if is_remote:
         return f'datasets.load_dataset("LOCAL-COPY", split="{split}", streaming=True)   # after a copy of {url}'
-    return f'datasets.load_dataset("{url}", split="{split}")'
+    return f'datasets.load_dataset({quoted}, split="{split}")'
 
 
 def _begin(root: Root, target: Root, wanted: DatasetRequest) -> None:

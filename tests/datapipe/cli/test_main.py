@@ -6,6 +6,8 @@ import gzip
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -265,6 +267,34 @@ def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tm
     assert "not empty" in again.stderr
     assert datapipe([*command[:2], "--format", "tfrecord", *command[4:]]).returncode == 2
     assert datapipe(["verify", str(output)]).returncode == 0
+
+
+def test_cli_export_ends_with_the_line_that_loads_it(finished, tmp_path):
+    _, output, _ = finished
+    done = datapipe(["export", str(output), "--format", "parquet", "--to", str(tmp_path / "copy")])
+    assert done.returncode == 0, done.stderr
+    line = done.stdout.splitlines()[-1]
+    assert line == f'datapipe.loader.Loader("{tmp_path}/copy", batch_size=8)'
+    program = f"import datapipe.loader\nprint(next(iter({line}))['input_ids'].shape[0])"
+    loaded = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert loaded.stdout == "8\n", loaded.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "arrow", "--text"], "expected parquet, jsonl or mds"),
+        (["--format", "jsonl", "--zstd"], "--zstd requires --format mds"),
+        (["--format", "mds", "--rows"], "--rows requires --format megatron"),
+        (["--format", "mds", "--source", "wep"], "no source 'wep'. Did you mean 'web'"),
+        (["--format", "mds", "--target-bytes", "5GiB"], "less than 4 GiB"),
+    ],
+)
+def test_cli_export_that_cannot_be_met_is_refused_and_writes_nothing(finished, tmp_path, options, message):
+    _, output, _ = finished
+    done = datapipe(["export", str(output), "--to", str(tmp_path / "new"), *options])
+    assert done.returncode == 2 and message in done.stderr
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no tokenizer"])

@@ -207,6 +207,15 @@ def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, monk
     assert content(folder) == before
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_of_no_row_is_refused_and_leaves_no_file(tmp_path, format):
+    empty = Part(source="web", split="train", schema=web_schema(), batches=lambda: iter([]))
+    for found in ([], [empty]):
+        with pytest.raises(UserError, match="nothing to export"):
+            write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request(format), found)
+    assert not list((tmp_path / "new").rglob("*"))
+
+
 def test_one_column_of_two_types_is_refused(tmp_path):
     schema = pa.schema(
         [("id", pa.large_string()), ("source", pa.string()), ("text", pa.large_string()), ("score", pa.string())]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-_MARKED = 'meta[name="robots" i], [rel~="license" i], a[href*="creativecommons.org/"]'
+_MARKED = (
+    'meta[name="robots" i], [rel~="license" i], '
+    'a[href*="creativecommons.org/licenses/" i], a[href*="creativecommons.org/publicdomain/" i]'
+)
 """Elements with marks, found in one pass over the tree: 5 % of the time that its text takes."""
 
 _CREATIVE_COMMONS = re.compile(

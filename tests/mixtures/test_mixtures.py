@@ -19,7 +19,7 @@ from datapipe.engine.run import planned
 from datapipe.loader import Loader
 from tests.support import runs
 from tests.support.corpora import prose
-from tests.support.web_archives import record, response
+from tests.support.web_archives import response, warc_record
 
 pytestmark = pytest.mark.medium
 
@@ -60,7 +60,7 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / folder / "part.jsonl").write_text(lines, encoding="utf-8")
         monkeypatch.setenv(folder.upper(), str(tmp_path / folder))
     texts = [paragraphs(rng) for _ in range(40)]
-    write_archive(tmp_path / "wet/a.warc.wet.gz", [record("conversion", text.encode(), n) for n, text in enumerate(texts)])
+    write_archive(tmp_path / "wet/a.warc.wet.gz", [warc_record("conversion", text.encode(), n) for n, text in enumerate(texts)])
     write_archive(tmp_path / "warc/a.warc.gz", [response(as_page(text), n) for n, text in enumerate(texts)])
     monkeypatch.setenv("WET", str(tmp_path / "wet"))
     monkeypatch.setenv("WARC", str(tmp_path / "warc"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from datapipe import catalogue
@@ -15,7 +16,7 @@ from datapipe.plan import fingerprint, runs
 from datapipe.plan.work import MapTask, MergeTask, ReduceTask, Task
 from datapipe.source_code.reach import Reached
 from datapipe.stage import Filter, Map, StageContext
-from datapipe.stage.documents import only_covered
+from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
 from datapipe.tasks.run_task import run_task
 from tests.support.executed import executed, not_covered
@@ -38,6 +39,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
     *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
     *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),
+    ("extract.html", {"engine": "fallback", "beyond": "plain_text", "detector": "chardetng"}),
     ("filter.gopher_quality", {"language": "de"}),
     ("filter.fineweb_quality", {"profile": "paper"}),
     ("filter.fineweb_quality", {"language": "zh"}),
@@ -54,6 +56,8 @@ def _use(name: str, options: dict[str, Any]) -> Any:
 def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
     """The definitions of datapipe and stages that run while the stage is opened and processes batches."""
     batches = [batch_of(TEXTS), batch_of(TEXTS, 2)]
+    if isinstance(stage, Filter) and stage.extracts:
+        batches = [_as_pages(batch) for batch in batches]
     with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran:
         stage.open(StageContext(name=name, seed=1))
         if isinstance(stage, Global):
@@ -68,6 +72,14 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
             stage.process(filtered)
         ran |= ran_again
     return {name for name in ran if not name.startswith("datapipe.plan.")}
+
+
+def _as_pages(batch: DocumentBatch) -> DocumentBatch:
+    """The documents before extraction; one nests too deeply, one declares no charset that it has."""
+    pages = [f"<html><head><title>A page</title></head><body><article><p>{text}</p></article>" for text in TEXTS]
+    html = [page.encode() for page in (*pages[:-2], pages[-2] + "<div>" * 2000)] + [pages[-1].encode("gb18030")]
+    place = batch.record.schema.get_field_index("text")
+    return DocumentBatch(batch.record.set_column(place, PAGE_FIELDS[2], pa.array(html, pa.large_binary())))
 
 
 @pytest.mark.slow

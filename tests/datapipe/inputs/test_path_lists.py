@@ -26,6 +26,8 @@ from tests.support.object_store import object_store
 from tests.support.unreliable_store import unreliable
 from tests.support.web_server import web_server
 
+pytestmark = pytest.mark.medium
+
 WHERE = "mixture.yaml:7: sources.web.path"
 
 

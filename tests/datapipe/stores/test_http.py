@@ -14,6 +14,8 @@ from datapipe.storage import current_state, open_input
 from datapipe.stores import http
 from tests.support.web_server import WebServer, web_server
 
+pytestmark = pytest.mark.medium
+
 CONTENT = random.Random(3).randbytes(3_000_000)
 MODIFIED_NS = 1_792_567_680_000_000_000
 

@@ -20,6 +20,8 @@ from stages.read.jsonl import Jsonl
 from tests.support import corpora, runs
 from tests.support.web_server import WebServer, web_server
 
+pytestmark = pytest.mark.medium
+
 _TAIL = "tokenizer: none\n"
 
 

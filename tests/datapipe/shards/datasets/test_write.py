@@ -28,6 +28,8 @@ from datapipe.storage import Root
 from tests.support.mds_reader import read_mds
 from tests.support.packed_shards import RemoteRoot, make_snapshot, packed_batch
 
+pytestmark = pytest.mark.medium
+
 LENGTH = 16
 PEERS = {"datasets": "/tmp/h16-out-lib", "streaming": "/tmp/h15-lib"}
 FORMATS = ("parquet", "jsonl", "mds")

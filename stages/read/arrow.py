@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -26,7 +25,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Layout, Message, layout_of
 from stages.read._damaged_columns import BROKEN, damaged, on_one_line
-from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, split_of_row, text_at
 
 _BATCH_ROWS = 8192
 
@@ -105,15 +104,8 @@ class Arrow(Reader):
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(opened.schema)))
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        row = 0
-        for number, (num_rows, _) in enumerate(file.row_groups):
-            if row <= position < row + num_rows:
-                for batch in self.read(Split(file=file, start=number, stop=number + 1), fields, open_input):
-                    rows = np.flatnonzero(batch.positions == position)
-                    if len(rows):
-                        return batch.content[int(rows[0])].as_py()
-            row += num_rows
-        return None
+        split = split_of_row(file, position)
+        return None if split is None else text_at(position, self.read(split, fields, open_input))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from datapipe.stage.decoding import BrokenStreamError, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._byte_stream import ByteStream
 from stages.read._damaged_columns import damaged
-from stages.read._parquet_columns import documents
+from stages.read._parquet_columns import documents, text_at
 
 _BATCH_ROWS = 8192
 _MOST_SAMPLES = 1 << 26
@@ -82,11 +82,7 @@ class Mds(Reader):
             yield damaged(samples.row if samples else 0, str(error))
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        for batch in self.read(Split(file=file), fields, open_input):
-            rows = np.flatnonzero(batch.positions == position)
-            if len(rows):
-                return batch.content[int(rows[0])].as_py()
-        return None
+        return text_at(position, self.read(Split(file=file), fields, open_input))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

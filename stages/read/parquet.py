@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +21,7 @@ from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._damaged_columns import BROKEN, WatchedStream, damaged, on_one_line
-from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, split_of_row, text_at
 
 _BATCH_ROWS = 8192
 _LOCAL_READ_BYTES = 1 << 20
@@ -104,15 +103,8 @@ class Parquet(Reader):
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(schema)))
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        row = 0
-        for number, (num_rows, _) in enumerate(file.row_groups):
-            if row <= position < row + num_rows:
-                for batch in self.read(Split(file=file, start=number, stop=number + 1), fields, open_input):
-                    rows = np.flatnonzero(batch.positions == position)
-                    if len(rows):
-                        return batch.content[int(rows[0])].as_py()
-            row += num_rows
-        return None
+        split = split_of_row(file, position)
+        return None if split is None else text_at(position, self.read(split, fields, open_input))
 
 
 def _opened(watched: WatchedStream) -> pq.ParquetFile:

@@ -14,7 +14,7 @@ COMPILED_WHEN_CALLED = frozenset(
     f"datapipe.kernels.{name}"
     for name in (
         "dedup.contents:find_contents",
-        "filters.fasttext_labels:flat_labels",
+        "learned.fasttext_labels:flat_labels",
         "filters.repetition:walk_ngrams",
         "filters.url:normalize",
         "text.json_strings:measure_quoted",

@@ -44,12 +44,12 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError, suggest
-from datapipe.kernels.filters.fasttext_labels import SCORE_DIGITS
 from datapipe.kernels.filters.letters import count_letters, letter_weights
+from datapipe.kernels.learned.fasttext_labels import SCORE_DIGITS
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.fasttext import open_model
-from datapipe.stage.fasttext_file import read_labels
+from datapipe.stage.models.fasttext import open_model
+from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter._composed import composed_spans
 
 pc: Any = pyarrow.compute

@@ -18,8 +18,8 @@ from datapipe.config.stage_use import parse_stage
 from datapipe.errors import UserError
 from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.fasttext import LibraryModel, open_model
-from datapipe.stage.fasttext_file import read_labels
+from datapipe.stage.models.fasttext import LibraryModel, open_model
+from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter.language import Language, bundled_model
 
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "

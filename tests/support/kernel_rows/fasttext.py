@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/filters/fasttext.py`: small random models over the words of the texts."""
+"""Rows of `datapipe/kernels/learned/fasttext.py`: small random models over the words of the texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.filters import fasttext as kernels
+from datapipe.kernels.learned import fasttext as kernels
 from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
 from tests.support.kernel_table import Case, Row

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/filters/fasttext_labels.py`: random trees and output matrices."""
+"""Rows of `datapipe/kernels/learned/fasttext_labels.py`: random trees and output matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.filters import fasttext_labels as kernels
+from datapipe.kernels.learned import fasttext_labels as kernels
 from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
 from tests.support.kernel_table import Case, Row

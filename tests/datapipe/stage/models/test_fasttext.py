@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.stage import fasttext as fasttext_model
-from datapipe.stage.fasttext import CompiledModel, LibraryModel, open_model
-from datapipe.stage.fasttext_file import read_labels
+from datapipe.stage.models import fasttext as fasttext_model
+from datapipe.stage.models.classifier import open_classifier
+from datapipe.stage.models.fasttext import CompiledModel, LibraryModel, open_model
+from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter.language import bundled_model
 from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
 
@@ -181,6 +182,19 @@ def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
         _best(model, [b"the"], 1)
     with pytest.raises(UserError, match="an output of values that are no numbers"):
         open_model(Recipe(scale=float("nan")).write(path))
+
+
+def test_scores_are_those_of_the_best_labels_in_the_order_of_labels(tmp_path: Path) -> None:
+    model = open_classifier(Recipe().write(tmp_path / "lid.bin"))
+    texts = [b"the cat", b"", b"und der Hund", b"the"]
+    stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
+    starts, data = stops - list(map(len, texts)), np.frombuffer(b"".join(texts), np.uint8)
+    scores = model.scores(starts, stops, data)
+    labels, best = open_model(tmp_path / "lid.bin").best(starts, stops, data, len(model.labels))
+    assert scores.shape == (4, len(model.labels))
+    for row in range(4):
+        expected = {label: score for label, score in zip(labels[row].tolist(), best[row].tolist()) if label >= 0}
+        assert scores[row].tolist() == pytest.approx([expected.get(label, 0.0) for label in range(len(model.labels))])
 
 
 def test_model_that_is_absent_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ have no row. Even the order of additions is kept, since floats would round diffe
 The inner loops avoid branches that the processor cannot predict: the n-grams of short ASCII words are hashed at 16 positions at
 once, those with a row are queued without a branch, and the rows of the queue are added in loops whose loads overlap.
 
-`datapipe/stage/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
+`datapipe/stage/models/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ import math
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.filters import fasttext as features
-from datapipe.kernels.filters import fasttext_labels as kernels
 from datapipe.kernels.hashing import num_slots_for
+from datapipe.kernels.learned import fasttext as features
+from datapipe.kernels.learned import fasttext_labels as kernels
 from datapipe.kernels.types import input_record
-from datapipe.stage.fasttext_file import (
+from datapipe.stage.models.fasttext_file import (
     LABEL,
     NEGATIVES,
     NO_COUNT,
@@ -79,6 +80,9 @@ def _made_dense(matrix: Matrix) -> Matrix:
 class CompiledModel:
     """A model that kernels evaluate, many texts per call, without the GIL."""
 
+    kind: Literal["classes", "number"] = "classes"
+    """A probability for each label."""
+
     fallback_reason = ""
     """Always empty: the kernels support the model."""
 
@@ -104,6 +108,10 @@ class CompiledModel:
             chances = np.empty(num_labels, np.float32)
             kernels.flat_labels(embedding.means, embedding.num_rows, self._layer, chances, best, labels, scores)
         return labels, scores
+
+    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """See `Classifier.scores`."""
+        return _by_label(*self.best(starts, stops, data, len(self.labels)))
 
     def _embedding(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> features.Embedding:
         """The mean of the rows of each text, and how many rows those are."""
@@ -185,6 +193,9 @@ def _sigmoids() -> np.ndarray:
 class LibraryModel:
     """A model that fasttext-predict evaluates, under the GIL."""
 
+    kind: Literal["classes", "number"] = "classes"
+    """A probability for each label."""
+
     def __init__(self, path: Path, labels: tuple[str, ...], fallback_reason: str) -> None:
         import fasttext
 
@@ -207,3 +218,19 @@ class LibraryModel:
                 labels[document, rank] = self._numbers[label.removeprefix(LABEL.decode())]
                 scores[document, rank] = min(round(score, kernels.SCORE_DIGITS), 1.0)
         return labels, scores
+
+    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """See `Classifier.scores`."""
+        return _by_label(*self.best(starts, stops, data, len(self.labels)))
+
+
+def _by_label(labels: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """Scores in the order of the labels, (num_docs, num_labels) float32; 0 where a label is missing.
+
+    Args:
+        labels, best: all labels of each text, the best first, and their scores: (num_docs, num_labels).
+    """
+    scores = np.zeros(labels.shape, np.float32)
+    rows, ranks = np.nonzero(labels >= 0)
+    scores[rows, labels[rows, ranks]] = best[rows, ranks]
+    return scores

@@ -1,0 +1,1 @@
+"""Trained classifiers: the features of texts, their scores, and training."""

@@ -1,0 +1,50 @@
+"""A trained classifier of any kind, as stages and commands use it.
+
+open_classifier(path)  ->  Classifier    by the first bytes of the file, whatever its name
+scores(texts)          ->  per text, a probability for each label, or one number where the model predicts a number
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from datapipe.stage.models import fasttext
+
+
+class Classifier(Protocol):
+    """A model that scores texts.
+
+    Attributes:
+        labels: the names of the classes, such as ("0", "1"); one name where the model predicts a number.
+        kind: "classes": scores are probabilities from 0 to 1. "number": a score is the predicted number.
+        fallback_reason: why the model is slow here; "" if compiled kernels evaluate it.
+    """
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def kind(self) -> Literal["classes", "number"]: ...
+
+    @property
+    def fallback_reason(self) -> str: ...
+
+    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """The scores of texts, one column for each label: (num_docs, num_labels) float32.
+
+        A text without any feature that the model knows has a score as well, the same for all such texts. Scores follow from the
+        text and the model alone: they do not depend on other texts of the call, nor on the number of threads.
+
+        Args:
+            starts, stops: (num_docs,) int64, where each text lies in `data`.
+            data: UTF-8 bytes, uint8.
+        """
+        ...
+
+
+def open_classifier(path: Path) -> Classifier:
+    """Opens the model in a local file. Raises UserError for a file that is no model, or a damaged one."""
+    return fasttext.open_model(path)

@@ -26,6 +26,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from datapipe.cli.classifier import CLASSIFIER_COMMANDS
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, trace
@@ -66,6 +67,11 @@ for command in COMMANDS:
 tokenizer_app = typer.Typer(help="Tokenizers without a mixture.", no_args_is_help=True, rich_markup_mode=None)
 tokenizer_app.command("train", cls=_Command)(tokenizer_train)
 app.add_typer(tokenizer_app, name="tokenizer")
+
+classifier_app = typer.Typer(help="Classifiers of text: trained, evaluated, and data for them annotated.", no_args_is_help=True, rich_markup_mode=None)
+for name, command in CLASSIFIER_COMMANDS.items():
+    classifier_app.command(name, cls=_Command)(command)
+app.add_typer(classifier_app, name="classifier")
 
 
 def _print_version(is_requested: bool) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from datapipe import catalogue
 from datapipe.cli.inspect import inspect
+from datapipe.cli.classifier import CLASSIFIER_COMMANDS
 from datapipe.cli.main import app
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
@@ -513,10 +514,11 @@ def test_cli_stages_of_a_function_without_a_docstring_has_no_line_for_it(tmp_pat
 
 
 _COMMANDS = [[command.name or str(command.callback.__name__).replace("_", "-")] for command in app.registered_commands]
+_GROUPS = [["tokenizer"], ["tokenizer", "train"], ["classifier"], *(["classifier", name] for name in CLASSIFIER_COMMANDS)]
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-@pytest.mark.parametrize("command", [[], *_COMMANDS, ["tokenizer"], ["tokenizer", "train"]])
+@pytest.mark.parametrize("command", [[], *_COMMANDS, *_GROUPS])
 def test_cli_help_fits_the_terminal_and_is_not_cut(command, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     done = datapipe([*command, "--help"])
@@ -530,7 +532,7 @@ def test_cli_help_fits_the_terminal_and_is_not_cut(command, columns, monkeypatch
 def test_cli_help_describes_each_command_in_a_line_of_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     described = datapipe(["--help"]).stdout.partition("Commands:\n")[2].splitlines()
-    assert len(described) == len(_COMMANDS) + 1
+    assert len(described) == len(_COMMANDS) + sum(len(group) == 1 for group in _GROUPS)
     assert all(line.endswith(".") for line in described)
 
 

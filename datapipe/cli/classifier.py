@@ -1,0 +1,9 @@
+"""`datapipe classifier`: trains, evaluates and applies classifiers of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {}
+"""The commands of `datapipe classifier` by name, in the order of the help."""

@@ -68,7 +68,7 @@ tokenizer_app = typer.Typer(help="Tokenizers without a mixture.", no_args_is_hel
 tokenizer_app.command("train", cls=_Command)(tokenizer_train)
 app.add_typer(tokenizer_app, name="tokenizer")
 
-classifier_app = typer.Typer(help="Classifiers of text: trained, evaluated, and data for them annotated.", no_args_is_help=True, rich_markup_mode=None)
+classifier_app = typer.Typer(help="Classifiers of text.", no_args_is_help=True, rich_markup_mode=None)
 for name, command in CLASSIFIER_COMMANDS.items():
     classifier_app.command(name, cls=_Command)(command)
 app.add_typer(classifier_app, name="classifier")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from datapipe import catalogue
-from datapipe.cli.inspect import inspect
 from datapipe.cli.classifier import CLASSIFIER_COMMANDS
+from datapipe.cli.inspect import inspect
 from datapipe.cli.main import app
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot

@@ -2,6 +2,7 @@
 
     @kernel     a loop nest that stages and the engine call, compiled once per machine for its annotated types
     @inline     a function that kernels call, compiled into each of them
+    @intrinsic  a function that kernels call, whose instructions are written out, for what numba does not make of Python
 
 A kernel takes NumPy arrays, writes to its last arguments, returns nothing or one number, allocates nothing large, and releases
 the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
@@ -99,6 +100,29 @@ class Inline:
         return self.function(*arguments)
 
 
+class Intrinsic:
+    """A function that kernels call and whose instructions are written out. A call from Python runs it as Python.
+
+    Attributes:
+        function: what it does, in Python.
+        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba when it is called.
+    """
+
+    def __init__(self, function: Callable[..., Any], build: Callable[..., Any]) -> None:
+        self.function, self.build = function, build
+        self.__kernel_code__ = (function, build)
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from datapipe.kernels.compiled import intrinsic_type
+
+        return intrinsic_type(self.build)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
 def kernel(function: Callable[Arguments, Returned]) -> Kernel[Arguments, Returned]:
     """Declares a kernel. Its annotations are those of `datapipe.kernels.types`."""
     declared = Kernel(function)
@@ -109,6 +133,11 @@ def kernel(function: Callable[Arguments, Returned]) -> Kernel[Arguments, Returne
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
     """Declares a function that only kernels call; numba compiles it into each of them."""
     return Inline(function) if IS_COMPILED else function
+
+
+def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declares a function that only kernels call, with the instructions that `build` makes for the types of its arguments."""
+    return lambda function: Intrinsic(function, build) if IS_COMPILED else function
 
 
 def import_runtime() -> None:

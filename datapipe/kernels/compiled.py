@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import numba
-from numba.core import caching, compiler, errors, registry, serialize
+from numba.core import caching, compiler, errors, registry, serialize, types
+from numba.core.typing import templates
 
 from datapipe.activity import doing
 from datapipe.errors import DatapipeError
@@ -88,6 +89,11 @@ def compile_into(function: Callable[..., Any], signature: Any, entry: Entry) -> 
 def inline_dispatcher(function: Callable[..., Any]) -> Any:
     """The numba function that kernels call in place of `function`."""
     return numba.njit(**INLINE_FLAGS)(function)
+
+
+def intrinsic_type(build: Callable[..., Any]) -> Any:
+    """The type of a function whose instructions `build` writes. Numbers written in a call reach `build` as literal types."""
+    return types.Function(templates.make_intrinsic_template(build, build, build.__name__, prefer_literal=True))
 
 
 def refresh() -> None:

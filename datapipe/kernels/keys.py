@@ -2,7 +2,7 @@
 
     function ──▶ its bytecode and constants ──▶ each global it reads ──┬── number, text, table: the value
                                                                        ├── NamedTuple: its name and fields
-                                                                       └── @inline function: the same again, at any depth
+                                                                       └── @inline, @intrinsic: the same again, at any depth
 
 The walk follows function objects, not files. The key therefore depends on no path, time stamp, line number, comment or
 docstring, and an inline function counts in whichever file it is. Bytecode differs between versions of Python, which
@@ -171,7 +171,7 @@ class _Walk:
     def _refuse(self, value: Any) -> None:
         raise DatapipeError(
             f"{self._where} uses {value!r}, which the key of its compiled code cannot cover. Kernels may use numbers, text, "
-            f"arrays, tuples, NamedTuples, @inline functions, and names of {', '.join(_VERSIONED_MODULES)}."
+            f"arrays, tuples, NamedTuples, @inline functions, @intrinsic, and names of {', '.join(_VERSIONED_MODULES)}."
         )
 
     def _write(self, *parts: str | bytes) -> None:

@@ -7,7 +7,7 @@ words are known by a hash alone (FNV-1a over sign-extended bytes) modulo the num
 have no row. Even the order of additions is kept, since floats would round differently.
 
 The inner loops avoid branches that the processor cannot predict: the n-grams of short ASCII words are hashed at 16 positions at
-once, those with a row are queued without a branch, and the rows of the queue are added in loops whose loads overlap.
+once, those with a row are queued without a branch, words are looked up batch by batch, and `row_sums.py` adds the queue.
 
 `datapipe/stage/models/fasttext.py` makes the arguments; `fasttext_labels.py` computes labels from the means.
 """
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import eight_bytes
+from datapipe.kernels.learned.row_sums import add_coded_rows, add_rows
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.types import (
     Float32Cube,
@@ -26,13 +28,13 @@ from datapipe.kernels.types import (
     Float32MatrixUnaligned,
     Float32s,
     Int32s,
-    Int32sOut,
+    Int64Matrix,
     Int64s,
     Int64sOut,
     UInt8Matrix,
     UInt8s,
-    UInt32s,
     UInt32sOut,
+    UInt64s,
     UInt64sOut,
 )
 
@@ -41,52 +43,51 @@ LANES = 16
 
 _LONGEST_GRAM = 8  # longer n-grams: every word is hashed one n-gram at a time
 _QUEUE = 2048
-_FULL = _QUEUE - LANES * _LONGEST_GRAM - 2
+_BATCH = 64  # words are looked up together
+_FULL = _QUEUE - LANES * _LONGEST_GRAM - _BATCH - 2
 _BASIS, _PRIME, _MASK = 2166136261, 16777619, 0xFFFFFFFF  # FNV-1a
 _RUN_PRIME = np.uint64(116049371)
 _OPEN, _CLOSE = ord("<"), ord(">")
 _LABEL = np.frombuffer(b"__label__", np.uint8)
 _END_OF_LINE = np.frombuffer(b"</s>", np.uint8)
 _END_OF_LINE_CODE = 3617362777
-_HALF, _HIGH_HALF = np.uint64(32), np.uint64(0xFFFFFFFF00000000)
+_HALF, _LOW_HALF, _HIGH_HALF = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
 
 _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, aligned=False)"
 
 
 @kernel
-def index_words(starts: Int64s, stops: Int64s, data: UInt8s, hashes: UInt32sOut, table: Int32sOut) -> None:
-    """Hashes the entries of a dictionary and puts their numbers into an open-addressing table; the last of equal entries
-    counts.
+def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
+    """Puts the entries of a dictionary into an open-addressing table; the last of equal entries counts.
 
     Args:
-        starts, stops: (num_entries,) int64, in `data`.
+        spans: (num_entries, 2) int64, where each entry lies in `data`.
         data: uint8.
-        hashes: (num_entries,) uint32.
-        table: int32, all -1; its length is a power of two above num_entries.
+        table: uint64, all 0; its length is a power of two above num_entries. See `Entries`.
     """
-    for entry in range(len(starts)):
+    codes, slots = np.empty(1, np.int64), np.empty(1, np.int64)
+    for entry in range(len(spans)):
         code = np.int64(_BASIS)
-        for offset in range(starts[entry], stops[entry]):
+        for offset in range(spans[entry, 0], spans[entry, 1]):
             code = ((code ^ _signed(data[offset])) * _PRIME) & _MASK
-        hashes[entry] = code
-        table[_slot(data, starts[entry], stops[entry], code, starts, stops, data, hashes, table)] = entry
+        codes[0] = code
+        _find_slots(data, spans[entry : entry + 1], codes, 1, spans, data, table, slots)
+        table[slots[0]] = np.uint64(code) << _HALF | np.uint64(entry + 1)
 
 
 class Entries(NamedTuple):
     """The entries of a dictionary and their hash table (`index_words`): an input of kernels.
 
     Attributes:
-        starts, stops: (num_entries,) int64, in `data`.
+        spans: (num_entries, 2) int64, start and stop of each entry in `data`.
         data: uint8.
-        hashes: (num_entries,) uint32.
-        table: int32, numbers of entries, -1 where free; a power of two.
+        table: uint64, a power of two of slots. The high half of a slot is the hash of an entry, the low half its number plus
+            one; 0 marks a free slot.
     """
 
-    starts: Int64s
-    stops: Int64s
+    spans: Int64Matrix
     data: UInt8s
-    hashes: UInt32s
-    table: Int32s
+    table: UInt64s
 
 
 class Features(NamedTuple):
@@ -175,39 +176,46 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
     """
     means, num_rows, spelled, run_hashes = out
     num_words, end_of_line, min_chars, max_chars, run_words, num_buckets, bucket_rows, bucket_bits = model.features
-    entry_starts, entry_stops, entry_data, entry_hashes, entry_table = model.entries
+    entry_spans, entry_data, entry_table = model.entries
     codes, centroids, norms = model.coded
     magic = np.uint64((1 << 32) // num_buckets)
     queue, grams, buckets = np.empty(_QUEUE, np.int64), np.empty(LANES, np.uint32), np.empty((_LONGEST_GRAM, LANES), np.uint32)
+    word_spans, word_codes, slots = np.empty((_BATCH, 2), np.int64), np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    is_ascii = np.empty(_BATCH, np.bool_)
     for doc in range(len(starts)):
         mean, offset, queued, added, words, runs = means[doc], starts[doc], 0, 0, 0, 0
         mean[:] = 0
         while offset < stops[doc]:
-            length, code, is_ascii = _spell(data, offset, stops[doc], spelled)
-            start, offset = offset, offset + max(length - 2, 1)
-            if length == 2 or (length == 6 and _starts_with(spelled, _END_OF_LINE)):
-                continue
-            words += 1
-            slot = _slot(data, start, offset, code, entry_starts, entry_stops, entry_data, entry_hashes, entry_table)
-            entry = np.int64(entry_table[slot])
-            if entry >= num_words or (entry < 0 and length >= 11 and _starts_with(spelled, _LABEL)):
-                continue
-            run_hashes[runs] = _widened(code)
-            runs += 1
-            queue[queued] = -1 - entry
-            queued += entry >= 0
-            first, by_lanes = 0, is_ascii and length <= LANES and max_chars <= _LONGEST_GRAM
-            while first < length:
-                if queued > _FULL:
-                    _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
-                    added, queued = added + queued, 0
-                if by_lanes:
-                    _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets)
-                    first, queued = _queue_lanes(buckets, length, min_chars, max_chars, bucket_bits, queue, queued)
-                else:
-                    first, queued = _queue_grams(
-                        spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued
-                    )
+            offset, batch = _find_words(data, offset, stops[doc], word_spans, word_codes, is_ascii)
+            _find_slots(data, word_spans, word_codes, batch, entry_spans, entry_data, entry_table, slots)
+            words += batch
+            for word in range(batch):
+                start, stop, code = word_spans[word, 0], word_spans[word, 1], word_codes[word]
+                entry = np.int64(entry_table[slots[word]] & _LOW_HALF) - 1
+                if entry >= num_words or (entry < 0 and stop - start >= len(_LABEL) and _starts_with(data, start, _LABEL)):
+                    continue
+                run_hashes[runs] = _widened(code)
+                runs += 1
+                queue[queued] = -1 - entry
+                queued += entry >= 0
+                if max_chars == 0:
+                    continue
+                length = _spell(data, start, stop, spelled)
+                first, by_lanes = 0, is_ascii[word] and length <= LANES and max_chars <= _LONGEST_GRAM
+                while first < length:
+                    if queued > _FULL:
+                        _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
+                        added, queued = added + queued, 0
+                    if by_lanes:
+                        _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets)
+                        first, queued = _queue_lanes(buckets, length, min_chars, max_chars, bucket_bits, queue, queued)
+                    else:
+                        first, queued = _queue_grams(
+                            spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued
+                        )
+            if queued > _FULL:
+                _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
+                added, queued = added + queued, 0
         if words and end_of_line >= 0:
             queue[queued] = -1 - end_of_line
             queued += 1
@@ -235,45 +243,68 @@ def _widened(code) -> Any:
 
 
 @inline
-def _spell(data, start, stop, spelled) -> Any:
-    """Writes `<word>` for the word that begins at `start`; returns its length in bytes, its hash, and whether it is ASCII."""
-    spelled[0] = _OPEN
-    offset, code, all_bytes = start, np.int64(_BASIS), np.int64(0)
-    while offset < stop:
-        byte = np.int64(data[offset])
-        if byte <= 32 and (byte == 32 or byte == 0 or 9 <= byte <= 13):
-            break
-        byte = _signed(byte)
-        spelled[1 + offset - start] = byte
-        code = ((code ^ byte) * _PRIME) & _MASK
-        all_bytes |= byte
+def _find_words(data, offset, end, spans, codes, is_ascii) -> Any:
+    """Writes place and hash of the next words that are not `</s>`; returns where they end and their number.
+
+    Words are looked up batch by batch: several accesses to the dictionary are then under way at once.
+    """
+    found = 0
+    while offset < end and found < len(codes):
+        start, code, all_bytes = offset, np.int64(_BASIS), np.int64(0)
+        while offset < end:
+            byte = np.int64(data[offset])
+            if byte <= 32 and (byte == 32 or byte == 0 or 9 <= byte <= 13):
+                break
+            byte = _signed(byte)
+            code = ((code ^ byte) * _PRIME) & _MASK
+            all_bytes |= byte
+            offset += 1
+        spans[found, 0], spans[found, 1], codes[found], is_ascii[found] = start, offset, code, all_bytes < 128
+        is_end = offset - start == len(_END_OF_LINE) and _starts_with(data, start, _END_OF_LINE)
+        found += offset > start and not is_end
         offset += 1
-    spelled[1 + offset - start] = _CLOSE
-    return offset - start + 2, code, all_bytes < 128
+    return offset, found
 
 
 @inline
-def _starts_with(spelled, prefix) -> Any:
+def _spell(data, start, stop, spelled) -> Any:
+    """Writes `<word>` as signed chars; returns its length in bytes."""
+    spelled[0] = _OPEN
+    for offset in range(start, stop):
+        spelled[1 + offset - start] = _signed(data[offset])
+    spelled[1 + stop - start] = _CLOSE
+    return stop - start + 2
+
+
+@inline
+def _starts_with(data, start, prefix) -> Any:
     for index in range(len(prefix)):
-        if spelled[1 + index] != prefix[index]:
+        if data[start + index] != prefix[index]:
             return False
     return True
 
 
 @inline
-def _slot(data, start, stop, code, starts, stops, entry_data, hashes, table) -> Any:
-    """The slot of the word in `table`, or the free slot where it belongs."""
-    slot = code & (len(table) - 1)
-    while table[slot] >= 0:
-        entry = table[slot]
-        if hashes[entry] == code and stops[entry] - starts[entry] == stop - start:
-            same = 0
-            while same < stop - start and data[start + same] == entry_data[starts[entry] + same]:
-                same += 1
-            if same == stop - start:
-                break
-        slot = (slot + 1) & (len(table) - 1)
-    return slot
+def _find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
+    """Writes the slot of each word in `table`, or the free slot where it belongs.
+
+    One function with all its loops: a call with arrays for every word would count references, at 80 ns a word.
+    """
+    for word in range(num_words):
+        start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
+        while table[slot]:
+            entry = np.int64(table[slot] & _LOW_HALF) - 1
+            if np.int64(table[slot] >> _HALF) == codes[word] and spans[entry, 1] - spans[entry, 0] == length:
+                entry_start, equal = spans[entry, 0], 0
+                if length <= 8 and start + 8 <= len(data) and entry_start + 8 <= len(entry_data):
+                    differences = eight_bytes(data, np.uint64(start)) ^ eight_bytes(entry_data, np.uint64(entry_start))
+                    equal = length if differences << np.uint64(64 - 8 * length) == 0 else 0
+                while equal < length and data[start + equal] == entry_data[entry_start + equal]:
+                    equal += 1
+                if equal == length:
+                    break
+            slot = (slot + 1) & (len(table) - 1)
+        slots[word] = slot
 
 
 @inline
@@ -356,23 +387,7 @@ def _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroi
             queue[index] = -1 - bucket
         else:
             queue[index] = np.int64(bucket_rows[bucket]) if len(bucket_rows) else num_words + bucket
-    if len(dense) == 0:
-        for index in range(queued):
-            _add_coded(mean, queue[index], codes, centroids, norms)
-        return
-    blocks = len(mean) // LANES * LANES
-    for block in range(0, blocks, LANES):
-        for index in range(queued):
-            for column in range(LANES):
-                mean[block + column] += dense[queue[index], block + column]
-    for index in range(queued if blocks < len(mean) else 0):
-        for column in range(blocks, len(mean)):
-            mean[column] += dense[queue[index], column]
-
-
-@inline
-def _add_coded(mean, row, codes, centroids, norms) -> None:
-    size = centroids.shape[2]
-    for part in range(codes.shape[1]):
-        for column in range(part * size, min((part + 1) * size, len(mean))):
-            mean[column] += norms[row] * centroids[part, codes[row, part], column - part * size]
+    if len(dense):
+        add_rows(mean, queue, queued, dense)
+    else:
+        add_coded_rows(mean, queue, queued, codes, centroids, norms)

@@ -148,10 +148,10 @@ def _features(file: ModelFile) -> features.Features:
 
 def _indexed(data: np.ndarray, dictionary: Dictionary) -> features.Entries:
     """The dictionary as `embed` takes it, with its hash table at most half full."""
-    hashes = np.empty(len(dictionary.starts), np.uint32)
-    table = np.full(num_slots_for(len(hashes)), -1, np.int32)
-    features.index_words(dictionary.starts, dictionary.stops, data, hashes, table)
-    return input_record(features.Entries, (dictionary.starts, dictionary.stops, data, hashes, table))
+    spans = np.stack([dictionary.starts, dictionary.stops], axis=1)
+    table = np.zeros(num_slots_for(len(spans)), np.uint64)
+    features.index_words(spans, data, table)
+    return input_record(features.Entries, (spans, data, table))
 
 
 def _bucket_rows(num_buckets: int, dictionary: Dictionary) -> tuple[np.ndarray, np.ndarray]:

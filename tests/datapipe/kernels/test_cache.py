@@ -53,6 +53,21 @@ def negate(out: Int64sOut) -> None:
     for i in range(len(out)):
         out[i] = -out[i] * _TABLE[0]
 '''
+_INTRINSIC = """
+from datapipe.kernels import intrinsic
+
+def build_doubled(context, value):
+    from llvmlite import ir
+
+    def generate(context, builder, signature, arguments):
+        return builder.mul(arguments[0], ir.Constant(ir.IntType(64), 2))
+
+    return value(value), generate
+
+@intrinsic(build_doubled)
+def doubled(value):
+    return value * 2
+"""
 _CALL_BOTH = """
 import numpy as np
 from shop.kernels import double, negate
@@ -169,6 +184,15 @@ def test_cache_helper_in_another_file_recompiles_its_dependents_alone(stocked: S
     stocked.write(helpers=_HELPERS.replace("value * 2", "value * 3"))
     assert stocked.run() == "-3 -6 -9"
     assert stocked.compiled() == {"kernels.double": 2, "kernels.negate": 1}
+
+
+@pytest.mark.slow
+def test_cache_instructions_of_an_intrinsic_recompile_its_dependents_alone(shop: Shop) -> None:
+    shop.write(helpers=_INTRINSIC)
+    assert shop.run() == "-2 -4 -6"
+    shop.write(helpers=_INTRINSIC.replace("64), 2)", "64), 3)"))
+    assert shop.run() == "-3 -6 -9"
+    assert shop.compiled() == {"kernels.double": 2, "kernels.negate": 1}
 
 
 @pytest.mark.slow

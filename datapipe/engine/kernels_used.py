@@ -15,6 +15,8 @@ COMPILED_WHEN_CALLED = frozenset(
     for name in (
         "dedup.contents:find_contents",
         "learned.fasttext_labels:flat_labels",
+        "learned.fasttext_scores:flat_scores",
+        "learned.fasttext_scores:tree_scores",
         "filters.repetition:walk_ngrams",
         "filters.url:normalize",
         "text.json_strings:measure_quoted",

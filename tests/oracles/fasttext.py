@@ -134,6 +134,30 @@ def sigmoid(product: np.float32, table: np.ndarray) -> np.float32:
     return table[int((product + np.float32(8)) * np.float32(32))]
 
 
+def softmax_scores(products: np.ndarray) -> list[float]:
+    """Shares of the exponentials, as numbers of 64 bits."""
+    raised = [math.exp(float(product) - float(products.max())) for product in products]
+    return [value / sum(raised) for value in raised]
+
+
+def logistic(power: float) -> float:
+    return 1 / (1 + math.exp(-power))
+
+
+def chances(node: int, chance: float, products: np.ndarray, left: np.ndarray, right: np.ndarray) -> dict[int, float]:
+    """The chance of every label below `node`: a product of one factor for each node above it.
+
+    Args:
+        products: of the inner nodes, which are numbered after the labels.
+    """
+    if left[node] < 0:
+        return {node: chance}
+    product = float(products[node - len(products)])
+    return chances(int(left[node]), chance * logistic(-product), products, left, right) | chances(
+        int(right[node]), chance * logistic(product), products, left, right
+    )
+
+
 def best(scored: Sequence[tuple[np.float32, int]], k: int) -> tuple[list[int], list[float]]:
     """The k best labels with their rounded scores, the later of equal ones first; padded with -1 and 0."""
     order = sorted(range(len(scored)), key=lambda index: (-scored[index][0], -index))[:k]

@@ -1,11 +1,13 @@
-"""The best labels of many texts by a fastText model.
+"""The labels and scores of many texts by a fastText model.
 
     open_model  ->  CompiledModel    the file as arrays for the kernels `fasttext.py` and `fasttext_labels.py`
             or  ->  LibraryModel     fasttext-predict, one text per call, for models that the kernels do not support
 
 Both have the method `best(starts, stops, data, k)`. Their labels are equal and their scores are equal to 4 digits; among equal
-scores the order of the library is undefined. `fallback_reason` says why a model needs the library. Both skip the word `</s>`,
-fastText's end mark, and treat a newline as white space, so that nothing hides the rest of a text.
+scores the order of the library is undefined. `scores` gives all labels in float32, from the kernels `fasttext_scores.py`
+(losses ns and ova without the library's rounding of sigmoids to 512 steps). `fallback_reason` says why a model needs the
+library. Both skip the word `</s>`, fastText's end mark, and treat a newline as white space, so that nothing hides the rest of a
+text.
 
 A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most `MAX_DENSE_BYTES`; otherwise its rows
 are decoded during prediction.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -25,6 +28,7 @@ from datapipe.errors import UserError
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.learned import fasttext as features
 from datapipe.kernels.learned import fasttext_labels as kernels
+from datapipe.kernels.learned.fasttext_scores import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
 from datapipe.stage.models.fasttext_file import (
     LABEL,
@@ -110,17 +114,27 @@ class CompiledModel:
         return labels, scores
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """See `Classifier.scores`."""
-        return _by_label(*self.best(starts, stops, data, len(self.labels)))
+        """See `Classifier.scores`. A text without words has score 0 for every label."""
+        embedding, layer, num_labels = self._embedding(starts, stops, data), self._layer, len(self.labels)
+        scores = np.empty((len(starts), num_labels), np.float32)
+        if isinstance(layer, kernels.TreeLayer):
+            tree_scores(embedding.means, embedding.num_rows, layer, np.empty(2 * num_labels - 1), scores)
+        else:
+            flat_scores(embedding.means, embedding.num_rows, layer, np.empty(num_labels), scores)
+        self._check_numbers(scores)
+        return scores
 
     def _embedding(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> features.Embedding:
         """The mean of the rows of each text, and how many rows those are."""
         longest = int((stops - starts).max(initial=0))
         out = features.room_for_embedding(len(starts), self._options.dim, longest, self._options.max_chars)
         features.embed(starts, stops, data, self._model, self._dense, out)
-        if not np.isfinite(out.means).all():
-            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
+        self._check_numbers(out.means)
         return out
+
+    def _check_numbers(self, values: np.ndarray) -> None:
+        if not np.isfinite(values).all():
+            raise UserError(f"{self._path} holds values that are no numbers. Expected a whole model; get the file anew.")
 
 
 def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
@@ -211,26 +225,24 @@ class LibraryModel:
     def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """See `CompiledModel.best`."""
         labels, scores = np.full((len(starts), k), -1, np.int32), np.zeros((len(starts), k), np.float64)
-        for document, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-            words = [word for word in _WHITE_SPACE.split(data[start:stop].tobytes()) if word not in (b"", _END_OF_LINE)]
-            predictions = self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []
+        for document, predictions in enumerate(self._predictions(starts, stops, data, k)):
             for rank, (score, label) in enumerate(predictions):
                 labels[document, rank] = self._numbers[label.removeprefix(LABEL.decode())]
                 scores[document, rank] = min(round(score, kernels.SCORE_DIGITS), 1.0)
         return labels, scores
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """See `Classifier.scores`."""
-        return _by_label(*self.best(starts, stops, data, len(self.labels)))
+        """See `Classifier.scores`. They are the library's, whose `exp` may differ from machine to machine."""
+        scores = np.zeros((len(starts), len(self.labels)), np.float32)
+        for document, predictions in enumerate(self._predictions(starts, stops, data, len(self.labels))):
+            for score, label in predictions:
+                scores[document, self._numbers[label.removeprefix(LABEL.decode())]] = min(score, 1.0)
+        return scores
 
-
-def _by_label(labels: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Scores in the order of the labels, (num_docs, num_labels) float32; 0 where a label is missing.
-
-    Args:
-        labels, best: all labels of each text, the best first, and their scores: (num_docs, num_labels).
-    """
-    scores = np.zeros(labels.shape, np.float32)
-    rows, ranks = np.nonzero(labels >= 0)
-    scores[rows, labels[rows, ranks]] = best[rows, ranks]
-    return scores
+    def _predictions(
+        self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int
+    ) -> Iterator[list[tuple[float, str]]]:
+        """The k best labels of each text as the library tells them; none for a text without words."""
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            words = [word for word in _WHITE_SPACE.split(data[start:stop].tobytes()) if word not in (b"", _END_OF_LINE)]
+            yield self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []

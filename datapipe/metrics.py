@@ -240,6 +240,7 @@ class TaskMetrics:
         unreadable_files: in the order of the input, one for each damage; of map tasks.
         unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
             no outputs and no counts, and the plan reads these files whole instead (`plan/request.py`).
+        cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
@@ -253,6 +254,7 @@ class TaskMetrics:
     fertility: Fertility = field(default_factory=Fertility)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
+    cut: dict[str, Any] = field(default_factory=dict)
     field_values: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
@@ -282,6 +284,7 @@ class TaskMetrics:
             "fertility": self.fertility.to_json(),
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
             **unsplittable,
+            **({"cut": self.cut} if self.cut else {}),
             "field_values": self.field_values,
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,

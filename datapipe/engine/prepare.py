@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -24,7 +25,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
 from datapipe.inputs.entries import Notes
-from datapipe.ledger.names import OWN_FILES
+from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
@@ -32,8 +33,9 @@ from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.warnings import RunWarning, named_twice_warning, order_warnings, passed_over_warning, unreadable_warning
 from datapipe.plan.work import BoundStage
-from datapipe.stage.base import Stage
+from datapipe.stage.base import Filter, Stage
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.storage import Root, is_remote, open_input, resolve
@@ -81,7 +83,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
-    bound = tuple(bind(use) for use in mixture.stages_of(name))
+    bound = tuple(_with_cut(name, bind(use)) for use in mixture.stages_of(name))
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].keep:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
@@ -131,6 +133,22 @@ def bind(use: StageUse) -> BoundStage:
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
     covered = catalogue.covered_segmentations(stage)
     return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, segmentations=covered)  # type: ignore[arg-type]
+
+
+def _with_cut(source: str, bound: BoundStage) -> BoundStage:
+    """The stage, with the cut of an earlier run if it keeps a share and names such a run. Raises UserError."""
+    share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
+    if share is None or not share.threshold_from:
+        return bound
+    path = Path(share.threshold_from) / REPORT
+    try:
+        thresholds = json.loads(path.read_bytes())["thresholds"]
+        return replace(bound, cut=Cut.from_json(thresholds[source][bound.name]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"sources.{source}: {bound.name}: threshold_from: {path} holds no threshold of {bound.name} in {source}. "
+            "Expected an output of a run in which a source and a stage of these names kept a share."
+        ) from error
 
 
 def stage_digest(stage: Stage, name: str, unseen: Collection[str] = ()) -> str:

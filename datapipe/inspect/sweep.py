@@ -315,7 +315,7 @@ def _grid(root: Root, tagged: Sequence[_TaggedSource]) -> list[float]:
             sample = np.concatenate([sample, values[known]])
             first = np.argsort(hashes, kind="stable")[:SAMPLE_DOCS]
             hashes, sample = hashes[first], sample[first]
-    in_force = [float(source.rule.limit) for source in tagged]
+    in_force = [float(source.rule.limit) for source in tagged if math.isfinite(source.rule.limit)]
     measured = distinct if len(distinct) <= MAX_DISTINCT else _readable(np.quantile(sample, _QUANTILES, method="nearest"))
     return sorted({*measured.tolist(), *in_force})
 

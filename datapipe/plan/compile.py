@@ -14,16 +14,18 @@ are merged before they are reduced where they hold too many sorted runs (`runs.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from datapipe.errors import DatapipeError
-from datapipe.plan import expand, runs
-from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile
+from datapipe.plan import expand, ranking, runs
+from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile, train_rows
 from datapipe.plan.request import PlannedSource, Request
-from datapipe.plan.steps import GlobalStep, Pipeline, lay_out
-from datapipe.plan.work import BoundStage, Decisions, MapTask, Record, Task, train_rows
+from datapipe.plan.steps import GlobalStep, Pipeline, RankingStep, lay_out
+from datapipe.plan.work import BoundStage, Decisions, MapTask, Record, Task
+from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import Cut, Interval
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
 EXCHANGES = ("reduce", "merge", "gather")
@@ -164,8 +166,8 @@ class _Compilation:
         if step_id in self.known:
             return self.known[step_id]
         stages = self.plan.pipeline.segments[name][number]
-        global_step = self.plan.pipeline.after[name][number]
-        emit = global_step.stage if global_step else None
+        following = self.plan.pipeline.after[name][number]
+        emit = following.stage if isinstance(following, GlobalStep) else None
         labels = [stage.name for stage in stages]
         if number == 0:
             tasks = self.read_tasks(step_id, name, stages, emit)
@@ -173,11 +175,11 @@ class _Compilation:
         before = self.segment(name, number - 1)
         ending = self.plan.pipeline.after[name][number - 1]
         assert ending is not None
-        decisions = self.decisions(ending)
+        known = self.cut(name, ending, before) if isinstance(ending, RankingStep) else self.decisions(ending)
         later = None
-        if before.is_committed and decisions is not None:
+        if before.is_committed and known is not None:
             planned = self.plan.inputs[name]
-            later = self.expander.later_tasks(step_id, name, planned, before.records, decisions, stages, emit)
+            later = self.expander.later_tasks(step_id, name, planned, before.records, known, stages, emit)
         return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
 
     def read_tasks(self, step_id: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> list[MapTask]:
@@ -191,6 +193,32 @@ class _Compilation:
             tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, limit)
         self.plan.inputs[name], self.plan.read_whole[name] = planned, whole
         return tasks
+
+    def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
+        """The filter with the cut of its share, or None while that is not committed."""
+        mixture, bound, interval = self.request.mixture, ending.stage, Interval()
+        share = cast(Filter, bound.stage).kept_share()
+        assert share is not None
+        scores = scored.outputs(ranking.scores_of(bound.name), TableFile)
+        for number in range(1, ranking.MOST_ROUNDS + 1):
+            ranks, narrow = ranking.step_ids(source, bound.name, number)
+            tasks = ranking.rank_tasks(mixture, ranks, source, bound.name, scores, interval) if scored.is_committed else None
+            ranked = self.add(ranks, "rank", f"{bound.name}: summarise scores, round {number}", source, tasks)
+            narrowing = None
+            if ranked.is_committed:
+                summaries = ranked.outputs("summary", TableFile)
+                narrowing = [ranking.narrow_task(mixture, narrow, source, bound.name, summaries, interval, share)]
+            narrowed = self.add(narrow, "narrow", f"{bound.name}: find the cut, round {number}", source, narrowing)
+            if not narrowed.is_committed:
+                return None
+            found = ranking.found_of(narrowed.records[0])
+            if isinstance(found, Cut):
+                return replace(bound, cut=found)
+            interval = found
+        raise DatapipeError(
+            f"{source}: {bound.name}: the cut was not found in {ranking.MOST_ROUNDS} rounds. This is a defect of datapipe, "
+            "please report it"
+        )
 
     def decisions(self, global_step: GlobalStep) -> Decisions | None:
         """The decisions of a global stage, or None while they are not committed."""

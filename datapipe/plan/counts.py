@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from datapipe.errors import DatapipeError
 from datapipe.metrics import (
@@ -23,7 +24,11 @@ from datapipe.metrics import (
     total_work,
 )
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.ranking import found_of, narrows
+from datapipe.plan.steps import GlobalStep
 from datapipe.plan.work import Record
+from datapipe.stage.base import Filter
+from datapipe.stage.ranking import Cut
 from datapipe.stage.tables import drops_for_others
 
 
@@ -138,11 +143,13 @@ class ExcessDrops:
 def excess_drops(plan: Plan) -> list[ExcessDrops]:
     """The global stages that dropped more than their `max_dropped`. Only sources with all decisions committed are checked."""
     excesses: list[ExcessDrops] = []
-    for source, global_stages in plan.pipeline.global_stages.items():
-        for stage, global_step, step in zip(
-            global_stages, plan.pipeline.after[source], plan.of_kind("map", source)[1:], strict=False
-        ):
-            if stage.max_dropped is None or global_step is None or not step.is_committed:
+    for source, after in plan.pipeline.after.items():
+        stages = iter(plan.pipeline.global_stages[source])
+        for global_step, step in zip(after, plan.of_kind("map", source)[1:], strict=False):
+            if not isinstance(global_step, GlobalStep):
+                continue
+            stage = next(stages)
+            if stage.max_dropped is None or not step.is_committed:
                 continue
             document_counts = total_counts(record.metrics.document_counts for record in step.records)
             dropped = sum(count for reason, count in document_counts.dropped.items() if reason.startswith(f"{global_step.id}:"))
@@ -159,6 +166,26 @@ def excess_drops(plan: Plan) -> list[ExcessDrops]:
                     )
                 )
     return excesses
+
+
+def thresholds(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
+    """By source and stage that keeps a share: the cut, found by this run or taken from an earlier one, with the share."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for source, segments in plan.pipeline.segments.items():
+        for bound in (bound for segment in segments for bound in segment):
+            share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
+            cut = bound.cut or _found_cut(plan, source, bound.name)
+            if share is not None and cut is not None:
+                entry = {"share": float(share.share), "of": share.of, "from": share.threshold_from or None}
+                found.setdefault(source, {})[bound.name] = {**cut.to_json(), **entry}
+    return found
+
+
+def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
+    """The cut that this run found, or None."""
+    records = [record for step in plan.of_kind("narrow", source) if narrows(step.id, stage) for record in step.records]
+    found = found_of(records[-1]) if records else None
+    return found if isinstance(found, Cut) else None
 
 
 _NAMED_REASONS = 3

@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.request import Request
 from datapipe.plan.splits import text_bytes
+from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN
 from datapipe.plan.work import BoundStage
 from datapipe.shards.schemas import token_type
@@ -152,6 +153,7 @@ def _map(plan: Plan, step: Step, entering: float, leaving: float) -> Iterator[_P
     pipeline, source = plan.pipeline, step.source
     number = plan.of_kind("map", source).index(step)
     following = pipeline.after[source][number]
+    following = following if isinstance(following, GlobalStep) else None
     yield _Part(leaving * _DOCUMENTS, _seconds(leaving, _PASS_ON) + (_seconds(entering, _READ) if number == 0 else 0.0))
     for bound in pipeline.segments[source][number]:
         yield _stage(bound.stage, entering)

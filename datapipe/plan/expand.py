@@ -16,7 +16,7 @@ from typing import Literal, cast
 from datapipe.config.mixture import Mixture
 from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.plan.request import PlannedSource
-from datapipe.plan.splits import file_hash
+from datapipe.plan.splits import WRITTEN_BYTES, documents_by_part, file_hash
 from datapipe.plan.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.plan.work import (
     HASH_SPACE,
@@ -36,7 +36,6 @@ from datapipe.plan.work import (
     WriteTask,
     fingerprinted,
 )
-from datapipe.plan.written import WRITTEN_BYTES, documents_by_part
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames
 from datapipe.stage.tables import Exchange
@@ -141,11 +140,12 @@ class Expander:
         name: str,
         planned: PlannedSource,
         before: Sequence[Record],
-        decisions: Decisions,
+        known: Decisions | BoundStage,
         stages: tuple[BoundStage, ...],
         emit: BoundStage | None,
     ) -> list[MapTask]:
-        """One task per task of the step before, with the decisions on documents of its own input files alone."""
+        """One task per task of the step before, with the decisions on documents of its own input files alone, or with a filter
+        whose cut is known."""
         groups = planned.groups if len(before) == len(planned.groups) else (planned.splits,)  # a limited run has one task
         tasks: list[MapTask] = []
         for splits, record in zip(groups, before, strict=True):
@@ -157,7 +157,8 @@ class Expander:
                 resources=self.resources(*_names(stages, emit)),
                 before=record.fingerprint,
                 documents=record.of("documents", TableFile),
-                decisions=replace(decisions, tables=_of_files(decisions.tables, hashes)),
+                decisions=replace(known, tables=_of_files(known.tables, hashes)) if isinstance(known, Decisions) else None,
+                cut=known if isinstance(known, BoundStage) else None,
                 stages=stages,
                 emit=emit,
                 source_position=self.source_position(name, emit),

@@ -115,6 +115,12 @@ class DocumentsFile(OutputFile):
 Outputs = Mapping[str, tuple[OutputFile, ...]]
 """Files of a task by kind: "documents", "emitted.bands", "train", "shards", "files", …"""
 
+
+def train_rows(stratum: int | None) -> str:
+    """The kind of output that holds token rows to train on: of one stratum, or of a source without strata."""
+    return "train" if stratum is None else f"train-stratum-{stratum:02d}"
+
+
 F = TypeVar("F", bound=OutputFile)
 
 _TYPES: Mapping[str, type[OutputFile]] = {

@@ -158,6 +158,8 @@ class _Comparison:
         if step.kind in EXCHANGES:
             group = step.id.partition("/")[0]
             return [each.stage for each in pipeline.global_steps if each.id == group and source in dict(each.sources)]
+        if step.kind in ("rank", "narrow"):
+            return [bound for bound in self.request.sources[source].stages if f"-{bound.name}-" in step.id]
         for number, stages in enumerate(pipeline.segments[source] if step.kind == "map" else ()):
             if pipeline.map_step(source, number) == step.id:
                 after = pipeline.after[source][number]

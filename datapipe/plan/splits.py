@@ -1,4 +1,6 @@
-"""Groups input files into the splits that each map task reads: a function of the files alone. Pure.
+"""Cuts work into tasks: input files into splits, and documents that are written into parts. Pure.
+
+The splits that each map task reads are a function of the files alone:
 
     large files  ─▶ cut by their reader (byte ranges, row groups), each split a group of its own
     small files  ─▶ grouped with their neighbours, at boundaries chosen by the hash of a path
@@ -9,15 +11,32 @@ input, however it is cut.
 The file alone decides whether a boundary precedes it, so an added or removed file changes the group that it belongs to and no
 other. Groups have about `target_bytes`, and at most four times that and `MAX_GROUP_FILES` files. Where such a cap ends a group,
 the groups up to the next boundary by hash may change, and no further ones.
+
+In a run without a tokenizer, documents are written to files:
+
+    documents in the order of the input, weighed    0 ──────┬─ d ─┬──┬────────┬───────
+    files of `target_bytes`, numbered               │ 0          │ 1          │ 2
+    parts of some files, one for each task          │ 0                       │ 1
+
+A document whose weight begins at w goes to file w // `target_bytes`. So the documents of a file depend on the text alone, and
+not on how the input was cut into tasks: the committed counts of a task tell what its documents weigh together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from datapipe.errors import UserError
+from datapipe.plan.outputs import TableFile
+from datapipe.plan.work import Record
 from datapipe.stage.reader import InputFile, Reader, Split
 
 MAX_GROUP_FILES = 4096
@@ -25,6 +44,15 @@ _GROUP_CAP = 4
 _LEAST_FILE_BYTES = 4096
 _TEXT_PER_ARCHIVE_BYTE = 4
 """Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
+
+
+LEAST_DOCUMENT_BYTES = 64
+"""What a document weighs beside its text, so that no file has any number of empty ones."""
+
+WRITTEN_BYTES = 64 << 20
+"""The least weight of the documents that a task writes, but for the last task of a source."""
+
+Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 def file_hash(source: str, path: str) -> int:
@@ -91,3 +119,30 @@ def _begins_group(file: InputFile, size: int, target_bytes: int) -> bool:
 
 def _is_full(group_bytes: int, num_files: int, target_bytes: int) -> bool:
     return group_bytes > _GROUP_CAP * target_bytes or num_files > MAX_GROUP_FILES
+
+
+def weight(text_bytes: Number, num_docs: int) -> Number:
+    """The weight of some documents together, or of each of many."""
+    return text_bytes + LEAST_DOCUMENT_BYTES * num_docs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentsPart:
+    """A part of a source that one task writes; see `WriteTask`."""
+
+    documents: tuple[TableFile, ...]
+    begin: int
+    start: int
+    stop: int
+
+
+def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[DocumentsPart]:
+    """The documents of a source in parts of `part_bytes`, by the weights that the committed counts tell."""
+    counts = [record.metrics.document_counts for record in cleaned]
+    ends = list(accumulate((weight(each.kept_bytes, each.kept) for each in counts), initial=0))  # (num_records + 1,)
+    parts: list[DocumentsPart] = []
+    for start in range(0, ends[-1], part_bytes):
+        first, last = bisect_right(ends, start) - 1, bisect_left(ends, start + part_bytes)
+        files = tuple(file for record in cleaned[first:last] for file in record.of("documents", TableFile))
+        parts.append(DocumentsPart(documents=files, begin=ends[first], start=start, stop=start + part_bytes))
+    return parts

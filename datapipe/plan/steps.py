@@ -5,6 +5,9 @@
     code:                                     │ dedup.exact │  redact.pii
            segment 0 (only reads)                             segment 1
 
+A filter that keeps a share of a source ends a segment as well: it scores the documents there, and the next segment drops those
+below the cut, which is found between the two.
+
 A global stage runs once over all sources that name it with equal options. All sources must name their common global stages in
 the same order; otherwise each would wait for the other.
 """
@@ -18,6 +21,7 @@ from typing import cast
 
 from datapipe.errors import UserError
 from datapipe.plan.work import BoundStage
+from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 
 
@@ -41,24 +45,32 @@ class GlobalStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankingStep:
+    """A filter that keeps a share of one source, the last stage of a segment: its cut is found before the next segment."""
+
+    id: str
+    stage: BoundStage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
     """The logical steps of a run.
 
     Attributes:
-        segments: by source; segment i ends where global stage i of that source begins.
+        segments: by source; segment i ends before global stage i of that source, or with a filter that keeps a share.
         global_steps: each after the global steps that it needs.
-        after: by source, the global step that ends each segment; None for the last.
+        after: by source, what must be known of all documents after each segment; None for the last.
         global_stages: by source, in order, with the limits that the source sets itself.
     """
 
     segments: Mapping[str, tuple[tuple[BoundStage, ...], ...]]
     global_steps: tuple[GlobalStep, ...]
-    after: Mapping[str, tuple[GlobalStep | None, ...]]
+    after: Mapping[str, tuple[GlobalStep | RankingStep | None, ...]]
     global_stages: Mapping[str, tuple[Global, ...]]
 
     def map_step(self, source: str, number: int) -> str:
         """The id of the step that runs a segment: `web/read` for the first, `web/apply-dedup.exact` for one that applies the
-        decisions of a global stage."""
+        decisions of a global stage, or a cut."""
         if number == 0:
             return f"{source}/read"
         before = self.after[source][number - 1]
@@ -69,31 +81,57 @@ class Pipeline:
 def lay_out(stages: Mapping[str, Sequence[BoundStage]]) -> Pipeline:
     """The pipeline of the sources' stage lists. Raises UserError where their global stages are in conflicting orders."""
     segments = {source: _segments(listed) for source, listed in stages.items()}
-    globals_of = {source: [bound for bound in listed if isinstance(bound.stage, Global)] for source, listed in stages.items()}
-    global_steps = {step.id: step for step in _global_steps(globals_of)}
+    endings = {source: [bound for bound in listed if _ends_segment(bound)] for source, listed in stages.items()}
+    global_steps = {step.id: step for step in _global_steps(endings)}
     by_identity = {(step.stage.name, step.stage.digest): step for step in global_steps.values()}
-    orders = {source: [by_identity[bound.name, bound.digest].id for bound in listed] for source, listed in globals_of.items()}
-    after = {source: (*(global_steps[step_id] for step_id in order), None) for source, order in orders.items()}
+    after = {
+        source: (
+            *(
+                by_identity[bound.name, bound.digest] if is_global(bound) else RankingStep(id=bound.name, stage=bound)
+                for bound in listed
+            ),
+            None,
+        )
+        for source, listed in endings.items()
+    }
+    orders = {source: [step.id for step in steps if isinstance(step, GlobalStep)] for source, steps in after.items()}
     ordered = tuple(global_steps[step_id] for step_id in _order(orders))
-    global_stages = {source: tuple(cast(Global, bound.stage) for bound in listed) for source, listed in globals_of.items()}
+    global_stages = {
+        source: tuple(cast(Global, bound.stage) for bound in listed if is_global(bound)) for source, listed in endings.items()
+    }
     return Pipeline(segments=segments, global_steps=ordered, after=after, global_stages=global_stages)
+
+
+def is_global(bound: BoundStage) -> bool:
+    """Whether a stage compares the documents of a run with each other."""
+    return isinstance(bound.stage, Global)
+
+
+def finds_cut(bound: BoundStage) -> bool:
+    """Whether a stage keeps a share of a source whose cut this run must find."""
+    share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
+    return share is not None and not share.threshold_from
+
+
+def _ends_segment(bound: BoundStage) -> bool:
+    return is_global(bound) or finds_cut(bound)
 
 
 def _segments(listed: Sequence[BoundStage]) -> tuple[tuple[BoundStage, ...], ...]:
     segments: list[list[BoundStage]] = [[]]
     for bound in listed:
-        if isinstance(bound.stage, Global):
-            segments.append([])
-        else:
+        if not is_global(bound):
             segments[-1].append(bound)
+        if _ends_segment(bound):
+            segments.append([])
     return tuple(tuple(segment) for segment in segments)
 
 
-def _global_steps(globals_of: Mapping[str, Sequence[BoundStage]]) -> list[GlobalStep]:
+def _global_steps(endings: Mapping[str, Sequence[BoundStage]]) -> list[GlobalStep]:
     members: dict[tuple[str, str], list[tuple[str, int]]] = {}
     stages: dict[tuple[str, str], BoundStage] = {}
-    for source, listed in globals_of.items():
-        for number, bound in enumerate(listed):
+    for source, listed in endings.items():
+        for number, bound in ((number, bound) for number, bound in enumerate(listed) if is_global(bound)):
             members.setdefault((bound.name, bound.digest), []).append((source, number))
             stages[bound.name, bound.digest] = bound
     names = [name for name, _ in members]

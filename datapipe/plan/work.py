@@ -4,6 +4,8 @@
     reduce     a hash range of the tables of an exchange          ─▶  tables of rows
     merge      a hash range of some files of a table              ─▶  the same rows in one sorted run
     gather     a range of document keys of the final tables       ─▶  drops, cuts and sizes, one file of each
+    rank       scores of documents                                ─▶  a summary of those in an interval (`plan/ranking.py`)
+    narrow     the summaries of a source                          ─▶  a narrower interval, or the cut
     sample     documents                                          ─▶  a keyed sample of their text
     train      samples                                            ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
@@ -27,16 +29,11 @@ from datapipe.plan.fingerprint import fingerprint
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile, files_of_type
 from datapipe.stage.base import Filter, Map
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import FieldNames, Reader, Split
 
 HASH_SPACE = 1 << 64
-
 REACHES = ()  # look-ups by name are of the fields of tasks
-
-
-def train_rows(stratum: int | None) -> str:
-    """The kind of output that holds token rows to train on: of one stratum, or of a source without strata."""
-    return "train" if stratum is None else f"train-stratum-{stratum:02d}"
 
 
 # ------------------------------------------------------------------------------------------ what enters a fingerprint
@@ -64,11 +61,12 @@ def _table_checksums(tables: Tables) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundStage:
-    """A stage under the name it has in this run, with the digest of its code and options.
+    """A stage under its name in this run, with the digest of its code and options.
 
     Attributes:
-        emit_digest: of a global stage: the digest without the options that `emit` does not read.
-        segmentations: members of `DocumentBatch` that the digest covers; None where they are not known.
+        emit_digest: of a global stage: without the options that `emit` does not read.
+        segmentations: members of `DocumentBatch` that the digest covers; None where not known.
+        cut: of a filter that keeps a share, once it is known.
     """
 
     name: str
@@ -76,6 +74,7 @@ class BoundStage:
     digest: str
     emit_digest: str = ""
     segmentations: frozenset[str] | None = None
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,14 +186,10 @@ def fingerprinted(task: T) -> T:
     """The task with the fingerprint of its fields and of the code that it runs."""
     parts: dict[str, Any] = {}
     for declared in fields(task):
-        part = declared.metadata.get(_ENTERS, _as_it_is)
+        part = declared.metadata.get(_ENTERS, lambda value: value)
         if part is not None:
             parts[declared.name] = part(getattr(task, declared.name))
     return replace(task, fingerprint=fingerprint(task.kind, **parts))
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +200,7 @@ class MapTask(Task):
         before: fingerprint of the task that wrote `documents`.
         limit: read at most so many documents.
         decisions: of the global stage before; applied to `documents`.
+        cut: the filter that scored `documents` in the step before, with the cut that is applied to them.
         emit: the global stage that follows.
         source_position: position of the source in the order of sources that `emit` goes by; see `StageContext`.
         care: what the ends of earlier attempts have shown. A document that crashes a stage is found by running, as one that
@@ -221,6 +217,9 @@ class MapTask(Task):
     before: str = ""
     documents: tuple[TableFile, ...] = field(default=(), metadata=LEFT_OUT)  # they follow from `before`
     decisions: Decisions | None = field(default=None, metadata=entering(lambda decisions: decisions and decisions.identity()))
+    cut: BoundStage | None = field(
+        default=None, metadata=entering(lambda bound: bound and [bound.name, bound.digest, str(bound.cut)])
+    )
     stages: tuple[BoundStage, ...] = field(
         default=(), metadata=entering(lambda stages: [[bound.name, bound.digest] for bound in stages])
     )
@@ -363,7 +362,7 @@ class PackTask(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteTask(Task):
-    """Writes the documents of one part of a source to files; see `plan/written.py`.
+    """Writes the documents of one part of a source to files; see `plan/splits.py`.
 
     Attributes:
         documents: files of the step before that overlap the part, in the order of the input.

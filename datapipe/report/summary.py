@@ -16,6 +16,8 @@ unreadable_files        sources with damaged input files: {source, count, files,
                         {path, position, error}
 warnings                what the run warns of: {kind, source, text, …}; source is null for a warning about none or several. The
                         kinds, with what each is about, are in `plan/warnings.py`
+thresholds              source → stage that keeps a share → {threshold: least score that is kept, tie: least keyed hash of a
+                        kept document of that score, documents, kept_documents, weight, kept_weight, share, of, from}
 tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
@@ -31,7 +33,15 @@ from typing import Any
 from datapipe.ledger.names import REPORT
 from datapipe.metrics import Packing, UnreadableFile, Work, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
-from datapipe.plan.counts import ExcessDrops, SourceCounts, excess_drops, shared_work, source_counts, unreadable_text
+from datapipe.plan.counts import (
+    ExcessDrops,
+    SourceCounts,
+    excess_drops,
+    shared_work,
+    source_counts,
+    thresholds,
+    unreadable_text,
+)
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
 from datapipe.shards.manifest import Manifest, Snapshot
@@ -79,6 +89,7 @@ def summarize(
             if counts.unreadable_files
         ],
         "warnings": [warning.to_json() for warning in told],
+        "thresholds": thresholds(plan),
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),

@@ -15,6 +15,7 @@ The catalogue finds a stage by the name of its file (`catalogue.py`): a new stag
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from datapipe.errors import StageError
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.ranking import BELOW_SHARE, KeptShare
 
 REACHES = ()  # the look-ups by name in this file read options only
 
@@ -234,6 +236,18 @@ class Filter(Stage):
     def at_most(self, name: str, option: str) -> Rule:
         """The rule `name`: a value above the option's fails."""
         return Rule(name=name, limit=getattr(self, option), side="max", option=option)
+
+    def kept_share(self) -> KeptShare | None:
+        """How much of a source the filter keeps, by the order of its scores; None: its rules decide alone.
+
+        The last of its `rules()` is then `self.below_share(option)`, which `process` measures for every document and never
+        fails. Its measured values are the scores, of which the highest are kept. The engine finds the cut over all documents of
+        the source that pass the other rules, and drops those below it (`ranking.py`)."""
+        return None
+
+    def below_share(self, option: str) -> Rule:
+        """The rule of documents below the cut of a kept share. No score fails it before the cut is known."""
+        return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         raise NotImplementedError

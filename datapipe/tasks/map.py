@@ -42,7 +42,8 @@ from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.guard import FailedDocument, Guard
 from datapipe.tasks.input_paths import InputPaths
-from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map
+from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
+from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 
 MAX_BATCH_DOCS = 8192
 
@@ -75,12 +76,19 @@ class _Mapper:
         self.input_paths = InputPaths(root, task)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
+        self.scores = self._score_writer(folder)
         self.emitted: TableWriters | None = None
         if task.emit is not None:
             stage = task.emit.stage
             assert isinstance(stage, Global)
             self.emitted = TableWriters(root, folder, stage.emits())
             self.salt = np.uint64(seed_for(0, "scope", task.source) if stage.scope == "source" else 0)
+
+    def _score_writer(self, folder: str) -> ScoreWriter | None:
+        """Where scores go if the last stage keeps a share whose cut is not known yet."""
+        last = self.task.stages[-1] if self.task.stages else None
+        share = last.stage.kept_share() if last is not None and last.cut is None and isinstance(last.stage, Filter) else None
+        return None if last is None or share is None else ScoreWriter(self.root, folder, last, share, self.task.seed)
 
     def open(self) -> None:
         """Opens the decisions on the task's documents."""
@@ -169,6 +177,9 @@ class _Mapper:
         if self.applier is not None and self.task.decisions is not None:
             with self.metrics.timed(f"{self.task.decisions.name}: apply", batch.text_bytes, batch.num_docs):
                 batch = self.applier.apply(batch)
+        if self.task.cut is not None:
+            with self.metrics.timed(f"{self.task.cut.name}: apply", batch.text_bytes, batch.num_docs):
+                batch = self._below_cut_dropped(self.task.cut, batch)
         for bound in self.task.stages:
             if batch.num_docs == 0:
                 return
@@ -180,6 +191,15 @@ class _Mapper:
             self.documents.add(batch.record)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
+
+    def _below_cut_dropped(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        """The documents that a cut keeps, or all with its tags."""
+        assert isinstance(bound.stage, Filter)
+        result = of_scored(bound, self.task.seed, batch)
+        if bound.stage.mode == "tag":
+            return tagged(bound, batch, result)
+        self._drop(bound.name, bound.stage.rules(), batch, result)
+        return without_scores(bound, batch.filter(result.keep))
 
     @contextmanager
     def _timed_stage(self, name: str, batch: DocumentBatch) -> Iterator[None]:
@@ -195,7 +215,7 @@ class _Mapper:
         stage = bound.stage
         batch.make_read_only()
         if isinstance(stage, Filter):
-            return self._run_filter(bound.name, stage, batch)
+            return self._run_filter(bound, stage, batch)
         assert isinstance(stage, Map)
         return self._run_map(bound.name, stage, batch)
 
@@ -203,18 +223,23 @@ class _Mapper:
         care = None if self.task.care == Care() else self.task.care.of(name)
         return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=care)
 
-    def _run_filter(self, name: str, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
+    def _run_filter(self, bound: BoundStage, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
+        name = bound.name
+
         def checked(part: DocumentBatch) -> FilterResult:
             result = checked_filter(stage, part)
+            result = result if bound.cut is None else with_cut(bound, self.task.seed, part, result)
             return replace(result, columns=self.new_columns[name].same(result.columns, part))
 
         done = self._guard(name, stage, stage.process).run(checked, batch)
         kept: list[DocumentBatch] = []
-        for start, stop, result in done.parts:
+        for start, stop, decided in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
+            is_ranked = self.scores is not None and self.scores.name == name
+            result = self.scores.with_scores(stage, part, decided) if self.scores is not None and is_ranked else decided
             if stage.mode == "tag":
                 self._add_counts(f"{name} (tag)", stage.counts, result.columns)
-                kept.append(part.with_columns(_tags(name, stage, result)))
+                kept.append(part.with_columns(tags_of(name, stage, result)))
                 continue
             self._add_counts(name, stage.counts, result.columns)
             self._drop(name, stage.rules(), part, result)
@@ -307,6 +332,7 @@ class _Mapper:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
         outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish()}
+        outputs |= self.scores.finish() if self.scores is not None else {}
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):
                 outputs |= self.emitted.finish("emitted.")
@@ -318,15 +344,6 @@ def _excerpt(document: DocumentBatch) -> bytes:
     """The beginning of a text, or of a page."""
     content = document.texts.cast(pa.large_binary()) if document.has_text else document.html
     return content[0].as_py()[:EXCERPT_BYTES]
-
-
-def _tags(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
-    """The columns of a filter in tag mode: the first failed rule, its value, the measurement of every rule, labels."""
-    rules = stage.rules()
-    failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
-    measured = {f"{name}.{rule.name}": pa.array(values) for rule, values in zip(rules, result.measured, strict=True)}
-    labels = {key: column for key, column in result.columns.items() if key != "text" and key not in stage.counts}
-    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
 
 
 def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:

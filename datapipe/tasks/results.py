@@ -18,6 +18,7 @@ from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage.base import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import BELOW_SHARE, check_scores
 
 _OWN = set(OWN_COLUMNS) - {"text"}
 
@@ -38,6 +39,8 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
     _check_rules(result.rule[~result.keep], len(rules))
     if result.measured or stage.mode == "tag":
         _check_measured(stage, result, len(rules), batch.num_docs)
+    if stage.kept_share() is not None:
+        _check_ranked(stage, rules, result)
     if stage.extracts and "text" not in result.columns:
         raise StageError(
             "it extracts, and returned no column 'text'. Return the text of each page, an empty one where it is dropped"
@@ -73,6 +76,16 @@ def _check_measured(stage: Filter, result: FilterResult, num_rules: int, num_doc
         _check_array(f"measured[{index}]", values, num_docs, "iufb")
     if stage.mode == "tag" and num_docs and not -1 <= int(result.rule.min()) <= int(result.rule.max()) < num_rules:
         raise StageError(f"rule: expected -1 to {num_rules - 1}, found {result.rule.min()} to {result.rule.max()}")
+
+
+def _check_ranked(stage: Filter, rules: list[Rule], result: FilterResult) -> None:
+    """Raises StageError where a filter that keeps a share has no finite score for a document."""
+    if not rules or rules[-1].name != BELOW_SHARE or len(result.measured) != len(rules):
+        raise StageError(
+            f"it keeps a share of the documents. Expected `self.below_share(option)` as the last of its rules, and what each "
+            f"rule measured; found the rules {', '.join(rule.name for rule in rules)} and {len(result.measured)} arrays"
+        )
+    check_scores(np.asarray(result.measured[-1], np.float64))
 
 
 def checked_map(stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:
@@ -124,6 +137,15 @@ def _texts(texts: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise StageError(f"column 'text' is not valid UTF-8: {error}") from error
     return texts.cast(pa.large_string())
+
+
+def tags_of(name: str, stage: Filter, result: FilterResult) -> dict[str, pa.Array]:
+    """The columns of a filter in tag mode: the first failed rule, its value, the measurement of every rule, labels."""
+    rules = stage.rules()
+    failed = pa.array([rule.name for rule in rules] or [""]).take(pa.array(result.rule, mask=result.rule < 0))
+    measured = {f"{name}.{rule.name}": pa.array(values) for rule, values in zip(rules, result.measured, strict=True)}
+    labels = {key: column for key, column in result.columns.items() if key != "text" and key not in stage.counts}
+    return {f"{name}.rule": failed, f"{name}.value": pa.array(result.value), **measured, **labels}
 
 
 class NewColumns:

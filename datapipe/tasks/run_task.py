@@ -16,6 +16,7 @@ from datapipe.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.outputs import Outputs
+from datapipe.plan.ranking import NarrowTask, RankTask
 from datapipe.plan.work import (
     BoundStage,
     GatherTask,
@@ -35,10 +36,10 @@ from datapipe.storage import Root
 from datapipe.tasks.breaches import error_without_document
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
+from datapipe.tasks.ranking import run_narrow, run_rank
 from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
-from datapipe.tasks.sample import run_sample
 from datapipe.tasks.tokenize import run_tokenize
-from datapipe.tasks.train import run_train
+from datapipe.tasks.train import run_sample, run_train
 from datapipe.tasks.write import run_write
 
 Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
@@ -48,6 +49,8 @@ _RUNNERS: dict[type[Task], Runner] = {
     ReduceTask: run_reduce,
     MergeTask: run_merge,
     GatherTask: run_gather,
+    RankTask: run_rank,
+    NarrowTask: run_narrow,
     SampleTask: run_sample,
     TrainTask: run_train,
     TokenizeTask: run_tokenize,

@@ -21,15 +21,15 @@ from datapipe.columns import key_halves
 from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
 from datapipe.exchange.partitions import committed_bytes, read_documents
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs
-from datapipe.plan.work import TokenizeTask, train_rows
+from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs, train_rows
+from datapipe.plan.work import TokenizeTask
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
-from datapipe.tasks.sample import is_validation
 from datapipe.tasks.strata import strata_of
+from datapipe.tasks.train import is_validation
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 

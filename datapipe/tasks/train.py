@@ -1,23 +1,52 @@
-"""The tokenizer of a run: trained on the samples of all sources, or the user's own, in its canonical form."""
+"""The tokenizer of a run: trained on the samples of all sources, or the user's own, in its canonical form.
+
+The documents that train it, and those held out for validation, are chosen by thresholds on keyed hashes of their keys. Neither
+choice depends on how the input was split.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from time import perf_counter
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from datapipe.activity import at_place
-from datapipe.columns import text_lengths
-from datapipe.exchange.partitions import read_table
+from datapipe.columns import key_halves, text_lengths
+from datapipe.exchange.partitions import TableWriter, read_documents, read_table
 from datapipe.ledger.names import TOKENIZER
 from datapipe.metrics import TaskMetrics, size
 from datapipe.plan.outputs import Outputs, TokenizerFile
-from datapipe.plan.work import TrainTask
+from datapipe.plan.work import SampleTask, TrainTask
+from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.training import train_tokenizer
+
+_SAMPLE = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
+
+
+def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """Which documents are held out: (num_docs,) bool."""
+    return below_fraction(keyed_hash(key_halves(keys), seed_for(seed, "validation")), fraction)
+
+
+def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """Writes the text of a keyed sample of the training documents; `plan/weighting.py` computes its fraction."""
+    metrics = TaskMetrics()
+    writer = TableWriter(root, f"{folder}/sample.arrow")
+    seed = seed_for(task.seed, "tokenizer", "sample")
+    for batch in read_documents(root, task.documents, metrics):
+        with metrics.timed("sample") as work:
+            chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), task.fraction)
+            chosen &= ~is_validation(batch.keys, task.seed, task.validation)
+            sampled = batch.filter(chosen)
+            writer.add(pa.record_batch([sampled.texts], schema=_SAMPLE))
+            work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
+    return {"sample": writer.finish()}, metrics
 
 
 def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:

@@ -2,7 +2,7 @@
 
     documents, in the order of the input ─▶ those that begin in the part ─▶ file by file ─▶ Parquet or JSON lines
 
-Memory: one batch and one row group. The bytes of a file follow from its documents alone; see `plan/written.py` for
+Memory: one batch and one row group. The bytes of a file follow from its documents alone; see `plan/splits.py` for
 those that it holds.
 """
 
@@ -17,8 +17,8 @@ from datapipe.columns import text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import DocumentsFile, Outputs
+from datapipe.plan.splits import weight
 from datapipe.plan.work import WriteTask
-from datapipe.plan.written import weight
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.storage import Root
 

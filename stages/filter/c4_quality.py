@@ -53,7 +53,7 @@ from datapipe import columns
 from datapipe.kernels.filters import c4
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._profiles import ProfiledFilter
+from stages.filter._thresholds.profiles import ProfiledFilter
 
 _DATATROVE = {"min_sentences": 5, "min_words_per_line": 3, "words_before_citations": True, "apostrophe_ends_line": True}
 PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "datatrove": _DATATROVE, "fineweb": _DATATROVE | {"need_end_mark": False}}

@@ -31,8 +31,8 @@ from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repeti
 from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
-from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.fineweb2 import Settings
+from stages.filter._thresholds.profiles import ProfiledFilter, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},

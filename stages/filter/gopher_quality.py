@@ -21,7 +21,7 @@ in every script that separates words by spaces.
 
 Checked against DCLM's program on 740 real and generated documents with the profile `dclm`: all decisions are equal.
 
-`language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_fineweb2.py`).
+`language` takes the thresholds that FineWeb-2 published for a language, with its stop words (`_thresholds/fineweb2.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
-from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.fineweb2 import Settings
+from stages.filter._thresholds.profiles import ProfiledFilter, words_of
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {

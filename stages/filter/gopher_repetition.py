@@ -22,7 +22,7 @@ frequent n-gram counts with all its occurrences, overlapping ones too, so its sh
 spaces. A line of white space alone is blank in the profiles `paper` and `datatrove`; datatrove itself treats it as a line.
 `dclm` ends paragraphs at two newlines in a row. A value equal to a limit passes. A document without words or lines measures 0.
 
-`language` takes the thresholds that FineWeb-2 published for a language (`_fineweb2.py`).
+`language` takes the thresholds that FineWeb-2 published for a language (`_thresholds/fineweb2.py`).
 
 Checked against datatrove 0.10.1 on 2,480 web documents with the profile `datatrove`: all decisions are equal. With CR LF as
 line ends 154 of 250 decisions differ, since datatrove counts blank lines with a CR as copies: put `normalize.unicode` before
@@ -43,8 +43,8 @@ from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.kernels.text.words import find_paragraphs
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
-from stages.filter._fineweb2 import Settings
-from stages.filter._profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.fineweb2 import Settings
+from stages.filter._thresholds.profiles import ProfiledFilter, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = 1.0

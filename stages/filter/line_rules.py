@@ -46,7 +46,7 @@ from datapipe import columns
 from datapipe.kernels.filters import line_rules
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._profiles import ProfiledFilter
+from stages.filter._thresholds.profiles import ProfiledFilter
 
 PROFILES: dict[str, dict[str, Any]] = {"dclm": {}, "refinedweb": {"any_after_read_more": False}}
 """The options of each profile that differ from the defaults."""

@@ -19,6 +19,7 @@ from datapipe.stage import Filter, Map, StageContext
 from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
 from datapipe.tasks.run_task import run_task
+from stages.filter.language import bundled_model
 from tests.support.executed import executed, not_covered
 from tests.support.global_stages import batch_of, reduce_all
 from tests.support.runs import InProcess, run_mixture, write_mixture
@@ -33,7 +34,9 @@ pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in catalogue.stage_names() if name not in ("filter.field", "filter.url")),
+    *((name, {}) for name in catalogue.stage_names() if name not in ("filter.classifier", "filter.field", "filter.url")),
+    ("filter.classifier", {"model": str(bundled_model()), "label": "en", "max_chars": 100, "keep_share": "20%"}),
+    ("filter.classifier", {"models": {"one": str(bundled_model())}, "label": "de", "combine": "mean", "write_each": True}),
     ("filter.field", {"field": "text", "drop": ["word"], "keep_matching": "."}),
     ("filter.field", {"field": "text", "min_value": 1, "missing": "keep"}),
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
@@ -114,7 +117,7 @@ class CoverageEngine(InProcess):
 
 def _of_stages(task: Task) -> list[Reached]:
     if isinstance(task, MapTask):
-        bound = [*task.stages, *([task.emit] if task.emit else [])]
+        bound = [*task.stages, *(stage for stage in (task.emit, task.cut) if stage is not None)]
         readers = [catalogue.reached_by(split.reader) for split in task.inputs]
         return [*(catalogue.reached_by(stage.stage) for stage in bound), *readers]
     # a merge asks the stage for the schema of its rows; the files, which are named by content, have the same one
@@ -122,10 +125,11 @@ def _of_stages(task: Task) -> list[Reached]:
 
 
 def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = [{"text": f"{text} {number % 7}", "rank": number % 5} for number in range(60) for text in TEXTS]
+    rows = [{"text": f"{text} {number % 7}", "rank": number % 5, "score": number % 7} for number in range(60) for text in TEXTS]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"no": "text"}]))
-    sources = f"  web: {{path: {tmp_path}/a.jsonl, keep: [rank], strata: {{by: rank, bounds: [2]}}}}"
+    sources = f"  web: {{path: {tmp_path}/a.jsonl, keep: [rank, score], strata: {{by: rank, bounds: [2]}}}}"
     stages = "stages: [normalize.unicode, filter.gopher_quality: {mode: tag}, filter.length: {max_chars: 2000}, dedup.exact, "
+    stages += "tests.support.ranked_stages:ByScore: {keep_share: 9/10}, "
     stages += "dedup.minhash: {cluster_column: cluster, size_column: size}, dedup.lines, redact.pii]"
     tail = "validation: 5%\nmax_quarantined: 50%\ntokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
     tail += "execution: {bucket_bytes: 16KiB, split_bytes: 16KiB}"
@@ -133,5 +137,5 @@ def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: py
     engine = CoverageEngine
     engine.kinds, engine.missing = set(), set()
     run_mixture(write_mixture(tmp_path, sources, stages, tail), make_engine=engine)
-    assert engine.kinds >= {"map", "reduce", "merge", "gather", "sample", "train", "tokenize", "pack"}
+    assert engine.kinds >= {"map", "reduce", "merge", "gather", "rank", "narrow", "sample", "train", "tokenize", "pack"}
     assert sorted(engine.missing) == []

@@ -16,6 +16,7 @@ from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
 from datapipe.mixture_schema import mixture_schema
 from datapipe.stage import Filter, Reader
+from stages.filter.language import bundled_model
 
 WHERE = "m.yaml:23: stages[2]"
 
@@ -224,7 +225,10 @@ def test_names_are_the_files_below_stages():
     assert catalogue.stage_names() == sorted(catalogue.stage_names())
 
 
-NEEDED: dict[str, dict[str, Any]] = {"filter.url": {"domains": ["example.com"]}}
+NEEDED: dict[str, dict[str, Any]] = {
+    "filter.classifier": {"model": str(bundled_model()), "label": "en", "min_score": 0.5},
+    "filter.url": {"domains": ["example.com"]},
+}
 """Options of stages that are refused without any, though none of them is required."""
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
+from datapipe.plan.ranking import NarrowTask, RankTask
 from datapipe.plan.work import (
     BoundStage,
     Decisions,
@@ -23,6 +25,7 @@ from datapipe.plan.work import (
     TrainTask,
     fingerprinted,
 )
+from datapipe.stage.ranking import Interval, KeptShare, Pair
 from datapipe.stage.reader import FieldNames, InputFile, Split
 from stages.dedup.exact import Exact
 from stages.filter.length import Length
@@ -71,6 +74,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "decisions": Decisions(name="dedup.exact", rule="duplicate", tables={"drops": (_rows(),)}),
             "stages": (replace(LENGTH, digest="longer"),),
             "emit": replace(EXACT, emit_digest="other"),
+            "cut": LENGTH,
             "source_position": 1,
         },
     ),
@@ -92,6 +96,19 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     (
         GatherTask(**COMMON, **RANGE, stage=EXACT, tables={"drops": (_rows(),)}, limit_bytes=1),
         {"tables": {"sizes": (_rows(),)}, "start": 1, "stop": 11},
+    ),
+    (
+        RankTask(**COMMON, stage="best", scores=(_table(),), interval=Interval()),
+        {"stage": "other", "scores": (_table("y"),), "interval": Interval(kept=Pair(score=1, tie=2))},
+    ),
+    (
+        NarrowTask(**COMMON, stage="best", summaries=(_table(),), interval=Interval(), share=KeptShare(share=Fraction(1, 3))),
+        {
+            "stage": "other",
+            "summaries": (_table("y"),),
+            "interval": Interval(dropped=Pair(score=1, tie=2)),
+            "share": KeptShare(share=Fraction(1, 4)),
+        },
     ),
     (
         SampleTask(**COMMON, before="map", documents=(_table(),), fraction=0.5, validation=0.1),

@@ -18,7 +18,7 @@ from datapipe.plan.outputs import TableFile
 from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from datapipe.tasks.sample import is_validation
+from datapipe.tasks.train import is_validation
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datapipe.errors import UserError
-from stages.filter._fineweb2 import language_settings, languages
+from stages.filter._thresholds.fineweb2 import language_settings, languages
 
 
 @pytest.mark.parametrize("code", languages())

@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from datapipe.errors import UserError
 from datapipe.stage import Filter
-from stages.filter._fineweb2 import Settings, language_settings
+from stages.filter._thresholds.fineweb2 import Settings, language_settings
 
 _WITHOUT_SPACES = ("Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr")
 

@@ -1,0 +1,123 @@
+"""The steps that find the cut of a filter that keeps a share of a source. Pure.
+
+    scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
+
+How the interval narrows is in `stage/ranking.py`. What `narrow` finds is so small that it stands in its record, so the plan
+knows it without reading a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+from datapipe.config.mixture import Mixture
+from datapipe.plan.outputs import TableFile
+from datapipe.plan.work import Record, Task, entering, fingerprinted
+from datapipe.stage.ranking import Cut, Interval, KeptShare, found_from_json
+
+MOST_ROUNDS = 16
+"""Rounds after which a run fails. Four are enough for 4e10 documents of any scores."""
+
+
+def _checksums(files: Sequence[TableFile]) -> list[str]:
+    return [file.checksum for file in files]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTask(Task):
+    """Summarises the scores of some map tasks in an interval.
+
+    Attributes:
+        stage: name of the filter in the run.
+        scores: what map tasks wrote.
+    """
+
+    kind: ClassVar[str] = "rank"
+
+    stage: str
+    scores: tuple[TableFile, ...] = field(metadata=entering(_checksums))
+    interval: Interval = field(metadata=entering(asdict))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NarrowTask(Task):
+    """Narrows the interval by the summaries of a source, down to the cut.
+
+    Attributes:
+        stage: name of the filter in the run.
+        share: that is kept.
+    """
+
+    kind: ClassVar[str] = "narrow"
+
+    stage: str
+    summaries: tuple[TableFile, ...] = field(metadata=entering(_checksums))
+    interval: Interval = field(metadata=entering(asdict))
+    share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
+
+
+def scores_of(stage: str) -> str:
+    """The kind of output that holds the scores of a filter, by its name in the run."""
+    return f"scores.{stage}"
+
+
+def rank_tasks(
+    mixture: Mixture, step: str, source: str, stage: str, scores: Sequence[TableFile], interval: Interval
+) -> list[RankTask]:
+    """One task for about a quarter of a bucket of scores."""
+    return [
+        fingerprinted(RankTask(step=step, source=source, seed=mixture.seed, stage=stage, scores=group, interval=interval))
+        for group in _groups(scores, mixture.execution.bucket_bytes // 4)
+    ]
+
+
+def narrow_task(
+    mixture: Mixture,
+    step: str,
+    source: str,
+    stage: str,
+    summaries: Sequence[TableFile],
+    interval: Interval,
+    share: KeptShare,
+) -> NarrowTask:
+    return fingerprinted(
+        NarrowTask(
+            step=step,
+            source=source,
+            seed=mixture.seed,
+            stage=stage,
+            summaries=tuple(summaries),
+            interval=interval,
+            share=share,
+        )
+    )
+
+
+def _groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
+    """Files with rows, together about `group_bytes` in memory."""
+    group: list[TableFile] = []
+    for file in files:
+        if group and sum(each.row_bytes for each in group) + file.row_bytes > group_bytes:
+            yield tuple(group)
+            group = []
+        if file.rows:
+            group.append(file)
+    if group:
+        yield tuple(group)
+
+
+def step_ids(source: str, stage: str, number: int) -> tuple[str, str]:
+    """The ids of the two steps of a round: `web/rank-filter.classifier-1` and `web/narrow-filter.classifier-1`."""
+    return f"{source}/rank-{stage}-{number}", f"{source}/narrow-{stage}-{number}"
+
+
+def narrows(step_id: str, stage: str) -> bool:
+    """Whether a step of kind "narrow" is of this filter."""
+    return step_id.partition("/")[2].removeprefix("narrow-").rpartition("-")[0] == stage
+
+
+def found_of(record: Record) -> Interval | Cut:
+    """What a task of kind "narrow" found."""
+    return found_from_json(record.metrics.cut)

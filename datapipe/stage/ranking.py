@@ -1,0 +1,296 @@
+"""Filters that keep a share of a source: the documents of the highest scores, whatever the scores are.
+
+    score of a document  ─▶  (ordered 64-bit integer, tie)  ─▶  the cut: the least pair that is kept  ─▶  kept or below_share
+
+The tie is a keyed hash of the document, so documents of one score are chosen evenly and the order is total. No task holds a row
+for each document of the source. The cut is found by refining an interval that contains it:
+
+    round 1   every task   its scores, sorted    ─▶  at most `SUMMARY_PAIRS` of its pairs, with the exact weight above each
+              one task     all summaries         ─▶  the narrowest interval of pairs that must contain the cut
+    round 2   every task   its scores in there   ─▶  …
+
+An equi-depth summary of n documents leaves less than 3 n / `SUMMARY_PAIRS` of them uncertain, however the scores are
+distributed, and one of `SUMMARY_PAIRS` documents is exact. So four rounds are enough for 4e10 documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.errors import StageError
+
+BELOW_SHARE = "below_share"
+"""The rule of documents below the cut: the last rule of a filter that keeps a share. What it measures is the score."""
+
+SUMMARY_PAIRS = 1024
+"""Parts of equal weight, and of equal count, that a summary cuts the scores of a task into."""
+
+_SIGN = np.uint64(1 << 63)
+
+SCORES_SCHEMA = pa.schema(
+    [
+        pa.field("score", pa.uint64(), nullable=False),
+        pa.field("tie", pa.uint64(), nullable=False),
+        pa.field("weight", pa.int64(), nullable=False),
+    ]
+)
+"""What a map task writes beside its documents: each document's ordered score, tie, and weight (1, or its bytes)."""
+
+SUMMARY_SCHEMA = pa.schema(
+    [
+        *SCORES_SCHEMA,
+        pa.field("weight_above", pa.int64(), nullable=False),
+        pa.field("documents_above", pa.int64(), nullable=False),
+    ]
+)
+"""Some pairs of a task, the highest first: the weight of each, and the weight and number of all documents above it. The last
+row is no document: its pair is 0 and its columns count all documents of the task that are not below the interval."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptShare:
+    """How much a filter keeps.
+
+    Attributes:
+        share: exact, from 0 to 1.
+        of: what it is a share of.
+        threshold_from: an output of an earlier run whose cut is used again; "" to find the cut in this run.
+    """
+
+    share: Fraction
+    of: Literal["documents", "bytes"] = "documents"
+    threshold_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Pair:
+    """A place in the order of documents.
+
+    Attributes:
+        score: `ordered` score, 64 bits.
+        tie: keyed hash of the document, 64 bits.
+    """
+
+    score: int
+    tie: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """What a source keeps: the documents whose pair is at least `lowest`.
+
+    Attributes:
+        lowest: the least pair that is kept; None: nothing is.
+        documents, weight: of the source, as they reach the filter.
+        kept_documents, kept_weight: of these.
+    """
+
+    lowest: Pair | None
+    documents: int
+    weight: int
+    kept_documents: int
+    kept_weight: int
+
+    @property
+    def threshold(self) -> float:
+        """The least score that is kept; infinite where nothing is."""
+        return float("inf") if self.lowest is None else score_of(self.lowest.score)
+
+    def to_json(self) -> dict[str, Any]:
+        """The cut for the report: the threshold as a number, and the tie as 16 hex digits."""
+        return {
+            "threshold": None if self.lowest is None else self.threshold,
+            "tie": None if self.lowest is None else f"{self.lowest.tie:016x}",
+            "documents": self.documents,
+            "kept_documents": self.kept_documents,
+            "weight": self.weight,
+            "kept_weight": self.kept_weight,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Cut:
+        """Raises KeyError, TypeError or ValueError for anything else than `to_json` returns."""
+        threshold, tie = data["threshold"], data["tie"]
+        lowest = None if threshold is None else Pair(score=int(ordered(np.array([threshold]))[0]), tie=int(tie, 16))
+        counts = {name: int(data[name]) for name in ("documents", "weight", "kept_documents", "kept_weight")}
+        return cls(lowest=lowest, **counts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """The pairs among which the lowest kept one is: below `kept` and above `dropped`.
+
+    Attributes:
+        kept: this pair and all above it are kept; None: not known of any.
+        dropped: this pair and all below it are dropped; None: not known of any.
+        documents, weight: of the source; None before the first round.
+    """
+
+    kept: Pair | None = None
+    dropped: Pair | None = None
+    documents: int | None = None
+    weight: int | None = None
+
+
+def found_to_json(found: Interval | Cut) -> dict[str, Any]:
+    """What a round found, for its record."""
+    return {"cut": found.to_json()} if isinstance(found, Cut) else {"interval": asdict(found)}
+
+
+def found_from_json(data: dict[str, Any]) -> Interval | Cut:
+    """What `found_to_json` wrote."""
+    if "cut" in data:
+        return Cut.from_json(data["cut"])
+    interval = data["interval"]
+    kept, dropped = (None if interval[name] is None else Pair(**interval[name]) for name in ("kept", "dropped"))
+    return Interval(kept=kept, dropped=dropped, documents=interval["documents"], weight=interval["weight"])
+
+
+# ------------------------------------------------------------------------------------------------ scores as integers
+
+
+def ordered(scores: np.ndarray) -> np.ndarray:
+    """Scores as integers of the same order: (num_docs,) uint64. Both zeros are one number.
+
+    Args:
+        scores: (num_docs,) float64, finite.
+    """
+    bits = (np.ascontiguousarray(scores, np.float64) + 0.0).view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def score_of(number: int) -> float:
+    """The score of an `ordered` integer."""
+    bits = np.array([number], np.uint64)
+    return float(np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float64)[0])
+
+
+def is_kept(cut: Cut, scores: np.ndarray, ties: np.ndarray) -> np.ndarray:
+    """Which documents are not below the cut: (num_docs,) bool.
+
+    Args:
+        scores: (num_docs,) uint64, `ordered`.
+        ties: (num_docs,) uint64.
+    """
+    return np.zeros(len(scores), np.bool_) if cut.lowest is None else _is_at_least(scores, ties, cut.lowest)
+
+
+def _is_at_least(scores: np.ndarray, ties: np.ndarray, pair: Pair) -> np.ndarray:
+    return (scores > np.uint64(pair.score)) | ((scores == np.uint64(pair.score)) & (ties >= np.uint64(pair.tie)))
+
+
+def check_scores(scores: np.ndarray) -> None:
+    """Raises StageError for a score that is no finite number, which has no place in the order."""
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        raise StageError(
+            f"the score of document {wrong[0]} of the batch is {scores[wrong[0]]}. Expected finite numbers: a share of "
+            "documents is kept by their order"
+        )
+
+
+# ------------------------------------------------------------------------------------------------ finding the cut
+
+
+class Ranked:
+    """Scores of some documents inside an interval, and what is known of the documents above it.
+
+    Args:
+        interval: pairs outside of it are counted, not held.
+    """
+
+    def __init__(self, interval: Interval) -> None:
+        self.interval = interval
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._weight_above = self._documents_above = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Adds rows of `SCORES_SCHEMA`."""
+        scores, ties, weights = (rows.column(name).to_numpy() for name in ("score", "tie", "weight"))
+        inside = np.ones(len(scores), np.bool_)
+        if self.interval.kept is not None:
+            above = _is_at_least(scores, ties, self.interval.kept)
+            self._weight_above += int(weights[above].sum())
+            self._documents_above += int(above.sum())
+            inside &= ~above
+        if self.interval.dropped is not None:
+            inside &= _is_at_least(scores, ties, self.interval.dropped)
+            inside &= (scores != np.uint64(self.interval.dropped.score)) | (ties != np.uint64(self.interval.dropped.tie))
+        if inside.any():
+            self._parts.append((scores[inside], ties[inside], weights[inside]))
+
+    def summary(self) -> pa.RecordBatch:
+        """At most 4 · `SUMMARY_PAIRS` rows of `SUMMARY_SCHEMA`, and the last one."""
+        columns = [np.concatenate(column) for column in zip(*self._parts)] if self._parts else [np.zeros(0, np.uint64)] * 3
+        order = np.lexsort((columns[1], columns[0]))[::-1]
+        scores, ties, weights = (column[order] for column in columns)
+        weight_above = self._weight_above + np.concatenate([[0], np.cumsum(weights.astype(np.int64))])
+        documents_above = self._documents_above + np.arange(len(order) + 1)
+        chosen = np.unique(np.concatenate([_even_steps(np.arange(len(order))), _even_steps(weight_above[:-1])]))
+        rows = np.concatenate([chosen, [len(order)]]).astype(np.int64)
+        pairs = (np.append(scores, np.uint64(0))[rows], np.append(ties, np.uint64(0))[rows], np.append(weights, 0)[rows])
+        arrays = [*pairs, weight_above[rows], documents_above[rows]]
+        return pa.record_batch(
+            [pa.array(array.astype(field.type.to_pandas_dtype())) for array, field in zip(arrays, SUMMARY_SCHEMA)],
+            schema=SUMMARY_SCHEMA,
+        )
+
+
+def _even_steps(measure: np.ndarray) -> np.ndarray:
+    """Places that cut an ascending measure into at most `SUMMARY_PAIRS` even parts, and the place before each; every place
+    where there are few. A step of more than a part is between two of the places."""
+    if len(measure) <= SUMMARY_PAIRS:
+        return np.arange(len(measure))
+    wanted = measure[0] + (measure[-1] - measure[0]) * np.arange(SUMMARY_PAIRS + 1) // SUMMARY_PAIRS
+    places = np.searchsorted(measure, wanted)
+    return np.concatenate([places, np.maximum(places - 1, 0)])
+
+
+def narrowed(summaries: Sequence[pa.RecordBatch], interval: Interval, share: Fraction) -> Interval | Cut:
+    """The cut, or the narrower interval that contains it.
+
+    Args:
+        summaries: of all tasks, in this interval.
+        share: of the weight of all documents, rounded down.
+    """
+    scores, ties, weights, weight_above, documents_above = (
+        np.concatenate([summary.column(field.name).to_numpy() for summary in summaries]) for field in SUMMARY_SCHEMA
+    )
+    ends = np.cumsum([summary.num_rows for summary in summaries]) - 1
+    starts = ends - [summary.num_rows - 1 for summary in summaries]
+    if interval.weight is None:
+        totals = int(documents_above[ends].sum()), int(weight_above[ends].sum())
+        interval = replace(interval, documents=totals[0], weight=totals[1])
+    documents, weight = interval.documents or 0, interval.weight or 0
+    target = share.numerator * weight // share.denominator
+
+    is_pair = np.ones(len(scores), np.bool_)
+    is_pair[ends] = False
+    at_least, documents_with = weight_above + weights, documents_above + 1  # with the document of the row itself
+    more_at_least, more_documents = np.diff(at_least, prepend=0), np.diff(documents_with, prepend=0)
+    more_at_least[starts], more_documents[starts] = (at_least - weight_above)[starts], 1
+    more_at_most = np.diff(weight_above, append=0)
+    order = np.lexsort((ties, scores))[::-1]
+    order = order[is_pair[order]]
+    least = weight_above[starts].sum() + np.cumsum(more_at_least[order])
+    most = weight_above[starts].sum() + np.cumsum(more_at_most[order])
+
+    certain = int(np.searchsorted(most, target, side="right"))  # the pairs before this one keep at most the target
+    too_many = int(np.searchsorted(least, target, side="right"))  # this pair and all below it keep more
+    kept = _pair(scores, ties, order[certain - 1]) if certain else interval.kept
+    if len(order) == int((documents_above[ends] - documents_above[starts]).sum()):  # every document is a pair
+        kept_documents = int(documents_above[starts].sum() + more_documents[order[:certain]].sum())
+        kept_weight = int(most[certain - 1]) if certain else int(weight_above[starts].sum())
+        return Cut(lowest=kept, documents=documents, weight=weight, kept_documents=kept_documents, kept_weight=kept_weight)
+    dropped = _pair(scores, ties, order[too_many]) if too_many < len(order) else interval.dropped
+    return replace(interval, kept=kept, dropped=dropped)
+
+
+def _pair(scores: np.ndarray, ties: np.ndarray, row: int) -> Pair:
+    return Pair(score=int(scores[row]), tie=int(ties[row]))

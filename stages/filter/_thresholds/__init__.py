@@ -1,0 +1,1 @@
+"""Published thresholds of the heuristic filters."""

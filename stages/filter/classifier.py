@@ -1,0 +1,199 @@
+"""Keeps documents that trained classifiers score high, as DCLM and FineWeb-Edu choose web pages.
+
+    text  ->  the score of each model  ->  one score (`combine`)  ->  rules, in this order
+
+| rule | drops a document if |
+|---|---|
+| `low_score` | its score is below `min_score` |
+| `high_score` | its score is above `max_score` |
+| `below_share` | it is not among the highest scores that make up `keep_share` of what the source has left |
+
+A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its score is the probability of one
+label, or the number that the model predicts.
+
+`keep_share` finds the threshold in each source by itself, over all of its documents: exactly the share of the documents is
+kept, rounded down, or of the bytes of their text, to within the longest document. Documents of the score at the threshold are
+chosen by a keyed hash. The report publishes the threshold. DCLM (Li et al. 2024, arXiv 2406.11794) kept the highest tenth of
+its pages by a fastText model; Nemotron-CC (Su et al. 2024, arXiv 2412.02595) takes the highest score of several models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, model_validator
+
+from datapipe import columns
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError, suggest
+from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.models.classifier import Classifier as Model
+from datapipe.stage.models.classifier import open_classifier
+from datapipe.stage.percent import Share
+from datapipe.stage.ranking import KeptShare
+
+POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
+"""Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
+
+_REPORT = "report.json"
+
+
+class Classifier(Filter):
+    """Keeps documents by the score of trained classifiers: above a threshold, or a share of the highest."""
+
+    model: Path | None = Field(
+        default=None, description="The model: a local file of `datapipe classifier train`, or a fastText .bin or .ftz."
+    )
+    models: dict[str, Path] = Field(
+        default={}, description="Several models by names of your choice, instead of `model`: {edu: edu.model, web: hq.bin}."
+    )
+    label: str | dict[str, str] = Field(
+        default="",
+        description="The label whose probability is the score; for several models one for all, or {NAME: LABEL}. Default: of "
+        f"two labels the one of {', '.join(POSITIVE)}. Models that predict a number have none.",
+    )
+    combine: Literal["max", "mean"] = Field(default="max", description="How the scores of several models become one.")
+    min_score: float | None = Field(default=None, description="Least score of a kept document.")
+    max_score: float | None = Field(default=None, description="Greatest score of a kept document.")
+    keep_share: Share | None = Field(
+        default=None,
+        description="Share of each source that is kept: the documents of the highest scores among those that reach the stage "
+        "and pass the bounds. 10% keeps exactly one document in ten.",
+    )
+    share_of: Literal["documents", "bytes"] = Field(
+        default="documents", description="Used with keep_share: whether it is a share of documents, or of bytes of text."
+    )
+    threshold_from: str = Field(
+        default="",
+        description="Used with keep_share: a folder with the output of an earlier run, or one of its snapshots/…, whose "
+        "thresholds hold here too. Then new files do not move the threshold.",
+    )
+    score_column: str | None = Field(
+        default=None, min_length=1, description="Name of a new column in kept documents: the score. `strata` may use it."
+    )
+    write_each: bool = Field(
+        default=False, description="Write the score of each of `models` into a column of its name, with `mode: tag` too."
+    )
+    max_chars: int | None = Field(
+        default=None,
+        ge=1,
+        description="Characters that are read from the start of the text. Default: all. The cost is proportional.",
+    )
+
+    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "pyarrow")
+    _opened: Any = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _check(self) -> Classifier:
+        if (self.model is None) == (not self.models):
+            raise ValueError("expected `model: FILE`, or `models: {NAME: FILE, …}` for several")
+        decides = not (self.min_score is self.max_score is self.keep_share is None)
+        if not (decides or self.score_column or self.write_each or self.mode == "tag"):
+            raise ValueError(
+                "nothing is decided or written. Set min_score, max_score or keep_share to drop documents, score_column to "
+                "write the score, or `mode: tag` to see the scores first"
+            )
+        if self.threshold_from and self.keep_share is None:
+            raise ValueError("threshold_from is used with keep_share, and there is none")
+        if isinstance(self.label, dict) and self.label.keys() - self.models.keys():
+            unknown = min(self.label.keys() - self.models.keys())
+            raise ValueError(f"label: there is no model '{unknown}'.{suggest(unknown, self.models)}")
+        try:
+            kinds = {model.kind for model, _ in self._open()}
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        if len(kinds) > 1:
+            raise ValueError("models: some score a probability and some predict a number. Use two stages, one for each kind")
+        return self
+
+    @property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns that the options name."""
+        return (*([self.score_column] if self.score_column else []), *(self.models if self.write_each else []))
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state without the loaded models, which cannot be pickled; the first use after unpickling opens them again."""
+        state = super().__getstate__()
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_opened": None}}
+
+    def input_files(self) -> tuple[str, ...]:
+        report = [str(Path(self.threshold_from) / _REPORT)] if self.threshold_from else []
+        return (*map(str, self._paths.values()), *report)
+
+    def notes(self) -> tuple[str, ...]:
+        slow = [
+            f"{path}: {model.fallback_reason}: the library evaluates it, at a lower speed"
+            for (model, _), path in zip(self._open(), self._paths.values())
+            if model.fallback_reason
+        ]
+        moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided anew; "
+        is_moved = self.keep_share is not None and not self.threshold_from
+        return (*slow, *([f"{moves}threshold_from: OUTPUT keeps an earlier one"] if is_moved else []))
+
+    def rules(self) -> Sequence[Rule]:
+        least = -math.inf if self.min_score is None else self.min_score
+        most = math.inf if self.max_score is None else self.max_score
+        bounds = [
+            Rule(name="low_score", limit=least, side="min", option="min_score"),
+            Rule(name="high_score", limit=most, side="max", option="max_score"),
+        ]
+        return [*bounds, *([] if self.keep_share is None else [self.below_share("keep_share")])]
+
+    def kept_share(self) -> KeptShare | None:
+        if self.keep_share is None:
+            return None
+        share = Fraction(repr(self.keep_share))  # the decimal number that was written, not its nearest binary one
+        return KeptShare(share=share, of=self.share_of, threshold_from=self.threshold_from)
+
+    def open(self, context: StageContext) -> None:
+        self._opened = self._open()
+
+    def process(self, batch: DocumentBatch) -> FilterResult:
+        texts = batch.texts if self.max_chars is None else pc.utf8_slice_codeunits(batch.texts, 0, self.max_chars)
+        offsets, data = columns.text_buffers(texts)
+        each = [model.scores(offsets[:-1], offsets[1:], data)[:, number] for model, number in self._scored]
+        combined = np.max(each, axis=0) if self.combine == "max" else np.mean(each, axis=0, dtype=np.float64)
+        score = np.asarray(combined, np.float64)
+        written: dict[str, pa.Array] = {self.score_column: pa.array(score)} if self.score_column else {}
+        if self.write_each:
+            written |= {name: pa.array(scores) for name, scores in zip(self._paths, each)}
+        rules = self.rules()
+        return replace(FilterResult.from_rules(rules, [score] * len(rules), written), value=score)
+
+    @property
+    def _paths(self) -> Mapping[str, Path]:
+        return self.models if self.model is None else {"": self.model}
+
+    @property
+    def _scored(self) -> list[tuple[Model, int]]:
+        """The models, each with the number of the label whose score counts."""
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> list[tuple[Model, int]]:
+        opened = {name: open_classifier(path) for name, path in self._paths.items()}
+        return [(model, self._label_number(name, model)) for name, model in opened.items()]
+
+    def _label_number(self, name: str, model: Model) -> int:
+        """The number of the label whose probability is the score. Raises UserError."""
+        wanted = self.label.get(name, "") if isinstance(self.label, dict) else self.label
+        if model.kind == "number":
+            return 0
+        path, known = self._paths[name], ", ".join(model.labels[:20])
+        if wanted:
+            if wanted not in model.labels:
+                raise UserError(f"label: {path} knows no label '{wanted}'.{suggest(wanted, model.labels)} It knows: {known}")
+            return model.labels.index(wanted)
+        positive = [number for number, label in enumerate(model.labels) if label.lower() in POSITIVE]
+        if len(model.labels) == 2 and len(positive) == 1:
+            return positive[0]
+        raise UserError(f"label: expected the label of {path} whose probability is the score, one of: {known}")

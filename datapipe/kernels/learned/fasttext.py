@@ -43,15 +43,15 @@ LANES = 16
 
 _LONGEST_GRAM = 8  # longer n-grams: every word is hashed one n-gram at a time
 _QUEUE = 2048
-_BATCH = 64  # words are looked up together
-_FULL = _QUEUE - LANES * _LONGEST_GRAM - _BATCH - 2
+BATCH = 64  # words are looked up together
+_FULL = _QUEUE - LANES * _LONGEST_GRAM - BATCH - 2
 _BASIS, _PRIME, _MASK = 2166136261, 16777619, 0xFFFFFFFF  # FNV-1a
 _RUN_PRIME = np.uint64(116049371)
 _OPEN, _CLOSE = ord("<"), ord(">")
-_LABEL = np.frombuffer(b"__label__", np.uint8)
+LABEL = np.frombuffer(b"__label__", np.uint8)
 _END_OF_LINE = np.frombuffer(b"</s>", np.uint8)
-_END_OF_LINE_CODE = 3617362777
-_HALF, _LOW_HALF, _HIGH_HALF = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
+END_OF_LINE_CODE = 3617362777
+HALF, LOW_HALF, _HIGH_HALF = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
 
 _BYTES, _DENSE = "Array(uint8, 1, 'C', True)", "Array(float32, 2, 'C', True, aligned=False)"
 
@@ -71,8 +71,8 @@ def index_words(spans: Int64Matrix, data: UInt8s, table: UInt64sOut) -> None:
         for offset in range(spans[entry, 0], spans[entry, 1]):
             code = ((code ^ _signed(data[offset])) * _PRIME) & _MASK
         codes[0] = code
-        _find_slots(data, spans[entry : entry + 1], codes, 1, spans, data, table, slots)
-        table[slots[0]] = np.uint64(code) << _HALF | np.uint64(entry + 1)
+        find_slots(data, spans[entry : entry + 1], codes, 1, spans, data, table, slots)
+        table[slots[0]] = np.uint64(code) << HALF | np.uint64(entry + 1)
 
 
 class Entries(NamedTuple):
@@ -180,27 +180,27 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
     codes, centroids, norms = model.coded
     magic = np.uint64((1 << 32) // num_buckets)
     queue, grams, buckets = np.empty(_QUEUE, np.int64), np.empty(LANES, np.uint32), np.empty((_LONGEST_GRAM, LANES), np.uint32)
-    word_spans, word_codes, slots = np.empty((_BATCH, 2), np.int64), np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
-    is_ascii = np.empty(_BATCH, np.bool_)
+    word_spans, word_codes, slots = np.empty((BATCH, 2), np.int64), np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
+    is_ascii = np.empty(BATCH, np.bool_)
     for doc in range(len(starts)):
         mean, offset, queued, added, words, runs = means[doc], starts[doc], 0, 0, 0, 0
         mean[:] = 0
         while offset < stops[doc]:
-            offset, batch = _find_words(data, offset, stops[doc], word_spans, word_codes, is_ascii)
-            _find_slots(data, word_spans, word_codes, batch, entry_spans, entry_data, entry_table, slots)
+            offset, batch = find_words(data, offset, stops[doc], word_spans, word_codes, is_ascii)
+            find_slots(data, word_spans, word_codes, batch, entry_spans, entry_data, entry_table, slots)
             words += batch
             for word in range(batch):
                 start, stop, code = word_spans[word, 0], word_spans[word, 1], word_codes[word]
-                entry = np.int64(entry_table[slots[word]] & _LOW_HALF) - 1
-                if entry >= num_words or (entry < 0 and stop - start >= len(_LABEL) and _starts_with(data, start, _LABEL)):
+                entry = np.int64(entry_table[slots[word]] & LOW_HALF) - 1
+                if entry >= num_words or (entry < 0 and stop - start >= len(LABEL) and starts_with(data, start, LABEL)):
                     continue
-                run_hashes[runs] = _widened(code)
+                run_hashes[runs] = widened(code)
                 runs += 1
                 queue[queued] = -1 - entry
                 queued += entry >= 0
                 if max_chars == 0:
                     continue
-                length = _spell(data, start, stop, spelled)
+                length = spell(data, start, stop, spelled)
                 first, by_lanes = 0, is_ascii[word] and length <= LANES and max_chars <= _LONGEST_GRAM
                 while first < length:
                     if queued > _FULL:
@@ -210,7 +210,7 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
                         _hash_lanes(spelled, max_chars, num_buckets, magic, grams, buckets)
                         first, queued = _queue_lanes(buckets, length, min_chars, max_chars, bucket_bits, queue, queued)
                     else:
-                        first, queued = _queue_grams(
+                        first, queued = queue_grams(
                             spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued
                         )
             if queued > _FULL:
@@ -219,12 +219,12 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
         if words and end_of_line >= 0:
             queue[queued] = -1 - end_of_line
             queued += 1
-        run_hashes[runs] = _widened(_END_OF_LINE_CODE)
+        run_hashes[runs] = widened(END_OF_LINE_CODE)
         for first in range(runs + 1 if words and run_words > 1 else 0):
             if queued > _FULL:
                 _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
                 added, queued = added + queued, 0
-            queued = _queue_runs(run_hashes, first, min(first + run_words, runs + 1), num_buckets, bucket_bits, queue, queued)
+            queued = queue_runs(run_hashes, first, min(first + run_words, runs + 1), num_buckets, bucket_bits, queue, queued)
         _add_rows(mean, queue, queued, bucket_rows, num_words, dense, codes, centroids, norms)
         num_rows[doc] = added + queued
         mean *= np.float32(1.0 / max(added + queued, 1))
@@ -237,13 +237,13 @@ def _signed(byte) -> Any:
 
 
 @inline
-def _widened(code) -> Any:
+def widened(code) -> Any:
     """A hash as a signed int widened to 64 bits, as fastText combines them."""
     return np.uint64(code) if code < 0x80000000 else np.uint64(code) | _HIGH_HALF
 
 
 @inline
-def _find_words(data, offset, end, spans, codes, is_ascii) -> Any:
+def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
     """Writes place and hash of the next words that are not `</s>`; returns where they end and their number.
 
     Words are looked up batch by batch: several accesses to the dictionary are then under way at once.
@@ -260,14 +260,14 @@ def _find_words(data, offset, end, spans, codes, is_ascii) -> Any:
             all_bytes |= byte
             offset += 1
         spans[found, 0], spans[found, 1], codes[found], is_ascii[found] = start, offset, code, all_bytes < 128
-        is_end = offset - start == len(_END_OF_LINE) and _starts_with(data, start, _END_OF_LINE)
+        is_end = offset - start == len(_END_OF_LINE) and starts_with(data, start, _END_OF_LINE)
         found += offset > start and not is_end
         offset += 1
     return offset, found
 
 
 @inline
-def _spell(data, start, stop, spelled) -> Any:
+def spell(data, start, stop, spelled) -> Any:
     """Writes `<word>` as signed chars; returns its length in bytes."""
     spelled[0] = _OPEN
     for offset in range(start, stop):
@@ -277,7 +277,7 @@ def _spell(data, start, stop, spelled) -> Any:
 
 
 @inline
-def _starts_with(data, start, prefix) -> Any:
+def starts_with(data, start, prefix) -> Any:
     for index in range(len(prefix)):
         if data[start + index] != prefix[index]:
             return False
@@ -285,7 +285,7 @@ def _starts_with(data, start, prefix) -> Any:
 
 
 @inline
-def _find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
+def find_slots(data, word_spans, codes, num_words, spans, entry_data, table, slots) -> None:
     """Writes the slot of each word in `table`, or the free slot where it belongs.
 
     One function with all its loops: a call with arrays for every word would count references, at 80 ns a word.
@@ -293,8 +293,8 @@ def _find_slots(data, word_spans, codes, num_words, spans, entry_data, table, sl
     for word in range(num_words):
         start, length, slot = word_spans[word, 0], word_spans[word, 1] - word_spans[word, 0], codes[word] & (len(table) - 1)
         while table[slot]:
-            entry = np.int64(table[slot] & _LOW_HALF) - 1
-            if np.int64(table[slot] >> _HALF) == codes[word] and spans[entry, 1] - spans[entry, 0] == length:
+            entry = np.int64(table[slot] & LOW_HALF) - 1
+            if np.int64(table[slot] >> HALF) == codes[word] and spans[entry, 1] - spans[entry, 0] == length:
                 entry_start, equal = spans[entry, 0], 0
                 if length <= 8 and start + 8 <= len(data) and entry_start + 8 <= len(entry_data):
                     differences = eight_bytes(data, np.uint64(start)) ^ eight_bytes(entry_data, np.uint64(entry_start))
@@ -310,7 +310,7 @@ def _find_slots(data, word_spans, codes, num_words, spans, entry_data, table, sl
 @inline
 def _bucket(code, num_buckets, magic) -> Any:
     """`code` % `num_buckets` for 32 bits: the quotient by the reciprocal `magic` is right or less by one."""
-    quotient = np.uint32((np.uint64(code) * magic) >> _HALF)
+    quotient = np.uint32((np.uint64(code) * magic) >> HALF)
     rest = np.uint32(np.uint32(code) - np.uint32(quotient * np.uint32(num_buckets)))
     return min(rest, np.uint32(rest - np.uint32(num_buckets)))
 
@@ -346,7 +346,7 @@ def _queue_lanes(buckets, length, min_chars, max_chars, bucket_bits, queue, queu
 
 
 @inline
-def _queue_grams(spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued) -> Any:
+def queue_grams(spelled, first, length, min_chars, max_chars, num_buckets, magic, bucket_bits, queue, queued) -> Any:
     """Queues the n-grams that begin with the character at `first`; returns the start of the next character."""
     code, stop, following = np.int64(_BASIS), first, first
     for chars in range(1, max_chars + 1):
@@ -367,7 +367,7 @@ def _queue_grams(spelled, first, length, min_chars, max_chars, num_buckets, magi
 
 
 @inline
-def _queue_runs(run_hashes, first, stop, num_buckets, bucket_bits, queue, queued) -> Any:
+def queue_runs(run_hashes, first, stop, num_buckets, bucket_bits, queue, queued) -> Any:
     """Queues the runs of words that begin with word `first` and end before `stop`."""
     code = run_hashes[first]
     for last in range(first + 1, stop):

@@ -23,8 +23,8 @@ import numpy as np
 
 from datapipe.errors import UserError
 
-_MAGIC, _VERSIONS = 793712314, (11, 12)
-_SUPERVISED = 3
+MAGIC, _VERSIONS = 793712314, (11, 12)
+SUPERVISED = 3
 LABEL = b"__label__"
 """The prefix of labels in the file."""
 
@@ -181,12 +181,12 @@ def read_model(path: Path) -> ModelFile:
 
 def _read_options(file: _File) -> Options:
     magic, version = file.numbers("2i")
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise file.refusal("its first bytes differ")
     if version not in _VERSIONS:
         raise file.refusal(f"version {version} of the format, expected 11 or 12")
     dim, _, _, _, _, run_words, loss, kind, num_buckets, min_chars, max_chars, _, _ = file.numbers("12id")
-    if kind != _SUPERVISED:
+    if kind != SUPERVISED:
         raise file.refusal("it holds vectors of words and no labels")
     if version == 11:  # version 11 never uses n-grams of characters
         max_chars = 0

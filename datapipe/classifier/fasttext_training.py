@@ -1,0 +1,212 @@
+"""Trains fastText models: the standard `.bin` that fasttext, fasttext-predict and `open_classifier` read.
+
+    texts  ─▶  numbers of words  ─▶  rows, n-grams  ─▶  epochs over all texts  ─▶  .bin
+
+The training is fastText's (`kernels/learned/fasttext_training.py`), on one thread. It differs in what no result depends on but
+by chance: rows start with other random numbers, every epoch reads the texts in an order of its own, and the rate falls with
+each text. The memory is the model's, four bytes for each word of the texts, and the n-grams of each distinct word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from datapipe import columns, rng
+from datapipe.classifier.training import Examples, Trainer
+from datapipe.errors import UserError
+from datapipe.kernels.hashing import num_slots_for
+from datapipe.kernels.learned import fasttext_training as kernels
+from datapipe.kernels.learned.fasttext import index_words
+from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
+from datapipe.kernels.types import input_record
+from datapipe.stage.models import fasttext_file
+from datapipe.stage.models.fasttext_bytes import TrainedModel
+
+_END_OF_LINE = b"</s>"
+_FIRST_CAPACITY = 1 << 16
+
+
+class FastTextTrainer(Trainer):
+    """A fastText model: words, runs of words and n-grams of characters, averaged, and a linear layer above them."""
+
+    dim: int = Field(default=50, ge=1, le=2000, description="Numbers in the row of a feature.")
+    epochs: int = Field(default=5, ge=1, le=10_000, description="How often every text is read.")
+    lr: float = Field(default=0.5, gt=0, le=1000, description="Rate of learning at the start; it falls to 0.")
+    word_ngrams: int = Field(default=2, ge=1, le=100, description="The longest run of words that is a feature.")
+    min_chars: int = Field(default=0, ge=0, le=100, description="The shortest n-gram of characters that is a feature.")
+    max_chars: int = Field(default=0, ge=0, le=100, description="The longest n-gram of characters that is a feature; 0: none.")
+    buckets: int = Field(
+        default=100_000,
+        ge=1,
+        le=1 << 30,
+        description="Rows that runs of words and n-grams of characters share by hash. fastText's default of 2,000,000 makes "
+        "files of 845 MB with 100 dimensions.",
+    )
+    min_count: int = Field(default=1, ge=1, description="Least occurrences of a word with a row of its own.")
+    loss: Literal["softmax", "ova"] = Field(
+        default="softmax", description="softmax: the scores of all labels make 1. ova: every label has a score by itself."
+    )
+
+    @model_validator(mode="after")
+    def _check_chars(self) -> FastTextTrainer:
+        if self.max_chars and self.min_chars > self.max_chars:
+            raise ValueError(f"min_chars: {self.min_chars} is above max_chars: {self.max_chars}.")
+        return self
+
+    def train(self, examples: Examples) -> bytes:
+        """See `Trainer.train`."""
+        for label in examples.labels:
+            if "\0" in label:
+                raise UserError(f"label {label!r} holds a NUL, which ends a label in the file. Rename it.")
+        texts = _number(examples)
+        if not len(texts.ids):
+            raise UserError(f"the {len(examples):,} texts hold no words. Expected texts to learn from.")
+        num_buckets = self.buckets if self.word_ngrams > 1 or self.max_chars else 0
+        rows = self._rows(texts)
+        inputs = np.empty((1 + int(rows.max(initial=0)) + num_buckets, self.dim), np.float32)
+        outputs = np.zeros((len(examples.labels), self.dim), np.float32)
+        kernels.randomise(np.uint64(rng.seed_for(self.seed, "fasttext", "rows")), inputs)
+        self._learn(examples, texts, self._features(texts, rows), inputs, outputs)
+        by_row = np.flatnonzero(rows > 0)[np.argsort(rows[rows > 0])]
+        spans = texts.spans[by_row].tolist()
+        return TrainedModel(
+            words=[_END_OF_LINE, *(texts.data[start:stop].tobytes() for start, stop in spans)],
+            word_counts=[len(examples), *texts.counts[by_row].tolist()],
+            labels=examples.labels,
+            label_counts=np.bincount(examples.targets.astype(np.int64), minlength=len(examples.labels)).tolist(),
+            num_read=len(texts.ids) + 2 * len(examples),
+            inputs=inputs,
+            outputs=outputs,
+            loss=fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL,
+            run_words=self.word_ngrams,
+            num_buckets=num_buckets,
+            min_chars=self.min_chars,
+            max_chars=self.max_chars,
+            min_count=self.min_count,
+            epochs=self.epochs,
+        ).to_bytes()
+
+    def _rows(self, texts: _NumberedTexts) -> np.ndarray:
+        """The row of each distinct word, the most frequent first, behind that of `</s>`: (num_distinct,) int32, -1 for rare
+        ones.
+        """
+        rows = np.full(len(texts.counts), -1, np.int32)
+        by_count = np.argsort(-texts.counts, kind="stable")
+        frequent = by_count[texts.counts[by_count] >= self.min_count]
+        rows[frequent] = 1 + np.arange(len(frequent), dtype=np.int32)
+        return rows
+
+    def _features(self, texts: _NumberedTexts, rows: np.ndarray) -> kernels.Words:
+        """The rows of each distinct word, and the buckets of its n-grams."""
+        lengths = texts.spans[:, 1] - texts.spans[:, 0]  # bytes
+        most = int((lengths + 2).sum()) * (self.max_chars - max(self.min_chars, 1) + 1) if self.max_chars else 0
+        starts, grams = np.empty(len(rows) + 1, np.int64), np.empty(most, np.int32)
+        spelled = np.empty(int(lengths.max(initial=0)) + 3, np.uint32)
+        chars = (self.min_chars, self.max_chars)
+        kernels.list_grams(texts.spans, texts.data, *chars, self.buckets, spelled, starts, grams)
+        return input_record(kernels.Words, (texts.codes, rows, starts, grams[: starts[-1]].copy()))
+
+    def _learn(
+        self, examples: Examples, texts: _NumberedTexts, words: kernels.Words, inputs: np.ndarray, outputs: np.ndarray
+    ) -> None:
+        """Reads all texts `epochs` times. Raises UserError where the numbers grow beyond all bounds."""
+        num_words = len(inputs) - (self.buckets if self.word_ngrams > 1 or self.max_chars else 0)
+        num_read = len(texts.ids) + len(examples)  # words and ends of texts
+        loss = SOFTMAX if self.loss == "softmax" else SIGMOID
+        scratch = self._scratch(texts, words, len(outputs))
+        targets = examples.targets.astype(np.int32)
+        for epoch in range(self.epochs):
+            order = _order(len(examples), rng.seed_for(self.seed, "fasttext", "order", epoch))
+            read = input_record(kernels.Texts, (texts.offsets, texts.ids, targets, examples.weights, order))
+            numbers = (num_words, self.buckets, loss, self.lr, epoch * num_read, self.epochs * num_read)
+            kernels.train_epoch(read, words, kernels.Plan(self.word_ngrams, *numbers), inputs, outputs, scratch)
+            if not (np.isfinite(outputs).all() and (epoch + 1 < self.epochs or np.isfinite(inputs).all())):
+                raise UserError(
+                    f"the training diverged in epoch {epoch + 1} of {self.epochs}: with lr {self.lr:g} the numbers of the "
+                    f"model grew beyond all bounds. Try lr {self.lr / 4:g}."
+                )
+
+    def _scratch(self, texts: _NumberedTexts, words: kernels.Words, num_labels: int) -> kernels.Scratch:
+        """Room for the text with the most features."""
+        grams = np.concatenate([[0], np.cumsum(np.diff(words.gram_starts)[texts.ids])])  # before each word
+        num_words = np.diff(texts.offsets)  # of each text
+        most = int((num_words * self.word_ngrams + np.diff(grams[texts.offsets])).max(initial=0)) + self.word_ngrams + 1
+        return kernels.Scratch(
+            queue=np.empty(most, np.int64),
+            run_hashes=np.empty(int(num_words.max(initial=0)) + 1, np.uint64),
+            hidden=np.empty(self.dim, np.float32),
+            gradient=np.empty(self.dim, np.float32),
+            chances=np.empty(num_labels, np.float64),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _NumberedTexts:
+    """Texts as numbers of words.
+
+    Attributes:
+        data: uint8, the bytes of all texts.
+        spans: (num_distinct, 2) int64, the first occurrence of each distinct word in `data`.
+        codes, counts: (num_distinct,), hashes and occurrences.
+        ids: (num_words,) int32, the number of each word.
+        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
+    """
+
+    data: np.ndarray
+    spans: np.ndarray
+    codes: np.ndarray
+    counts: np.ndarray
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+def _number(examples: Examples) -> _NumberedTexts:
+    """Numbers the words of all texts, with a table that doubles as it fills."""
+    bounds, data = columns.text_buffers(examples.texts)
+    ids = np.empty((len(data) + len(examples)) // 2 + 1, np.int32)  # pages that are not written take no memory
+    offsets, vocabulary = np.zeros(len(examples) + 1, np.int64), _vocabulary(_FIRST_CAPACITY)
+    starts, stops = bounds[:-1], np.ascontiguousarray(bounds[1:])
+    while True:
+        kernels.number_words(starts, stops, data, vocabulary, ids, offsets)
+        num_docs, num_words, num_distinct = vocabulary.progress.tolist()
+        if num_docs == len(examples):
+            break
+        needed = num_distinct + (int(stops[num_docs] - starts[num_docs]) // 2 + 1)
+        vocabulary = _grown(vocabulary, max(needed, 2 * len(vocabulary.counts)), data)
+    return _NumberedTexts(
+        data=data,
+        spans=vocabulary.spans[:num_distinct].copy(),
+        codes=vocabulary.codes[:num_distinct].copy(),
+        counts=vocabulary.counts[:num_distinct].copy(),
+        ids=ids[:num_words].copy(),
+        offsets=offsets,
+    )
+
+
+def _vocabulary(capacity: int) -> kernels.Vocabulary:
+    return kernels.Vocabulary(
+        spans=np.empty((capacity, 2), np.int64),
+        codes=np.empty(capacity, np.uint32),
+        counts=np.empty(capacity, np.int64),
+        table=np.zeros(num_slots_for(capacity), np.uint64),
+        progress=np.zeros(3, np.int64),
+    )
+
+
+def _grown(vocabulary: kernels.Vocabulary, capacity: int, data: np.ndarray) -> kernels.Vocabulary:
+    """The vocabulary with room for `capacity` words."""
+    grown, num_distinct = _vocabulary(capacity), int(vocabulary.progress[2])
+    for old, new in ((vocabulary.spans, grown.spans), (vocabulary.codes, grown.codes), (vocabulary.counts, grown.counts)):
+        new[:num_distinct] = old[:num_distinct]
+    grown.progress[:] = vocabulary.progress
+    index_words(grown.spans[:num_distinct], data, grown.table)
+    return grown
+
+
+def _order(num_docs: int, seed: int) -> np.ndarray:
+    """The texts in the order of a keyed hash of their numbers: (num_docs,) int64."""
+    return np.argsort(rng.mix64(np.arange(num_docs, dtype=np.uint64) + np.uint64(seed)), kind="stable")

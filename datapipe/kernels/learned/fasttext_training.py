@@ -1,0 +1,318 @@
+"""Trains supervised fastText models (Joulin et al. 2016): stochastic gradient descent, one text after another.
+
+    texts  --number_words-->  number of each word  --list_grams-->  buckets of the n-grams of each distinct word
+           --train_epoch-->   rows of words, n-grams and labels
+
+The features of a text, their order and the order of additions are those of `fasttext.py`, and each step is fastText's:
+
+    hidden    = mean of the rows of the features
+    chance    = softmax of hidden · output, or each label by itself (one-vs-all)
+    step      = rate * (target - chance)              rate falls linearly to 0, by the words that were read
+    gradient += step * output;  output += step * hidden
+    row      += gradient / number of features         for every feature
+
+One thread, additions in a fixed order and an exponential function of additions and multiplications: the same texts and options
+give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import mix64
+from datapipe.kernels.learned.exponential import exp, logistic
+from datapipe.kernels.learned.fasttext import (
+    BATCH,
+    END_OF_LINE_CODE,
+    HALF,
+    LABEL,
+    LOW_HALF,
+    find_slots,
+    find_words,
+    queue_grams,
+    queue_runs,
+    spell,
+    starts_with,
+    widened,
+)
+from datapipe.kernels.learned.fasttext_labels import SOFTMAX
+from datapipe.kernels.learned.row_sums import add_rows
+from datapipe.kernels.types import (
+    Float32MatrixOut,
+    Float32sOut,
+    Float64s,
+    Float64sOut,
+    Int32s,
+    Int32sOut,
+    Int64Matrix,
+    Int64MatrixOut,
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt32s,
+    UInt32sOut,
+    UInt64sOut,
+)
+
+_INCREMENT, _HIGH_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)  # of splitmix64; what is above 24 bits
+
+
+class Vocabulary(NamedTuple):
+    """Distinct words by the number of their first occurrence: an output of kernels.
+
+    Attributes:
+        spans: (capacity, 2) int64, where each word lies in the texts.
+        codes: (capacity,) uint32, its hash.
+        counts: (capacity,) int64, its occurrences.
+        table: uint64, as in `fasttext.Entries`; it has a free slot at `capacity` words.
+        progress: (3,) int64: texts that are done, their words, their distinct words.
+    """
+
+    spans: Int64MatrixOut
+    codes: UInt32sOut
+    counts: Int64sOut
+    table: UInt64sOut
+    progress: Int64sOut
+
+
+@kernel
+def number_words(
+    starts: Int64s, stops: Int64s, data: UInt8s, vocabulary: Vocabulary, ids: Int32sOut, offsets: Int64sOut
+) -> None:
+    """Numbers the words of the texts, from the first that is not done to the last, or to one that may not fit any more.
+
+    Args:
+        starts, stops: (num_docs,) int64, in `data`.
+        data: uint8.
+        vocabulary: the words so far.
+        ids: int32, the number of each word of each text, but for `</s>` and labels.
+        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
+    """
+    spans, codes, counts, table, progress = vocabulary
+    word_spans, word_codes, slots = np.empty((BATCH, 2), np.int64), np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
+    is_ascii, is_new = np.empty(BATCH, np.bool_), np.empty(BATCH, np.bool_)
+    offsets[0] = 0
+    for doc in range(progress[0], len(starts)):
+        if progress[2] + (stops[doc] - starts[doc]) // 2 + 1 > len(counts):
+            return
+        offset = starts[doc]
+        while offset < stops[doc]:
+            offset, batch = find_words(data, offset, stops[doc], word_spans, word_codes, is_ascii)
+            find_slots(data, word_spans, word_codes, batch, spans, data, table, slots)
+            for word in range(batch):
+                is_new[word] = table[slots[word]] == 0
+            for word in range(batch):
+                if is_new[word]:  # a new word of the same batch may be equal, or may have taken the slot
+                    find_slots(data, word_spans[word:], word_codes[word:], 1, spans, data, table, slots[word:])
+                start, stop, number = word_spans[word, 0], word_spans[word, 1], np.int64(table[slots[word]] & LOW_HALF) - 1
+                if number < 0:
+                    if stop - start >= len(LABEL) and starts_with(data, start, LABEL):
+                        continue
+                    number = progress[2]
+                    progress[2] += 1
+                    table[slots[word]] = np.uint64(word_codes[word]) << HALF | np.uint64(number + 1)
+                    spans[number, 0], spans[number, 1], codes[number], counts[number] = start, stop, word_codes[word], 0
+                counts[number] += 1
+                ids[progress[1]] = number
+                progress[1] += 1
+        progress[0] = doc + 1
+        offsets[doc + 1] = progress[1]
+
+
+@kernel
+def list_grams(
+    spans: Int64Matrix,
+    data: UInt8s,
+    min_chars: int,
+    max_chars: int,
+    num_buckets: int,
+    spelled: UInt32sOut,
+    starts: Int64sOut,
+    buckets: Int32sOut,
+) -> None:
+    """Lists the buckets of the n-grams of words.
+
+    Args:
+        spans: (num_words, 2) int64, in `data`.
+        data: uint8.
+        min_chars, max_chars: of an n-gram.
+        num_buckets: 1 or more.
+        spelled: scratch, longer than the longest word by 2.
+        starts: (num_words + 1,) int64, where the buckets of each word begin.
+        buckets: int32, with room for all.
+    """
+    magic, all_buckets, listed = np.uint64((1 << 32) // num_buckets), np.empty(0, np.uint8), 0
+    for word in range(len(spans)):
+        starts[word] = listed
+        length, first = spell(data, spans[word, 0], spans[word, 1], spelled), 0
+        while first < length:
+            first, listed = queue_grams(
+                spelled, first, length, min_chars, max_chars, num_buckets, magic, all_buckets, buckets, listed
+            )
+    starts[len(spans)] = listed
+
+
+@kernel
+def randomise(seed: np.uint64, matrix: Float32MatrixOut) -> None:
+    """Fills a matrix with numbers between -1 and 1, divided by its columns: the multiples of 2^-23 are equally likely."""
+    state, scale = seed, np.float32(1.0 / matrix.shape[1])
+    for row in range(len(matrix)):
+        for column in range(matrix.shape[1]):
+            state += _INCREMENT
+            matrix[row, column] = (np.float32(mix64(state) >> _HIGH_BITS) * np.float32(2.0**-23) - np.float32(1)) * scale
+
+
+class Texts(NamedTuple):
+    """Texts to learn from: an input of kernels.
+
+    Attributes:
+        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
+        ids: int32, numbers of distinct words.
+        targets: (num_docs,) int32, labels.
+        weights: (num_docs,) float64, factors of the rate.
+        order: int64, the texts as they are read.
+    """
+
+    offsets: Int64s
+    ids: Int32s
+    targets: Int32s
+    weights: Float64s
+    order: Int64s
+
+
+class Words(NamedTuple):
+    """Distinct words and their features: an input of kernels.
+
+    Attributes:
+        codes: (num_distinct,) uint32, their hashes.
+        rows: (num_distinct,) int32; -1 for a word that is too rare for a row of its own.
+        gram_starts: (num_distinct + 1,) int64, in `grams`.
+        grams: int32, buckets of n-grams of characters.
+    """
+
+    codes: UInt32s
+    rows: Int32s
+    gram_starts: Int64s
+    grams: Int32s
+
+
+class Plan(NamedTuple):
+    """How an epoch trains: an input of kernels.
+
+    Attributes:
+        run_words: the longest run of words that is a feature.
+        num_words: rows before those of the buckets; row 0 is that of `</s>`.
+        num_buckets: 1 or more.
+        loss: SOFTMAX or SIGMOID of `fasttext_labels.py`.
+        rate: the rate at the start of training.
+        num_read: words and ends of texts that earlier epochs read.
+        num_total: those that all epochs read.
+    """
+
+    run_words: int
+    num_words: int
+    num_buckets: int
+    loss: int
+    rate: float
+    num_read: int
+    num_total: int
+
+
+class Scratch(NamedTuple):
+    """Room for one text: an output of kernels.
+
+    Attributes:
+        queue: int64, for the features of any text.
+        run_hashes: uint64, longer than the words of any text.
+        hidden, gradient: (dim,) float32.
+        chances: (num_labels,) float64.
+    """
+
+    queue: Int64sOut
+    run_hashes: UInt64sOut
+    hidden: Float32sOut
+    gradient: Float32sOut
+    chances: Float64sOut
+
+
+@kernel
+def train_epoch(
+    texts: Texts, words: Words, plan: Plan, inputs: Float32MatrixOut, outputs: Float32MatrixOut, scratch: Scratch
+) -> None:
+    """Reads each text once.
+
+    Args:
+        inputs: (num_words + num_buckets, dim) float32, rows of features.
+        outputs: (num_labels, dim) float32.
+    """
+    offsets, ids, targets, weights, order = texts
+    codes, rows, gram_starts, grams = words
+    run_words, num_words, num_buckets, loss, rate, num_read, num_total = plan
+    queue, run_hashes, hidden, gradient, chances = scratch
+    all_buckets = np.empty(0, np.uint8)
+    for doc in order:
+        first, last = offsets[doc], offsets[doc + 1]
+        step = np.float32(rate * (1.0 - num_read / num_total) * weights[doc])
+        num_read += last - first + 1
+        if first == last:
+            continue
+        queued = _queue_words(ids, first, last, codes, rows, gram_starts, grams, num_words, queue, run_hashes)
+        words_queued = queued
+        for run in range(last - first + 1 if run_words > 1 else 0):
+            queued = queue_runs(
+                run_hashes, run, min(run + run_words, last - first + 1), num_buckets, all_buckets, queue, queued
+            )
+        for index in range(words_queued, queued):
+            queue[index] += num_words
+        share = np.float32(1.0 / queued)
+        hidden[:] = 0
+        add_rows(hidden, queue, queued, inputs)
+        hidden *= share
+        _learn_outputs(hidden, targets[doc], step, loss, outputs, chances, gradient)
+        gradient *= share
+        for index in range(queued):
+            row = queue[index]
+            for column in range(len(gradient)):
+                inputs[row, column] += gradient[column]
+
+
+@inline
+def _queue_words(ids, first, last, codes, rows, gram_starts, grams, num_words, queue, run_hashes) -> Any:
+    """Queues the rows of words, of their n-grams and of `</s>`; returns their number."""
+    queued = 0
+    for index in range(first, last):
+        word = ids[index]
+        run_hashes[index - first] = widened(np.int64(codes[word]))
+        queue[queued] = rows[word]
+        queued += rows[word] >= 0
+        for gram in range(gram_starts[word], gram_starts[word + 1]):
+            queue[queued] = num_words + grams[gram]
+            queued += 1
+    run_hashes[last - first] = widened(END_OF_LINE_CODE)
+    queue[queued] = 0
+    return queued + 1
+
+
+@inline
+def _learn_outputs(hidden, target, rate, loss, outputs, chances, gradient) -> None:
+    """One step of the rows of all labels; writes the gradient of the hidden layer."""
+    most = np.float32(-np.inf)
+    for label in range(len(outputs)):
+        product = np.float32(0)
+        for column in range(len(hidden)):
+            product += outputs[label, column] * hidden[column]
+        chances[label], most = product, max(most, product)
+    total = 0.0
+    for label in range(len(outputs)):
+        chances[label] = exp(chances[label] - most) if loss == SOFTMAX else logistic(chances[label])
+        total += chances[label]
+    gradient[:] = 0
+    for label in range(len(outputs)):
+        chance = chances[label] / total if loss == SOFTMAX else chances[label]
+        step = rate * np.float32((1.0 if label == target else 0.0) - chance)
+        for column in range(len(hidden)):
+            gradient[column] += step * outputs[label, column]
+            outputs[label, column] += step * hidden[column]

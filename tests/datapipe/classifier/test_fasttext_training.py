@@ -1,0 +1,137 @@
+"""Trained fastText models equal those of a slow trainer, are the same twice, and are read by the library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe import rng
+from datapipe.classifier import fasttext_training
+from datapipe.classifier.fasttext_training import FastTextTrainer
+from datapipe.classifier.training import Examples
+from datapipe.errors import UserError
+from datapipe.stage.models.classifier import open_classifier
+from datapipe.stage.models.fasttext import LibraryModel
+from datapipe.stage.models.fasttext_file import read_model
+from tests.oracles import fasttext as oracle
+from tests.oracles import fasttext_training as training
+
+_SUBJECTS = {"sea": ("boat", "wave", "salt", "wïnd", "gull"), "city": ("street", "tram", "café", "smoke", "stairs")}
+
+
+def _texts(num_docs: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Texts of a few common words and some of their subject, and their subjects."""
+    draw = np.random.default_rng(seed)
+    names = [str(draw.choice(list(_SUBJECTS))) for _ in range(num_docs)]
+    texts = [" ".join(draw.choice([*_SUBJECTS[name], "the", "and", "a", "of"], draw.integers(2, 12))) for name in names]
+    return texts, names
+
+
+def _examples(texts: Sequence[str], names: Sequence[str], labels: tuple[str, ...] = ("sea", "city")) -> Examples:
+    targets = np.array([labels.index(name) for name in names], np.float64)
+    return Examples(texts=pa.array(texts, pa.large_string()), targets=targets, labels=labels, weights=np.ones(len(texts)))
+
+
+def _scores(model: object, texts: Sequence[str]) -> np.ndarray:
+    encoded = [text.encode() for text in texts]
+    stops = np.cumsum(list(map(len, encoded)), dtype=np.int64)
+    starts = stops - list(map(len, encoded))
+    return model.scores(starts, stops, np.frombuffer(b"".join(encoded), np.uint8))  # type: ignore[attr-defined]
+
+
+@pytest.mark.medium
+def test_model_equals_that_of_a_slow_trainer(tmp_path: Path) -> None:
+    texts, names = _texts(14)
+    texts[3], texts[5] = "", "</s> __label__sea rare"
+    trainer = FastTextTrainer(dim=17, epochs=3, min_chars=2, max_chars=3, buckets=50, min_count=2, seed=4)
+    (tmp_path / "model.bin").write_bytes(trainer.train(_examples(texts, names)))
+    file = read_model(tmp_path / "model.bin")
+
+    words = [training.words(text.encode(), set()) for text in texts]
+    counts = Counter(word for text in words for word in text)
+    rows = {word: row for row, (word, count) in enumerate(counts.most_common(), start=1) if count >= 2}
+    inputs = training.random_rows(rng.seed_for(4, "fasttext", "rows"), 1 + len(rows) + 50, 17)
+    outputs = np.zeros((2, 17), np.float32)
+    entries = [b"</s>", *rows]
+    rows_by_text = [oracle.rows_of(text.encode(), entries, len(entries), None, (2, 3), 2, 50) for text in texts]
+    num_read = sum(map(len, words)) + len(texts)
+    for epoch in range(3):
+        seed = np.uint64(rng.seed_for(4, "fasttext", "order", epoch))
+        order = np.argsort(rng.mix64(np.arange(len(texts), dtype=np.uint64) + seed)).tolist()
+        setting = training.Setting(rate=0.5, num_read=epoch * num_read, num_total=3 * num_read, is_softmax=True)
+        training.read_once(
+            [rows_by_text[doc] for doc in order],
+            [len(words[doc]) for doc in order],
+            [("sea", "city").index(names[doc]) for doc in order],
+            [1.0] * len(texts),
+            setting,
+            inputs,
+            outputs,
+        )
+    found = [file.data[start:stop].tobytes() for start, stop in zip(file.dictionary.starts, file.dictionary.stops)]
+    assert found == [*entries, b"__label__sea", b"__label__city"]
+    np.testing.assert_array_equal(file.matrix.dense, inputs)
+    np.testing.assert_array_equal(file.output.dense, outputs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": "ova", "min_chars": 2, "max_chars": 4, "word_ngrams": 3},
+        {"word_ngrams": 1, "min_count": 3},
+    ],
+)
+def test_model_learns_and_the_library_gives_the_same_scores(options: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(FastTextTrainer(dim=10, epochs=20, buckets=1000, **options).train(_examples(*_texts(200))))  # type: ignore[arg-type]
+    model, (texts, names) = open_classifier(path), _texts(200, seed=1)
+    assert model.labels == ("sea", "city")
+    scores = _scores(model, texts)
+    is_told = np.array([any(word in text.split() for word in _SUBJECTS[name]) for text, name in zip(texts, names)])
+    right = scores.argmax(axis=1) == [model.labels.index(name) for name in names]
+    assert right[is_told].mean() > 0.98
+    np.testing.assert_allclose(scores, _scores(LibraryModel(path, model.labels, "as the oracle"), texts), atol=0.009)
+
+
+def test_model_is_the_same_twice_and_with_a_table_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples, trainer = _examples(*_texts(60)), FastTextTrainer(dim=20, min_chars=3, max_chars=5, buckets=300)
+    first = trainer.train(examples)
+    assert trainer.train(examples) == first
+    assert trainer.model_copy(update={"seed": 1}).train(examples) != first
+    monkeypatch.setattr(fasttext_training, "_FIRST_CAPACITY", 1)
+    assert trainer.train(examples) == first
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ova"])
+def test_model_has_these_bytes_on_every_machine(loss: Literal["softmax", "ova"]) -> None:
+    words = ["tide", "north", "Großmutter", "日本", "a", "the", "</s>", "lamp"]
+    texts = [" ".join(words[(doc * 7 + place * place) % len(words)] for place in range(doc % 9)) for doc in range(60)]
+    examples = _examples(texts, ["sea" if doc * doc % 7 < 3 else "city" for doc in range(60)])
+    content = FastTextTrainer(dim=20, min_chars=3, max_chars=5, buckets=300, loss=loss).train(examples)
+    assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "bfb3cca601f175ae", "ova": "f0ba9fcfd086ce75"}[loss]
+
+
+def test_training_that_diverges_says_so() -> None:
+    examples = _examples(["the same text"] * 60, ["sea", "city"] * 30)
+    with pytest.raises(UserError, match=r"the training diverged in epoch \d+ of 20: with lr 1000 .* Try lr 250\."):
+        FastTextTrainer(lr=1000, epochs=20).train(examples)
+
+
+def test_texts_without_words_and_labels_with_nul_are_refused() -> None:
+    with pytest.raises(UserError, match="the 2 texts hold no words"):
+        FastTextTrainer().train(_examples(["", " \n</s>"], ["sea", "city"]))
+    with pytest.raises(UserError, match="label 'a\\\\x00b' holds a NUL"):
+        FastTextTrainer().train(_examples(["x"], ["c"], labels=("a\0b", "c")))
+
+
+def test_characters_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="min_chars: 5 is above max_chars: 3"):
+        FastTextTrainer(min_chars=5, max_chars=3)

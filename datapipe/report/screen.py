@@ -41,7 +41,7 @@ def print_screen(report: Mapping[str, Any], output: str, console: Console, news:
         print_lines(wrapped(_committed(report, output), width), console)
     elif report["total"]["documents"]["read"]:
         print_lines(wrapped(_heading(report), width), console, "bold")
-        print_lines(["", *_table(report, width), *wrapped(_dropped(report), width)], console)
+        print_lines(["", *_table(report, width), *wrapped(_dropped(report), width), *_thresholds(report, width)], console)
     if is_done:
         print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
         print_lines(["", *_next(report, output, width)], console)
@@ -154,6 +154,15 @@ def _number(number: int) -> str:
         return f"{number:,}"
     unit, value = next((unit, number / scale) for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)) if number >= scale)
     return f"{value:,.0f}{unit}" if value >= 99.95 else f"{value:.1f}{unit}"
+
+
+def _thresholds(report: Mapping[str, Any], width: int) -> Iterator[str]:
+    """A line for each share that a filter keeps: what it is of, and the threshold that makes it."""
+    for source, stages in report.get("thresholds", {}).items():
+        for stage, cut in stages.items():
+            least = "nothing is left to keep" if cut["threshold"] is None else f"scores from {cut['threshold']:.4g} on"
+            earlier = f", as in {masked(cut['from'])}" if cut["from"] else ""
+            yield from wrapped(f"{source}: {stage} keeps {cut['share']:.4g} of the {cut['of']}: {least}{earlier}", width)
 
 
 def _dropped(report: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
+from tests.support.fasttext_files import Recipe
 from tests.support.late_import import late_import
 
 ray_engine = late_import("datapipe.engine.ray")
@@ -62,6 +63,19 @@ def test_ray_two_nodes_write_the_documents_that_local_workers_write(tmp_path, cl
         name: {entry.path: (tmp_path / name / entry.path).read_bytes() for entry in outputs[name].documents} for name in outputs
     }
     assert files["ray"] == files["local"] and len(files["local"]) > 2
+
+
+def test_ray_keeps_the_share_of_a_source_that_local_workers_keep(tmp_path, cluster, corpus):
+    mixture = runs.write_mixture(
+        tmp_path,
+        corpus,
+        f"stages:\n  - filter.classifier: {{model: {Recipe(labels=('0', 'hq')).write(tmp_path / 'q.bin')}, keep_share: 30%}}\n",
+        "tokenizer: none\nexecution: {split_bytes: 16KiB, bucket_bytes: 16KiB}\n",
+    )
+    local = runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster))
+    assert ray.snapshot == local.snapshot
+    assert ray.report["thresholds"] == local.report["thresholds"]
 
 
 @pytest.mark.needs("fastwarc", "isal")

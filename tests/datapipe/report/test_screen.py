@@ -194,3 +194,12 @@ def test_news_of_a_first_and_of_the_same_snapshot() -> None:
     assert snapshot_news("o", "ab" * 16, "", [], 0)[0] == "snapshot abababababab"
     assert "`datapipe snapshots` lists it" in snapshot_news("o", "ab" * 16, "cd" * 16, [], 0, loads_before=False)[1]
     assert snapshot_news("o", "ab" * 16, "ab" * 16, [], 0)[0] == "snapshot abababababab, as before"
+
+
+def test_threshold_of_a_kept_share_is_told():
+    entry = _entry(100, 10, 500, **{"filter.classifier:below_share": 90})
+    cut = {"threshold": 0.72345, "tie": "00ff", "share": 0.1, "of": "documents", "from": None}
+    thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
+    lines = _printed(_report({"web": entry}, entry, thresholds=thresholds), 100).splitlines()
+    assert "web: filter.classifier keeps 0.1 of the documents: scores from 0.7235 on" in lines
+    assert "web: again keeps 0.1 of the documents: nothing is left to keep, as in runs/old" in lines

@@ -1,0 +1,303 @@
+"""Measures of classifiers on labelled documents, with 95 % confidence intervals by formula: nothing is drawn at random.
+
+    two classes      targets, scores   ->  Ranking      AUC, average precision, the best F1 and its threshold
+                     counts at a threshold ->  AtThreshold  F1, precision, recall
+    several classes  targets, labels   ->  Confusion    counts, macro figures, F1 of each label
+    numbers          targets, numbers  ->  Agreement    RMSE, Spearman's correlation
+
+| measure | interval |
+|---|---|
+| AUC | DeLong, DeLong and Clarke-Pearson 1988, on the logit scale; by midranks as Sun and Xu 2014 |
+| average precision | Boyd, Eng and Page 2013: logit scale, with the number of positives as the size of the sample |
+| precision, recall, accuracy | Wilson 1927 |
+| F1 of two classes | F1 is 2J / (1 + J) of the share J = tp / (tp + fp + fn), which has Wilson's interval |
+| macro F1 | delta method for multinomial counts, as Takahashi et al. 2022 |
+| Spearman | Fisher's z with the standard error of Bonett and Wright 2000 |
+| RMSE | the central limit theorem for the mean of the squared errors |
+
+Documents of equal scores are never told apart: they share a rank, and a threshold has all of them on one side. A measure that
+the documents do not define is NaN, as are its bounds: AUC of one class, precision where nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+CONFIDENCE = 0.95
+"""Of all intervals."""
+
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measure and the bounds of its confidence interval; NaN where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+
+
+_UNDEFINED = Estimate(math.nan, math.nan, math.nan)
+
+
+def share(part: float, whole: float) -> Estimate:
+    """part / whole with Wilson's interval."""
+    if whole <= 0:
+        return _UNDEFINED
+    value, z2 = part / whole, _Z * _Z
+    centre = (part + z2 / 2) / (whole + z2)
+    half = _Z / (whole + z2) * math.sqrt(part * (whole - part) / whole + z2 / 4)
+    return Estimate(value, min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value))
+
+
+def f1_of(true_positives: float, false_positives: float, false_negatives: float) -> Estimate:
+    """F1 of one class with its interval."""
+    jaccard = share(true_positives, true_positives + false_positives + false_negatives)
+    return Estimate(*(2 * bound / (1 + bound) for bound in (jaccard.value, jaccard.low, jaccard.high)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtThreshold:
+    """What a threshold decides: documents with that score or a higher one are predicted positive."""
+
+    threshold: float
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    true_negatives: int
+
+    @property
+    def f1(self) -> Estimate:
+        return f1_of(self.true_positives, self.false_positives, self.false_negatives)
+
+    @property
+    def precision(self) -> Estimate:
+        return share(self.true_positives, self.true_positives + self.false_positives)
+
+    @property
+    def recall(self) -> Estimate:
+        return share(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def accuracy(self) -> Estimate:
+        return share(self.true_positives + self.true_negatives, self.num_docs)
+
+    @property
+    def share_above(self) -> float:
+        """Share of the documents at or above the threshold; NaN without documents."""
+        return share(self.true_positives + self.false_positives, self.num_docs).value
+
+    @property
+    def num_docs(self) -> int:
+        return self.true_positives + self.false_positives + self.false_negatives + self.true_negatives
+
+
+def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) -> AtThreshold:
+    """The counts at a threshold.
+
+    Args:
+        is_positive: (num_docs,) bool.
+        scores: (num_docs,) float.
+    """
+    predicted = scores >= threshold
+    return AtThreshold(
+        threshold=float(threshold),
+        true_positives=int((is_positive & predicted).sum()),
+        false_positives=int((~is_positive & predicted).sum()),
+        false_negatives=int((is_positive & ~predicted).sum()),
+        true_negatives=int((~is_positive & ~predicted).sum()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """How well scores separate two classes.
+
+    Attributes:
+        num_positives, num_negatives: documents of each class.
+        auc: the chance that a positive document has a higher score than a negative one; ties count half.
+        average_precision: mean precision at the score of each positive document.
+        best: the threshold of the highest F1, the lowest of several; None without positives.
+    """
+
+    num_positives: int
+    num_negatives: int
+    auc: Estimate
+    average_precision: Estimate
+    best: AtThreshold | None
+
+
+def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
+    """The measures of scores. `is_positive`: (num_docs,) bool; `scores`: (num_docs,) float without NaN."""
+    num_positives = int(is_positive.sum())
+    distinct, positives, predicted = _cuts(is_positive, scores)
+    best = None
+    if num_positives:
+        f1s = 2 * positives / (predicted + num_positives)
+        best = at_threshold(is_positive, scores, distinct[len(f1s) - 1 - np.argmax(f1s[::-1])])
+    return Ranking(
+        num_positives=num_positives,
+        num_negatives=len(scores) - num_positives,
+        auc=_auc(is_positive, scores),
+        average_precision=_average_precision(positives, predicted),
+        best=best,
+    )
+
+
+def _cuts(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct scores, the highest first, and how many positives and documents have each score or a higher one."""
+    distinct, number_of = np.unique(scores, return_inverse=True)
+    predicted = np.bincount(number_of, minlength=len(distinct))[::-1].cumsum()
+    positives = np.bincount(number_of[is_positive], minlength=len(distinct))[::-1].cumsum()
+    return distinct[::-1], positives, predicted
+
+
+def _average_precision(positives: np.ndarray, predicted: np.ndarray) -> Estimate:
+    if not len(positives) or positives[-1] == 0 or positives[-1] == predicted[-1]:
+        return _UNDEFINED
+    value = float((np.diff(positives, prepend=0) * positives / predicted).sum() / positives[-1])
+    return _on_logit_scale(value, math.sqrt(value * (1 - value) / float(positives[-1])), int(positives[-1]))
+
+
+def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each positive the share of negatives below it, and for each negative the share of positives above it; ties count
+    half. Their means are the AUC, and their variances give its variance.
+    """
+    everywhere, positives, negatives = _midranks(scores), _midranks(scores[is_positive]), _midranks(scores[~is_positive])
+    num_negatives, num_positives = max(len(negatives), 1), max(len(positives), 1)
+    below = (everywhere[is_positive] - positives) / num_negatives
+    return below, 1 - (everywhere[~is_positive] - negatives) / num_positives
+
+
+def _midranks(scores: np.ndarray) -> np.ndarray:
+    """The rank of each score from 1 on; equal scores share the mean of their ranks."""
+    _, number_of, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[number_of]
+
+
+def _auc(is_positive: np.ndarray, scores: np.ndarray) -> Estimate:
+    below, above = auc_components(is_positive, scores)
+    if not (len(below) and len(above)):
+        return _UNDEFINED
+    variance = _variance(below) / len(below) + _variance(above) / len(above)
+    return _on_logit_scale(float(below.mean()), math.sqrt(variance), min(len(below), len(above)))
+
+
+def auc_difference(is_positive: np.ndarray, scores: np.ndarray, others: np.ndarray) -> Estimate:
+    """The AUC of `scores` less that of `others` on the same documents, with DeLong's interval for paired scores."""
+    pairs = list(zip(auc_components(is_positive, scores), auc_components(is_positive, others)))
+    differences = [one - other for one, other in pairs]
+    if not all(len(values) for values in differences):
+        return _UNDEFINED
+    value = float(differences[0].mean())
+    half = _Z * math.sqrt(sum(_variance(values) / len(values) for values in differences))
+    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0))
+
+
+def _variance(values: np.ndarray) -> float:
+    """Of a sample; of a single value, the greatest that values from 0 to 1 can have."""
+    return float(values.var(ddof=1)) if len(values) > 1 else 0.25
+
+
+def _on_logit_scale(value: float, error: float, num_docs: int) -> Estimate:
+    """A value between 0 and 1 with a standard error. Without any error (0, 1): Wilson's interval of `num_docs`."""
+    if not 0 < value < 1 or error == 0:
+        return share(value * num_docs, num_docs)
+    logit, half = math.log(value / (1 - value)), _Z * error / (value * (1 - value))
+    return Estimate(value, 1 / (1 + math.exp(min(half - logit, 700))), 1 / (1 + math.exp(-min(logit + half, 700))))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Confusion:
+    """Documents by their label and the one that was predicted.
+
+    Attributes:
+        labels: the names.
+        counts: (num_labels, num_labels) int64, [label, predicted].
+    """
+
+    labels: tuple[str, ...]
+    counts: np.ndarray
+
+    @property
+    def accuracy(self) -> Estimate:
+        return share(int(np.trace(self.counts)), int(self.counts.sum()))
+
+    def f1(self, label: int) -> Estimate:
+        hits = int(self.counts[label, label])
+        return f1_of(hits, int(self.counts[:, label].sum()) - hits, int(self.counts[label].sum()) - hits)
+
+    def precision(self, label: int) -> Estimate:
+        return share(int(self.counts[label, label]), int(self.counts[:, label].sum()))
+
+    def recall(self, label: int) -> Estimate:
+        return share(int(self.counts[label, label]), int(self.counts[label].sum()))
+
+    @property
+    def macro_f1(self) -> Estimate:
+        """The mean F1 of the labels that occur, among the documents or the predictions."""
+        total = float(self.counts.sum())
+        if not total:
+            return _UNDEFINED
+        shares = self.counts / total
+        sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
+        occurs = sums > 0
+        f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
+        slopes = np.where(occurs, f1s / np.where(occurs, sums, 1), 0.0)
+        gradient = np.diag(np.where(occurs, 2 / np.where(occurs, sums, 1), 0.0)) - slopes[:, None] - slopes[None, :]
+        gradient /= occurs.sum()
+        variance = ((gradient**2 * shares).sum() - (gradient * shares).sum() ** 2) / total
+        return _on_logit_scale(float(f1s.sum() / occurs.sum()), math.sqrt(max(variance, 0.0)), int(total))
+
+
+def confusion(targets: np.ndarray, predicted: np.ndarray, labels: tuple[str, ...]) -> Confusion:
+    """The counts of numbers of labels, (num_docs,) int each."""
+    counts = np.bincount(targets * len(labels) + predicted, minlength=len(labels) ** 2)
+    return Confusion(labels=labels, counts=counts.reshape(len(labels), len(labels)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """How near predicted numbers come to those of the documents.
+
+    Attributes:
+        num_docs: documents.
+        rmse: root of the mean squared error.
+        spearman: correlation of ranks; NaN where all numbers are equal.
+    """
+
+    num_docs: int
+    rmse: Estimate
+    spearman: Estimate
+
+
+def agreement(targets: np.ndarray, predicted: np.ndarray) -> Agreement:
+    """The measures of numbers, (num_docs,) float each."""
+    return Agreement(num_docs=len(targets), rmse=_rmse(targets - predicted), spearman=_spearman(targets, predicted))
+
+
+def _rmse(errors: np.ndarray) -> Estimate:
+    if not len(errors):
+        return _UNDEFINED
+    squares = errors.astype(np.float64) ** 2
+    mean = float(squares.mean())
+    if len(errors) == 1:
+        return Estimate(math.sqrt(mean), math.nan, math.nan)
+    half = _Z * math.sqrt(float(squares.var(ddof=1)) / len(errors))
+    return Estimate(math.sqrt(mean), math.sqrt(max(mean - half, 0.0)), math.sqrt(mean + half))
+
+
+def _spearman(targets: np.ndarray, predicted: np.ndarray) -> Estimate:
+    ranks = np.stack([_midranks(targets), _midranks(predicted)]) if len(targets) else np.zeros((2, 0))
+    if len(targets) < 2 or (np.ptp(ranks, axis=1) == 0).any():
+        return _UNDEFINED
+    value = float(np.corrcoef(ranks)[0, 1])
+    if len(targets) <= 3 or abs(value) >= 1:
+        return Estimate(value, math.nan, math.nan)
+    half = _Z * math.sqrt((1 + value * value / 2) / (len(targets) - 3))
+    return Estimate(value, math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half))

@@ -62,6 +62,15 @@ def remember(value: str, reference: str, text: str) -> None:
         _secrets[value] = reference
 
 
+def remember_secret(value: str, reference: str) -> None:
+    """Notes a secret that came from a variable, whatever its name.
+
+    Args:
+        reference: "${NAME}".
+    """
+    _secrets[value] = reference
+
+
 def masked(text: str) -> str:
     """A text without the credentials of the URLs in it, also where they stand again alone, and without secrets of variables."""
     for value in sorted(_secrets, key=len, reverse=True):

@@ -5,5 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {}
+from datapipe.cli.annotate import annotate
+
+CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {"annotate": annotate}
 """The commands of `datapipe classifier` by name, in the order of the help."""

@@ -1,0 +1,240 @@
+"""Annotates a sample of documents: from the documents to a labelled file.
+
+    documents ─▶ sample ─▶ which answers are missing, and what they will take ─▶ asked, each stored at once ─▶ labelled file
+
+    OUTPUT/labelled.jsonl, unparsed.jsonl, annotation.json     what `labelled.py` writes, when everything is settled
+    OUTPUT/work/                                               the run of the stages, and the sample
+    OUTPUT/cache/answers.jsonl                                 every answer, unless another folder is given
+
+The same command goes on where it was stopped, and asks for nothing that is in the cache. The output has the same bytes however
+often it was stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import xxhash
+from rich.console import Console
+
+from datapipe.classifier.annotation.answers import Questions, Request, Settled
+from datapipe.classifier.annotation.asking import Asking
+from datapipe.classifier.annotation.cache import AnswerCache, open_cache
+from datapipe.classifier.annotation.counts import Counts
+from datapipe.classifier.annotation.documents import DocumentInput, documents_of
+from datapipe.classifier.annotation.endpoint import Endpoint, connected
+from datapipe.classifier.annotation.labelled import CARD, LabelledFormat, labelled_name, write_files
+from datapipe.classifier.annotation.pace import Clock, Pace, Patience, WallClock
+from datapipe.classifier.annotation.progress import Progress
+from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
+from datapipe.classifier.annotation.spending import Prices, Spending, Tokens
+from datapipe.errors import UserError
+from datapipe.ledger.lock import exclusive
+from datapipe.metrics import counted
+from datapipe.storage import Root
+
+_FORMAT, _VERSION = "datapipe-annotation", 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a command may do to the endpoint, and spend. None: no limit.
+
+    Attributes:
+        concurrency: requests under way at a time.
+        max_wait_s: seconds without any answer until the command ends.
+        max_tokens, max_cost: of this command.
+        max_unparsed: share of the documents that may have no score.
+        skip_failed: go on without documents that the server refuses or fails on.
+    """
+
+    concurrency: int = 16
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    max_wait_s: float = 600.0
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    max_unparsed: Fraction = Fraction(1, 2)
+    skip_failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is annotated, and how.
+
+    Attributes:
+        documents: where they come from.
+        num_documents: of the sample.
+        output: a local folder.
+        cache: folder of the answers; several jobs may use it one after another.
+        is_dry_run: only estimate.
+    """
+
+    documents: DocumentInput
+    num_documents: int
+    seed: int
+    questions: Questions
+    endpoint: Endpoint
+    output: Path
+    cache: Path
+    format: LabelledFormat = "jsonl"
+    prices: Prices = field(default_factory=Prices)
+    limits: Limits = field(default_factory=Limits)
+    is_dry_run: bool = False
+    clock: Clock = field(default_factory=WallClock)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What there is to ask.
+
+    Attributes:
+        num_documents: that have no answer yet.
+        expected: tokens of a request for each; of the answers at most.
+    """
+
+    num_documents: int
+    expected: Tokens
+
+
+def annotate_documents(job: Job, console: Console) -> Counts | None:
+    """Annotates, and writes the files. Returns the counts of all documents; None for a dry run.
+
+    Raises:
+        UserError: another process is at the output or the cache, or something that the user gave is wrong.
+        DatapipeError: the endpoint does not answer, a limit is reached, too many answers cannot be read. All answers are kept.
+    """
+    with _own_folder(job), open_cache(job.cache) as cache:
+        sample, fingerprint = _sample_of(job, console)
+        counts = Counts(max_unparsed=job.limits.max_unparsed)
+        missing = _missing(sample, job.questions, cache, counts)
+        spending = Spending(job.prices, job.limits.max_tokens, job.limits.max_cost)
+        with Progress(console, job.clock, sample.num_sampled, counts, spending) as progress:
+            for line in _estimate(job, sample, cache, missing):
+                progress.say(line)
+            if job.is_dry_run:
+                return None
+            asked = asyncio.run(_ask(job, sample, cache, counts, spending, progress)) if missing.num_documents else None
+        left_out = {} if asked is None else asked.left_out
+        written = write_files(job.output, job.format, sample.documents(), job.questions, cache, left_out)
+        written.max_unparsed = job.limits.max_unparsed
+        _write_card(job, sample, fingerprint, written)
+        for line in _told(job, written, spending):
+            progress.say(line)
+        written.check(is_all=True)
+        return written
+
+
+@contextmanager
+def _own_folder(job: Job) -> Iterator[None]:
+    """The output for this process alone. Raises UserError for a folder with other files."""
+    if job.output.exists() and not job.output.is_dir():
+        raise UserError(f"--output {job.output}: found a file, expected a folder")
+    own = {labelled_name("jsonl"), labelled_name("parquet"), CARD, "unparsed.jsonl", "work", "cache"}
+    found = {path.name for path in job.output.iterdir()} if job.output.is_dir() else set[str]()
+    if found and "work" not in found:
+        others = ", ".join(sorted(found - own)[:3]) or "files"
+        raise UserError(f"--output {job.output}: it holds {others}. Expected a new folder, or that of an earlier annotation")
+    with exclusive(Root(str(job.output))):
+        yield
+
+
+def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
+    """The sample, and the fingerprint of the documents that it was taken from."""
+    documents = documents_of(job.documents, job.output / "work" / "documents", console)
+    identity = f"{documents.fingerprint} {job.num_documents} {job.seed}"
+    path = job.output / "work" / f"sample-{xxhash.xxh3_64_hexdigest(identity.encode())}.parquet"
+    sample = find_sample(path) or draw_sample(documents, job.num_documents, job.seed, path)
+    if not sample.num_sampled:
+        raise UserError("there are no documents to annotate. Expected at least one that the stages keep")
+    return sample, documents.fingerprint
+
+
+def _missing(sample: Sample, questions: Questions, cache: AnswerCache, counts: Counts) -> Missing:
+    """What is not in the cache; counts what is."""
+    num_documents, expected = 0, Tokens()
+    for _, text in sample.documents():
+        state = questions.state_of(text, cache)
+        if isinstance(state, Request):
+            num_documents += 1
+            expected += state.expected
+        else:
+            counts.settled(state)
+    return Missing(num_documents=num_documents, expected=expected)
+
+
+def _estimate(job: Job, sample: Sample, cache: AnswerCache, missing: Missing) -> Iterator[str]:
+    if cache.num_damaged:
+        yield f"warning: {counted(cache.num_damaged, 'answer')} in {cache.path} damaged; asked for again where needed"
+    if sample.num_sampled < job.num_documents:
+        yield f"there are {sample.num_sampled:,} different texts, fewer than --sample {job.num_documents:,}: all are annotated"
+    known = sample.num_sampled - missing.num_documents
+    in_sample = counted(sample.num_sampled, "document")
+    yield f"{in_sample} in the sample, {known:,} answered already, {missing.num_documents:,} to ask"
+    if missing.num_documents:
+        prompt, completion = missing.expected.prompt, missing.expected.completion
+        cost = f": cost {job.prices.cost(missing.expected):,.2f} at most" if job.prices else ""
+        yield f"about {prompt:,} tokens to read, and {completion:,} to write at most{cost}"
+
+
+async def _ask(job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, progress: Progress) -> Asking:
+    limits, clock = job.limits, job.clock
+    async with connected(job.endpoint, limits.concurrency) as client:
+        asking = Asking(
+            client=client,
+            questions=job.questions,
+            cache=cache,
+            clock=clock,
+            pace=Pace(clock, limits.requests_per_minute, limits.tokens_per_minute),
+            patience=Patience(clock, limits.max_wait_s, job.endpoint.shown, progress.say),
+            spending=spending,
+            counts=counts,
+            concurrency=limits.concurrency,
+            skip_failed=limits.skip_failed,
+        )
+        telling = asyncio.create_task(progress.tell_often())
+        try:
+            await asking.ask_all(_unsettled(sample, job.questions, cache))
+        finally:
+            telling.cancel()
+            with suppress(asyncio.CancelledError):
+                await telling
+    return asking
+
+
+def _unsettled(sample: Sample, questions: Questions, cache: AnswerCache) -> Iterator[tuple[str, str]]:
+    return ((name, text) for name, text in sample.documents() if not isinstance(questions.state_of(text, cache), Settled))
+
+
+def _write_card(job: Job, sample: Sample, fingerprint: str, counts: Counts) -> None:
+    card = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": job.questions.model,
+        "documents": sample.num_sampled,
+        "seed": job.seed,
+        "source": fingerprint,
+        "scores": {f"{score:g}": count for score, count in sorted(counts.scores.items())},
+        "unparsed": dict(sorted(counts.unparsed.items())),
+        "tokens": asdict(counts.tokens),
+        "cost": round(job.prices.cost(counts.tokens), 6) if job.prices else None,
+        "rubric": job.questions.rubric.model_dump(mode="json"),
+    }
+    Root(str(job.output)).write_atomic(CARD, json.dumps(card, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _told(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
+    scores = ", ".join(f"{score:g}: {count:,}" for score, count in sorted(counts.scores.items()))
+    yield f"{counted(counts.scores.total(), 'document')} scored ({scores or 'none'})"
+    if counts.unparsed:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.unparsed.items()))
+        yield f"{counts.unparsed.total():,} without a score: {reasons}; see {job.output / 'unparsed.jsonl'}"
+    cost = f", cost {spending.prices.cost(spending.spent):,.2f}" if spending.prices else ""
+    yield f"{spending.spent.prompt:,} tokens read and {spending.spent.completion:,} written by this command{cost}"
+    yield f"wrote {job.output / labelled_name(job.format)}"

@@ -1,0 +1,279 @@
+"""One request to an OpenAI-compatible chat endpoint, and what became of it. The only module that knows the HTTP library.
+
+    body ─▶ POST URL/chat/completions ─▶ Answer            a well-formed completion, whatever its text says
+                                      ├▶ AttemptError      another attempt may help: busy, unreachable, failed
+                                      └▶ RefusedError      no attempt helps: the key, the model, the request
+
+| what the server does | |
+|---|---|
+| 408, 425, 429, 503 | busy, with the seconds of Retry-After |
+| no connection | unreachable |
+| other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
+| 401, 403; 404; 3xx; other 4xx | refused |
+
+The key travels in one header to one URL: redirects are not followed, and neither the key nor the credentials of the URL are in
+any message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
+bytes come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import httpx2 as httpx
+
+from datapipe.classifier.annotation.cache import Answer
+from datapipe.credentials import MASK, masked, remember_secret
+from datapipe.errors import DatapipeError, UserError
+
+MAX_BODY_BYTES = 1 << 20
+CONNECT_TIMEOUT_S = 10.0
+
+_PATH = "/chat/completions"
+_BUSY = frozenset({408, 425, 429, 503})
+_OF_DOCUMENT = frozenset({400, 413, 422})
+"""Statuses by which servers refuse one request for its content, such as a text that is longer than their context."""
+_SHOWN_CHARS = 300
+_MOST_TOKENS = 1 << 40
+_KEY = re.compile(r"[!-~]+")
+
+
+class AttemptError(Exception):
+    """A request got no answer, and another attempt may.
+
+    Attributes:
+        kind: "busy": the server asks to come later; "unreachable": there was no connection; "failed": anything else.
+        retry_after_s: seconds until the server wants to be asked again; None where it does not tell.
+    """
+
+    def __init__(
+        self, kind: Literal["busy", "unreachable", "failed"], message: str, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after_s = retry_after_s
+
+
+class RefusedError(UserError):
+    """The server refuses the request, and would refuse it again.
+
+    Attributes:
+        is_of_document: whether another document may be accepted.
+    """
+
+    def __init__(self, message: str, is_of_document: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_document = is_of_document
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """Where requests go, and what they carry. Its display holds no credentials.
+
+    Attributes:
+        url: of chat completions, without credentials of a user.
+        api_key_env: name of the variable that holds the key; empty for none.
+        timeout_s: of one request from its beginning to the last byte of the answer.
+    """
+
+    url: str
+    api_key_env: str = ""
+    timeout_s: float = 120.0
+    authorization: str = field(default="", repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def shown(self) -> str:
+        return masked(self.url)
+
+    def without_secrets(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return masked(text)
+
+
+def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
+    """The endpoint at a base URL such as http://127.0.0.1:8000/v1. Raises UserError.
+
+    Args:
+        api_key_env: the name of the variable of `environment` that holds the key; empty for none.
+    """
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if parts.scheme not in ("http", "https") or not host:
+        raise UserError(f"--endpoint {masked(url)}: expected a URL such as http://127.0.0.1:8000/v1")
+    key = _key(api_key_env, environment) if api_key_env else ""
+    if user and key:
+        raise UserError(f"--endpoint {masked(url)}: expected either credentials in the URL or --api-key-env, found both")
+    secret = unquote(user)
+    basic = f"Basic {base64.b64encode(secret.encode()).decode()}" if user else ""
+    path = parts.path.rstrip("/")
+    return Endpoint(
+        url=parts._replace(netloc=host, path=path if path.endswith(_PATH) else path + _PATH, fragment="").geturl(),
+        api_key_env=api_key_env,
+        timeout_s=timeout_s,
+        authorization=f"Bearer {key}" if key else basic,
+        secrets=tuple(part for part in (key, basic.removeprefix("Basic "), secret, secret.partition(":")[2]) if part),
+    )
+
+
+def _key(name: str, environment: Mapping[str, str]) -> str:
+    key = environment.get(name, "").strip()
+    if not key:
+        raise UserError(f"--api-key-env {name}: the environment variable is not set. Set it to the key of the endpoint")
+    if _KEY.fullmatch(key) is None:
+        raise UserError(f"--api-key-env {name}: the value holds white space or characters that no header can hold")
+    remember_secret(key, f"${{{name}}}")
+    return key
+
+
+class Client:
+    """Connections to an endpoint. `connected` makes it."""
+
+    def __init__(self, endpoint: Endpoint, http: httpx.AsyncClient) -> None:
+        self.endpoint = endpoint
+        self._http = http
+
+    async def ask(self, body: Mapping[str, Any]) -> Answer:
+        """The answer to one request. Raises AttemptError and RefusedError."""
+        content = json.dumps(body, ensure_ascii=False).encode()
+        try:
+            async with asyncio.timeout(self.endpoint.timeout_s):
+                status, headers, answer = await self._post(content)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            kind = "unreachable" if isinstance(error, httpx.ConnectTimeout) else "failed"
+            raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
+        except (httpx.ConnectError, httpx.ProxyError) as error:
+            raise AttemptError("unreachable", self._told(error)) from None
+        except httpx.TransportError as error:
+            raise AttemptError("failed", self._told(error)) from None
+        text = self.endpoint.without_secrets(answer.decode("utf-8", "replace"))
+        if status != 200:
+            raise self._failure(status, headers, text)
+        return parse_completion(text)
+
+    async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
+        async with self._http.stream("POST", self.endpoint.url, content=content) as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise AttemptError("failed", "the answer is compressed, which was not asked for")
+            parts: list[bytes] = []
+            num_bytes = 0
+            async for part in response.aiter_raw():
+                parts.append(part)
+                num_bytes += len(part)
+                if num_bytes > MAX_BODY_BYTES:
+                    raise AttemptError("failed", f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
+            return response.status_code, response.headers, b"".join(parts)
+
+    def _told(self, error: Exception) -> str:
+        return self.endpoint.without_secrets(str(error) or type(error).__name__)
+
+    def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
+        """What an answer with another status than 200 is raised as."""
+        message = f"HTTP {status}: {_said(text)}".removesuffix(": ")
+        if status in _BUSY:
+            return AttemptError("busy", message, _retry_after_s(headers.get("Retry-After")))
+        if status >= 500 or status < 300:
+            return AttemptError("failed", message)
+        endpoint = self.endpoint
+        if status < 400:
+            target = endpoint.without_secrets(headers.get("Location", "nowhere"))[:_SHOWN_CHARS]
+            return RefusedError(
+                f"{endpoint.shown} redirects to {target}. Redirects are not followed, since they would take the key along. "
+                "Give the URL behind it as --endpoint"
+            )
+        return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_DOCUMENT)
+
+
+def _remedy(status: int, endpoint: Endpoint) -> str:
+    if status in (401, 403):
+        named = f"the environment variable {endpoint.api_key_env}" if endpoint.api_key_env else "none was given"
+        return f"The server does not accept the key ({named}). --api-key-env NAME says which variable holds it"
+    if status in (404, 405):
+        return "Expected a model that the server lists at its URL /models, and a base URL that usually ends in /v1"
+    if status in _OF_DOCUMENT:
+        return "For a text that is too long for the model, lower `max_chars` in the rubric; --skip-failed leaves such texts out"
+    return "The server would refuse the request again"
+
+
+@asynccontextmanager
+async def connected(endpoint: Endpoint, concurrency: int) -> AsyncIterator[Client]:
+    """A client with at most so many connections."""
+    headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "datapipe"}
+    if endpoint.authorization:
+        headers["Authorization"] = endpoint.authorization
+    timeout = httpx.Timeout(endpoint.timeout_s, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s), pool=None)
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, follow_redirects=False) as http:
+        yield Client(endpoint, http)
+
+
+def parse_completion(text: str) -> Answer:
+    """The answer in the body of a completion. Raises AttemptError for anything else."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise AttemptError("failed", f"the answer is no JSON: {_said(text)}") from None
+    try:
+        choice = data["choices"][0]
+        content, finish_reason = choice["message"]["content"], choice.get("finish_reason")
+    except (LookupError, TypeError, AttributeError):
+        raise AttemptError("failed", f"the answer is no chat completion: {_said(text)}") from None
+    if not isinstance(content, str | None) or not isinstance(finish_reason, str | None):
+        raise AttemptError("failed", f"the answer is no chat completion: {_said(text)}")
+    usage = data.get("usage")
+    return Answer(
+        content=_valid(content or ""),
+        finish_reason=None if finish_reason is None else _valid(finish_reason),
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        completion_tokens=_count(usage, "completion_tokens"),
+    )
+
+
+def _valid(text: str) -> str:
+    """A text that UTF-8 can hold: JSON may spell half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
+
+
+def _said(text: str) -> str:
+    """What an answer says of an error, in one line."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        data = None
+    inner = data.get("error", data) if isinstance(data, dict) else None
+    message = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
+    words = (message if isinstance(message, str) else text).split()
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(words))
+    return f"{line[:_SHOWN_CHARS]}…" if len(line) > _SHOWN_CHARS else line
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """Seconds, of seconds or a date; None for anything else."""
+    if value is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value.strip()):
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+class EndpointError(DatapipeError):
+    """The endpoint gave no answer for as long as the command waits, or fails for every document."""

@@ -1,0 +1,124 @@
+"""When requests begin: limits of requests and tokens a minute, pauses between attempts, and patience with a silent server.
+
+    turn ─▶ the earliest moment that both limits and the server's Retry-After allow ─▶ request ─▶ tokens that it really took
+
+Requests are spread evenly: with 60 a minute, one begins each second. Pauses grow from `_FIRST_PAUSE_S` to `_MOST_PAUSE_S`.
+Their jitter is a keyed hash of the request, so that documents that failed together do not come back together. Time comes from a
+`Clock`, which tests replace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from datapipe.classifier.annotation.endpoint import AttemptError, EndpointError
+from datapipe.rng import seed_for
+
+_MINUTE_S = 60.0
+_FIRST_PAUSE_S = 0.5
+_MOST_PAUSE_S = 30.0
+_MOST_RETRY_AFTER_S = 120.0
+_TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
+
+
+class Clock(Protocol):
+    """What tells the time and waits."""
+
+    def now(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class WallClock:
+    """The time of this machine, which never goes back."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def pause_s(error: AttemptError, number: int, key: str) -> float:
+    """Seconds until the next attempt.
+
+    Args:
+        number: failed attempts so far, from 1.
+        key: of the request.
+    """
+    if error.retry_after_s is not None:
+        return min(error.retry_after_s, _MOST_RETRY_AFTER_S)
+    jitter = seed_for(0, "annotate", "retry", key, number) / 2**64
+    return min(_FIRST_PAUSE_S * 2.0 ** min(number - 1, 16), _MOST_PAUSE_S) * (0.5 + jitter / 2)
+
+
+class Pace:
+    """The limits of a command.
+
+    Args:
+        requests_per_minute, tokens_per_minute: None for no limit.
+    """
+
+    def __init__(self, clock: Clock, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
+        self._clock = clock
+        self._request_s = _MINUTE_S / requests_per_minute if requests_per_minute else 0.0
+        self._token_s = _MINUTE_S / tokens_per_minute if tokens_per_minute else 0.0
+        self._next_request = self._next_token = self._held_until = clock.now()
+        self._turns = asyncio.Lock()
+
+    async def turn(self, num_tokens: int) -> None:
+        """Waits until a request of about so many tokens may begin. Requests begin in the order of these calls."""
+        async with self._turns:
+            while (wait_s := max(self._next_request, self._next_token, self._held_until) - self._clock.now()) > 0:
+                await self._clock.sleep(wait_s)
+            now = self._clock.now()
+            self._next_request = now + self._request_s
+            self._next_token = now + num_tokens * self._token_s
+
+    def used(self, expected: int, num_tokens: int) -> None:
+        """Corrects the tokens of a request that has its answer."""
+        self._next_token += (num_tokens - expected) * self._token_s
+
+    def hold(self, seconds: float) -> None:
+        """No request begins for so long: the server asked for it."""
+        self._held_until = max(self._held_until, self._clock.now() + seconds)
+
+
+class Patience:
+    """How long the command waits for a server from which no answer comes at all.
+
+    Args:
+        most_s: seconds from the first failure behind the last answer until the command ends.
+        tell: gets a line after `_TELL_AFTER_S` without an answer, then every half minute, and when answers come again.
+    """
+
+    def __init__(self, clock: Clock, most_s: float, shown: str, tell: Callable[[str], None]) -> None:
+        self._clock, self._most_s, self._shown, self._tell = clock, most_s, shown, tell
+        self._since: float | None = None
+        self._told_at: float | None = None
+        self.num_answered = 0
+
+    def answered(self) -> None:
+        self.num_answered += 1
+        if self._told_at is not None:
+            self._tell(f"{self._shown} answers again")
+        self._since = self._told_at = None
+
+    def failed(self, error: AttemptError) -> None:
+        """Notes a failed attempt. Raises EndpointError when the server has been silent for too long."""
+        now = self._clock.now()
+        self._since = now if self._since is None else self._since
+        silent_s = now - self._since
+        if silent_s >= self._most_s:
+            raise EndpointError(
+                f"no answer from {self._shown} for {silent_s:.0f} s: {error}. What was answered is kept: run the same command "
+                "again when the server answers. --max-wait sets how long it is waited for"
+            )
+        is_due = silent_s >= _TELL_AFTER_S if self._told_at is None else now - self._told_at >= _TELL_EVERY_S
+        if is_due:
+            left_s = self._most_s - silent_s
+            self._tell(f"no answer from {self._shown}: {error}. Trying again, for {left_s:.0f} s at most")
+            self._told_at = now

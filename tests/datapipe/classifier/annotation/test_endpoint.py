@@ -1,0 +1,132 @@
+"""Endpoints: their URLs, keys that are nowhere but in the request, and completions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from fractions import Fraction
+
+import pytest
+
+from datapipe.classifier.annotation.endpoint import AttemptError, RefusedError, endpoint_of, parse_completion
+from datapipe.errors import UserError
+from tests.support.annotation_jobs import annotated, job
+
+KEY = "sk-abc.DEF_0123456789"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://host:8000/v1", "http://host:8000/v1/chat/completions"),
+        ("https://host/v1/", "https://host/v1/chat/completions"),
+        ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
+        ("https://host/openai?api-version=1#x", "https://host/openai/chat/completions?api-version=1"),
+        ("http://user:pass@[::1]:80/v1", "http://[::1]:80/v1/chat/completions"),
+    ],
+)
+def test_endpoint_url_leads_to_chat_completions(url, expected):
+    assert endpoint_of(url, "", {}, 1.0).url == expected
+
+
+@pytest.mark.parametrize("url", ["host:8000/v1", "ftp://host/v1", "http:///v1", "", "http://user@/v1"])
+def test_endpoint_that_is_no_url_is_told(url):
+    with pytest.raises(UserError, match="expected a URL such as"):
+        endpoint_of(url, "", {}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "expected"),
+    [
+        ({}, "http://host/v1", "--api-key-env LLM: the environment variable is not set"),
+        ({"LLM": "  \n"}, "http://host/v1", "is not set"),
+        ({"LLM": "two words"}, "http://host/v1", "white space"),
+        ({"LLM": "schlüssel"}, "http://host/v1", "no header can hold"),
+        ({"LLM": KEY}, "http://user:password@host/v1", "found both"),
+    ],
+)
+def test_key_that_cannot_be_used_is_told_without_it(environment, url, expected):
+    with pytest.raises(UserError) as raised:
+        endpoint_of(url, "LLM", environment, 1.0)
+    assert expected in str(raised.value)
+    assert not [secret for secret in ("two words", "schlüssel", KEY, "password") if secret in str(raised.value)]
+
+
+@pytest.mark.medium
+def test_key_is_sent_and_nowhere_else(tmp_path, documents, server):
+    """The server repeats the key in everything that it says."""
+    server.answer = lambda message: f"Your key is {KEY}.\nScore: 3"
+    server.api_key = KEY
+    server.fail("status", status=429, body=f"bad key {KEY}".encode(), headers={"Retry-After": "6"}, times=8)
+    endpoint = endpoint_of(server.url, "LLM", {"LLM": f"{KEY}\n"}, 5.0)
+    said = repr(endpoint)
+    said += annotated(job(documents, server.url, tmp_path / "out", endpoint=endpoint)).said
+    assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {KEY}"}
+    server.answer = lambda message: f"The key {KEY} gives no score."
+    wanted = job(documents, server.url, tmp_path / "other", endpoint=endpoint, max_unparsed=Fraction(1))
+    said += annotated(wanted).said
+    server.fail("status", status=401, body=json.dumps({"error": f"no such key: {KEY}"}).encode())
+    with pytest.raises(RefusedError, match="no such key: ") as raised:
+        annotated(job(documents, server.url, tmp_path / "third", endpoint=endpoint))
+    said += str(raised.value)
+    assert "HTTP 429: bad key" in said
+    assert KEY not in said
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len([path for path in files if path.name == "answers.jsonl"]) == 3
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.medium
+def test_credentials_of_the_url_are_sent_as_a_header_and_masked(tmp_path, documents, server):
+    url = server.url.replace("http://", "http://me:open%20sesame@")
+    server.fail("status", status=401, body=b"who is me:open sesame?")
+    with pytest.raises(RefusedError) as raised:
+        annotated(job(documents, url, tmp_path / "out"))
+    basic = base64.b64encode(b"me:open sesame").decode()
+    assert {request.headers["authorization"] for request in server.requests} == {f"Basic {basic}"}
+    assert "sesame" not in str(raised.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
+
+
+@pytest.mark.medium
+def test_key_is_not_taken_along_a_redirect(tmp_path, documents, server):
+    endpoint = endpoint_of(server.url, "LLM", {"LLM": KEY}, 5.0)
+    server.fail("status", status=308, headers={"Location": f"{server.url}/chat/completions?key={KEY}"})
+    with pytest.raises(RefusedError, match="Redirects are not followed") as raised:
+        annotated(job(documents, server.url, tmp_path / "out", endpoint=endpoint, concurrency=1))
+    assert len(server.requests) == 1
+    assert KEY not in str(raised.value)
+
+
+def test_completion_is_parsed_from_its_first_choice():
+    body = {
+        "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}, {"message": {"content": "no"}}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 2},
+    }
+    answer = parse_completion(json.dumps(body))
+    assert (answer.content, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens) == ("Hello", "stop", 7, 2)
+
+
+@pytest.mark.parametrize("usage", [None, [], "7", {"prompt_tokens": True}, {"prompt_tokens": 1.5}, {"prompt_tokens": 1 << 60}])
+def test_completion_with_a_strange_usage_has_none(usage):
+    body = {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    assert parse_completion(json.dumps(body)).prompt_tokens is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("", "null", "[]", "{", "<html>", "7", '"text"', '{"choices": null}', '{"choices": []}', '{"choices": [null]}'),
+        '{"choices": [{}]}',
+        '{"choices": [{"message": []}]}',
+        '{"choices": [{"message": {}}]}',
+        '{"choices": [{"message": {"content": ["part"]}}]}',
+        '{"choices": [{"message": {"content": "x"}, "finish_reason": 3}]}',
+        "[" * 100_000,
+        '{"choices": ' + "9" * 10_000 + "}",
+    ],
+)
+def test_anything_else_is_no_completion(body):
+    with pytest.raises(AttemptError, match="the answer is no") as raised:
+        parse_completion(body)
+    assert len(str(raised.value)) < 400

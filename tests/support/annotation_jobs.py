@@ -1,0 +1,71 @@
+"""Annotations of a few documents against a chat server, in this process and by a clock that never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
+from datapipe.classifier.annotation.answers import Questions
+from datapipe.classifier.annotation.counts import Counts
+from datapipe.classifier.annotation.documents import DocumentInput
+from datapipe.classifier.annotation.endpoint import endpoint_of
+from datapipe.classifier.annotation.rubric import Rubric
+
+RUBRIC = Rubric(scale=(0, 5), max_chars=400, max_tokens=50, template="Rate this:\n{text}\nEnd with Score: N")
+
+
+@dataclass
+class FakeClock:
+    """A clock whose sleep passes at once."""
+
+    time: float = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Annotated:
+    """A command that has ended: what it returned and what it said."""
+
+    counts: Counts | None
+    said: str
+
+
+def job(run_output: Path, url: str, output: Path, **changes: Any) -> Job:
+    """A job over the documents of a run without a tokenizer, with options of `Limits` and of `Job` as `changes`."""
+    limits = {name: changes.pop(name) for name in list(changes) if name in Limits.__dataclass_fields__}
+    defaults: dict[str, Any] = {
+        "documents": DocumentInput(paths=(str(run_output),)),
+        "num_documents": 12,
+        "seed": 0,
+        "questions": Questions(rubric=RUBRIC, model="a-model"),
+        "endpoint": endpoint_of(url, "", {}, 20.0),
+        "output": output,
+        "cache": output / "cache",
+        "limits": Limits(**{"concurrency": 4} | limits),
+        "clock": FakeClock(),
+    }
+    return Job(**defaults | changes)
+
+
+def annotated(wanted: Job) -> Annotated:
+    """Runs a job."""
+    printed = io.StringIO()
+    counts = annotate_documents(wanted, Console(file=printed, width=120))
+    return Annotated(counts=counts, said=printed.getvalue())
+
+
+def files(output: Path) -> dict[str, bytes]:
+    """The published files of an annotation, by name."""
+    return {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}

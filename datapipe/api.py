@@ -23,6 +23,7 @@ from datapipe.credentials import masked
 from datapipe.engine.history import estimated, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.inspect.contamination import list_counts
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
@@ -318,4 +319,5 @@ def _report(
     tokenizer = tokenizer_report(run.root, plan)
     message = None if problem is None else str(problem)
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
-    return summarize(run.mixture.name, plan, run.mixture.sources, status, message, tokenizer, snapshot, warnings)
+    searched = [counts.to_json() for counts in list_counts(run.root, plan.steps)]
+    return summarize(run.mixture.name, plan, run.mixture.sources, status, message, tokenizer, snapshot, warnings, searched)

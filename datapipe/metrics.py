@@ -241,6 +241,7 @@ class TaskMetrics:
         unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
             no outputs and no counts, and the plan reads these files whole instead (`plan/request.py`).
         cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
+        searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
@@ -255,6 +256,7 @@ class TaskMetrics:
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
     cut: dict[str, Any] = field(default_factory=dict)
+    searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     field_values: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
@@ -285,6 +287,7 @@ class TaskMetrics:
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
             **unsplittable,
             **({"cut": self.cut} if self.cut else {}),
+            **({"searched": self.searched} if self.searched else {}),
             "field_values": self.field_values,
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,

@@ -50,12 +50,21 @@ Members = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
 ]
 LeastAlike = Annotated[bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")]
+Contamination = Annotated[
+    bool, typer.Option("--contamination", help="Show which items of evaluation sets the run found, and in which documents.")
+]
+Against = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="With --contamination: search the kept documents for these evaluation files."),
+]
 Thresholds = Annotated[
     str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
 ]
 
 
-_CHOICES = "--kept, --dropped REASON, --quarantined, --document NAME, --clusters STAGE, --sweep STAGE.THRESHOLD"
+_CHOICES = (
+    "--kept, --dropped REASON, --quarantined, --document NAME, --clusters STAGE, --sweep STAGE.THRESHOLD, --contamination"
+)
 
 
 def inspect(
@@ -72,6 +81,8 @@ def inspect(
     least_alike: LeastAlike = False,
     sweep: Sweep = None,
     thresholds: Thresholds = None,
+    contaminated: Contamination = False,
+    against: Against = None,
     as_json: Json = False,
 ) -> None:
     """Show documents: kept, dropped, quarantined, or duplicates.
@@ -93,15 +104,22 @@ def inspect(
     datapipe inspect OUTPUT --at 20,50,80 \\
       --sweep filter.gopher_quality.min_words
 
-    The document of --json has `documents`, `clusters` or `sweep`, with whole texts.
+    --contamination tells of each evaluation set how many items are contaminated, clean and undetectable. With --against
+    FILE.jsonl it searches what any run kept, as decontaminate.ngram would.
+
+    The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
     from datapipe.inspect.documents import DocumentQuery, Inspector
     from datapipe.inspect.duplicates import ClusterQuery
 
-    if sum([kept, quarantined, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
+    if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
     _check_companions(sweep, thresholds, clusters, members, least_alike)
-    if sweep is not None:
+    if against and not contaminated:
+        raise UserError("--against goes with --contamination")
+    if contaminated:
+        _print_contamination(output, source, count, against or (), full, as_json)
+    elif sweep is not None:
         _print_sweep(output, sweep, source, thresholds, as_json)
     elif clusters is not None:
         duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
@@ -150,6 +168,19 @@ def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool)
         print_json({"clusters": [cluster.to_json() for cluster in found]})
     else:
         print_clusters(found, wide_console(), full)
+
+
+def _print_contamination(output: str, source: str, count: int, against: Sequence[str], full: bool, as_json: bool) -> None:
+    from datapipe.inspect.contamination import contamination
+    from datapipe.inspect.documents import Inspector
+    from datapipe.report.contamination import print_contamination
+    from datapipe.report.funnel import wide_console
+
+    found = contamination(Inspector.open(output), source, count, against)
+    if as_json:
+        print_json({"contamination": found.to_json()})
+    else:
+        print_contamination(found, wide_console(), full)
 
 
 def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:

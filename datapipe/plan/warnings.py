@@ -286,6 +286,12 @@ _ADVICE = (
         _CUTTING,
         "it removes lines, and with them the notes of where the other has cut",
     ),
+    _Advice(
+        ("dedup.*",),
+        ("decontaminate.*",),
+        "texts that the other has cut are no copies any more, and fewer documents are searched",
+    ),
+    _Advice(("decontaminate.*",), ("redact.*",), "placeholders in the text of an item hide it"),
     _Advice(("dedup.*",), ("redact.*",), "placeholders would be compared as if they were words of the text"),
 )
 

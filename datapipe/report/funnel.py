@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
+from datapipe.report.contamination import contamination_table
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 
@@ -26,7 +27,9 @@ _BETWEEN_COLUMNS = 3
 def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     """The tables of a report: documents, mixture, steps and tokenizer."""
     mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
-    return [*_documents(report, width), *mixture, _steps(report), *tokenizer_tables(report["tokenizer"])]
+    searched = report.get("contamination")  # earlier reports lack it
+    found = [contamination_table(searched)] if searched else []
+    return [*_documents(report, width), *found, *mixture, _steps(report), *tokenizer_tables(report["tokenizer"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

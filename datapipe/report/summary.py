@@ -18,6 +18,7 @@ warnings                what the run warns of: {kind, source, text, …}; source
                         kinds, with what each is about, are in `plan/warnings.py`
 thresholds              source → stage that keeps a share → {threshold: least score that is kept, tie: least keyed hash of a
                         kept document of that score, documents, kept_documents, weight, kept_weight, share, of, from}
+contamination           lists that filters searched for: {stage, name, entries, contaminated, clean, undetectable}
 tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
@@ -59,6 +60,7 @@ def summarize(
     tokenizer: Mapping[str, Any] | None = None,
     snapshot: Manifest | None = None,
     warnings: Sequence[RunWarning] = (),
+    contamination: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The report as plain data.
 
@@ -68,6 +70,7 @@ def summarize(
         tokenizer: the tokenizer's entry, as `tokenizer_report` returns it; None before there is a tokenizer.
         snapshot: of the first sequence length; None before it is published.
         warnings: of the run; those about the epochs of the snapshot are added.
+        contamination: an entry for each list that filters searched for, of `inspect.contamination.list_counts`.
     """
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
@@ -90,6 +93,7 @@ def summarize(
         ],
         "warnings": [warning.to_json() for warning in told],
         "thresholds": thresholds(plan),
+        "contamination": list(contamination),
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),

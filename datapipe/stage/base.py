@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from datapipe.errors import StageError
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.findings import SearchedList
 from datapipe.stage.ranking import BELOW_SHARE, KeptShare
 
 REACHES = ()  # the look-ups by name in this file read options only
@@ -143,6 +144,7 @@ class FilterResult:
         limit: (num_docs,) float64, thresholds that differ by document; None: `Rule.limit` holds for all.
         measured: per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`.
         columns: new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of `counts`.
+        findings: of a filter with `searched_lists`: what it found in which document, in the schema `findings.FOUND`.
     """
 
     keep: np.ndarray
@@ -151,6 +153,7 @@ class FilterResult:
     limit: np.ndarray | None = None
     measured: tuple[np.ndarray, ...] = ()
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    findings: pa.RecordBatch | None = None
 
     @classmethod
     def from_rules(
@@ -228,6 +231,11 @@ class Filter(Stage):
     def rules(self) -> Sequence[Rule]:
         """The rules, in the order in which they are tried."""
         raise NotImplementedError
+
+    def searched_lists(self) -> Sequence[SearchedList]:
+        """The lists whose entries the filter searches for, such as benchmarks. It then returns `FilterResult.findings`, which
+        the run keeps: the report counts the entries that were found, and those that cannot be."""
+        return ()
 
     def at_least(self, name: str, option: str) -> Rule:
         """The rule `name`: a value below the option's fails."""

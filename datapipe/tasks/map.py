@@ -40,6 +40,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import OpenInput, ReadBatch, Rejected, Split
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
+from datapipe.tasks.findings import FindingsWriter, searched
 from datapipe.tasks.guard import FailedDocument, Guard
 from datapipe.tasks.input_paths import InputPaths
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
@@ -73,6 +74,7 @@ class _Mapper:
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow")
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow")
+        self.findings = FindingsWriter(root, f"{folder}/findings.arrow")
         self.input_paths = InputPaths(root, task)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
@@ -237,6 +239,7 @@ class _Mapper:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
             is_ranked = self.scores is not None and self.scores.name == name
             result = self.scores.with_scores(stage, part, decided) if self.scores is not None and is_ranked else decided
+            self.findings.add(name, stage, part, result)
             if stage.mode == "tag":
                 self._add_counts(f"{name} (tag)", stage.counts, result.columns)
                 kept.append(part.with_columns(tags_of(name, stage, result)))
@@ -331,8 +334,9 @@ class _Mapper:
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
-        outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish()}
+        outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
         outputs |= self.scores.finish() if self.scores is not None else {}
+        self.metrics.searched = searched(self.task.stages)
         if self.emitted is not None and self.task.emit is not None:
             with self.metrics.timed(f"{self.task.emit.name}: exchange"):
                 outputs |= self.emitted.finish("emitted.")

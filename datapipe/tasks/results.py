@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import numbers
 from datapipe.errors import StageError
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage.base import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.findings import FOUND
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import BELOW_SHARE, check_scores
 
@@ -41,6 +43,8 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
         _check_measured(stage, result, len(rules), batch.num_docs)
     if stage.kept_share() is not None:
         _check_ranked(stage, rules, result)
+    if result.findings is not None:
+        _check_findings(result.findings, batch.num_docs)
     if stage.extracts and "text" not in result.columns:
         raise StageError(
             "it extracts, and returned no column 'text'. Return the text of each page, an empty one where it is dropped"
@@ -86,6 +90,16 @@ def _check_ranked(stage: Filter, rules: list[Rule], result: FilterResult) -> Non
             f"rule measured; found the rules {', '.join(rule.name for rule in rules)} and {len(result.measured)} arrays"
         )
     check_scores(np.asarray(result.measured[-1], np.float64))
+
+
+def _check_findings(findings: Any, num_docs: int) -> None:
+    """Raises StageError for findings of another schema, or of rows out of order or outside of the batch."""
+    if not isinstance(findings, pa.RecordBatch) or not findings.schema.equals(FOUND):
+        found = findings.schema.names if isinstance(findings, pa.RecordBatch) else type(findings).__name__
+        raise StageError(f"findings: expected a record batch with the schema findings.FOUND, found {found}")
+    rows = numbers(findings.column("row"))
+    if len(rows) and (rows[0] < 0 or rows[-1] >= num_docs or (rows[1:] < rows[:-1]).any()):
+        raise StageError(f"findings: expected rows from 0 to {num_docs - 1} in ascending order")
 
 
 def checked_map(stage: Map, batch: DocumentBatch) -> dict[str, pa.Array]:

@@ -8,6 +8,7 @@ import math
 import pickle
 import pkgutil
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tests.support import function_stages, global_stages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.classifier": {"model": str(bundled_model()), "label": "en", "keep_share": 0.5, "score_column": "score"},
+    "decontaminate.ngram": {"against": (str(Path(__file__).with_name("evaluation_items.jsonl")),)},
     "filter.language": {"keep": ["en"]},
     "filter.field": {"field": "text", "drop": ["word"], "drop_matching": "line"},
     "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},

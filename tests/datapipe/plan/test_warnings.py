@@ -183,6 +183,8 @@ def _uses(*names: str | dict[str, dict[str, object]]) -> list[StageUse]:
         ("dedup.substring", "dedup.minhash"),
         ("dedup.lines", "filter.c4_quality"),
         ("redact.pii", "dedup.exact"),
+        ("decontaminate.ngram", "dedup.minhash"),
+        ("redact.pii", "decontaminate.ngram"),
     ],
 )
 def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_is_not(first: str, second: str) -> None:

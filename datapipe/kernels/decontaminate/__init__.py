@@ -1,0 +1,1 @@
+"""Finding texts of evaluation sets in documents: words in one form, hashed n-grams, and what is cut around them."""

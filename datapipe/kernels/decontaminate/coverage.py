@@ -1,0 +1,130 @@
+"""The weighted share of the n-grams of an item that a passage of a document has, at least one of them the item's own.
+
+    matches, in the order of the text  ->  per item: a passage, as long as at most `gap` words lie between two of its matches
+                                       ->  the weights of its distinct n-grams, summed  ->  items that reach what they need
+
+Sums are whole numbers, so they do not depend on the order in which n-grams are met. The cost is linear in the postings of the
+matches; n-grams that very many items share have none (`stages/decontaminate/_index.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import kernel
+from datapipe.kernels.types import Bools, Int32s, Int64s, Int64sOut, input_record
+
+
+class Postings(NamedTuple):
+    """The items of every n-gram: an input of kernels.
+
+    Attributes:
+        offsets: (num_grams + 1,) int64.
+        items: (num_postings,) int32, each item of an n-gram once.
+        owned: (num_postings,) bool, whether no other item of its benchmark has the n-gram.
+        weights: (num_grams,) int64.
+        needs: (num_items,) int64, the sum of weights that an item needs, above 0.
+        gap: the most words between two matches of one passage, below `word_runs.RING`.
+    """
+
+    offsets: Int64s
+    items: Int32s
+    owned: Bools
+    weights: Int64s
+    needs: Int64s
+    gap: int
+
+
+class Passages(NamedTuple):
+    """The passage of each item that is met last: scratch of `find_covered`, all 0 before the first call.
+
+    Attributes:
+        begins, lasts: (num_items,) int64, one more than the numbers of its first and last word.
+        starts, sums: (num_items,) int64, its first byte; the weights of its distinct n-grams.
+        owns: (num_items,) int64, how many of these are owned.
+        rows: (num_items,) int64, its row of the output, or -1.
+        counted: (num_postings,) int64, the begin of the passage in which the posting was counted last.
+    """
+
+    begins: Int64sOut
+    lasts: Int64sOut
+    starts: Int64sOut
+    sums: Int64sOut
+    owns: Int64sOut
+    rows: Int64sOut
+    counted: Int64sOut
+
+
+class Covered(NamedTuple):
+    """Passages that reach what an item needs: an output.
+
+    Attributes:
+        documents, items: (num_passages,) int64.
+        starts, stops: (num_passages,) int64, bytes in the data, of the first and the last n-gram.
+        sums: (num_passages,) int64, the weights of the distinct n-grams.
+    """
+
+    documents: Int64sOut
+    items: Int64sOut
+    starts: Int64sOut
+    stops: Int64sOut
+    sums: Int64sOut
+
+
+def covered_of(
+    documents: np.ndarray, entries: np.ndarray, words: np.ndarray, starts: np.ndarray, stops: np.ndarray, postings: Postings
+) -> Covered:
+    """The passages of documents; parameters as for `find_covered`. Pages of the scratch that no match needs cost nothing."""
+    num_items, room = len(postings.needs), max(64, len(documents))
+    postings = input_record(Postings, postings)
+    while True:
+        passages = Passages._make(np.zeros(size, np.int64) for size in (*[num_items] * 6, len(postings.items)))
+        out = Covered(*(np.empty(room, np.int64) for _ in Covered._fields))
+        count = find_covered(documents, entries, words, starts, stops, postings, passages, out)
+        if count <= room:
+            return Covered(*(column[:count] for column in out))
+        room = count
+
+
+@kernel
+def find_covered(
+    documents: Int64s,
+    entries: Int64s,
+    words: Int64s,
+    starts: Int64s,
+    stops: Int64s,
+    postings: Postings,
+    passages: Passages,
+    out: Covered,
+) -> int:
+    """Writes the passages as far as there is room; returns their number. All matches are of n-grams.
+
+    Args:
+        documents, entries, words, starts, stops: (num_matches,) int64 each, as in `search.Matches`.
+        postings: see `Postings`.
+        passages: see `Passages`.
+    """
+    (offsets, items, owned, weights, needs, gap), (begins, lasts, firsts, sums, owns, rows, counted) = postings, passages
+    out_documents, out_items, out_starts, out_stops, out_sums = out
+    count = np.int64(0)
+    for match in range(len(documents)):
+        entry, word = entries[match], words[match] + 1
+        for posting in range(offsets[entry], offsets[entry + 1]):
+            item = items[posting]
+            if begins[item] == 0 or word - lasts[item] > gap:
+                begins[item], firsts[item], sums[item], owns[item], rows[item] = word, starts[match], 0, 0, -1
+            lasts[item] = word
+            if counted[posting] != begins[item]:
+                counted[posting] = begins[item]
+                sums[item] += weights[entry]
+                owns[item] += np.int64(owned[posting])
+            if rows[item] < 0 and owns[item] and sums[item] >= needs[item]:
+                rows[item] = count
+                count += 1
+            row = rows[item]
+            if 0 <= row < len(out_documents):
+                out_documents[row], out_items[row], out_starts[row] = documents[match], item, firsts[item]
+                out_stops[row], out_sums[row] = stops[match], sums[item]
+    return int(count)

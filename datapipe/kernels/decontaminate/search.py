@@ -1,0 +1,253 @@
+"""Where documents have n-grams of evaluation items, whole questions of short items, and their answers.
+
+    words  ->  window of n words    ->  table  ->  matches of entries [0, num_grams)
+           ->  window of an anchor  ->  table  ->  the lengths of questions that end so  ->  table  ->  matches of questions
+
+A short question is found by its last words, its anchor: an anchor that is found tells how many words the questions have that
+end with it, and runs of so many words are looked up. An anchor is `ANCHOR_WORDS` words, so it is rare in other text.
+
+Both kernels return how many rows there are. Where that is more than the outputs hold, the caller calls again with more room.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.decontaminate.folded_words import WHOLE, WordTable, next_word
+from datapipe.kernels.decontaminate.word_runs import ANCHOR, ANSWER, GRAM, QUESTION, RADIX, RING, GramTable, entry_of, run_key
+from datapipe.kernels.hashing import find_slot, mix64, slot_of_key
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut
+
+ANCHOR_WORDS = 4
+"""Words of an anchor, and the least of a question that is found as a whole."""
+
+_0 = np.uint64(0)
+
+
+class Anchors(NamedTuple):
+    """The entries of anchors: an input of kernels.
+
+    Attributes:
+        first: the entry of the first anchor; anchor i is entry `first + i`. Below 0: there are none.
+        offsets: (num_anchors + 1,) int64.
+        lengths: int32, words of the questions that end with each anchor, each length once.
+    """
+
+    first: int
+    offsets: Int64s
+    lengths: Int32s
+
+
+class Matches(NamedTuple):
+    """Runs of words of documents that are in the table, in the order of their ends: an output of `find_grams`.
+
+    Attributes:
+        documents: (num_matches,) int64.
+        entries: (num_matches,) int64.
+        starts, stops: (num_matches,) int64, bytes in the data.
+        words: (num_matches,) int64, the number of the last word, counted over all documents with `weight` between two.
+    """
+
+    documents: Int64sOut
+    entries: Int64sOut
+    starts: Int64sOut
+    stops: Int64sOut
+    words: Int64sOut
+
+
+def room_for_matches(limit: int) -> Matches:
+    return Matches(*(np.empty(limit, np.int64) for _ in Matches._fields))
+
+
+def matches_of(
+    offsets: np.ndarray, data: np.ndarray, words: WordTable, table: GramTable, anchors: Anchors, weight: int
+) -> Matches:
+    """The matches of documents; parameters as for `find_grams`."""
+    room = max(1024, int(offsets[-1] - offsets[0]) // 64)
+    while True:
+        out = room_for_matches(room)
+        count = find_grams(offsets, data, words, table, anchors, weight, out)
+        if count <= room:
+            return Matches(*(column[:count] for column in out))
+        room = count
+
+
+@kernel
+def find_grams(
+    offsets: Int64s, data: UInt8s, words: WordTable, table: GramTable, anchors: Anchors, weight: int, out: Matches
+) -> int:
+    """Writes the matches of documents as far as there is room; returns their number.
+
+    One loop nest above 40 lines: the windows of a word share the ring of prefix hashes.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        words: `folded_words.words_table()`.
+        table: the keys of n-grams, anchors and questions.
+        anchors: see `Anchors`.
+        weight: the least weight of a window.
+    """
+    (codes, expansions), (bits, keys, entries) = words, table
+    (first_anchor, anchor_offsets, lengths), (documents, found, starts, stops, numbers) = anchors, out
+    prefix_ring, weight_ring, start_ring = np.zeros(RING, np.uint64), np.zeros(RING, np.int64), np.zeros(RING, np.int64)
+    count, before, anchor_weight = np.int64(0), np.int64(0), np.int64(WHOLE * ANCHOR_WORDS)
+    for document in range(len(offsets) - 1):
+        position, stop = offsets[document], offsets[document + 1]
+        number, first, near, total, prefix = np.int64(0), np.int64(0), np.int64(0), np.int64(0), _0
+        prefix_ring[0], weight_ring[0] = _0, 0
+        while True:
+            hashed, word_weight, start, position = next_word(data, position, stop, codes, expansions)
+            if word_weight == 0:
+                break
+            number, total, prefix = number + 1, total + word_weight, prefix * RADIX + hashed
+            slot = number % RING
+            prefix_ring[slot], weight_ring[slot], start_ring[slot] = prefix, total, start
+            while first + 1 < number and total - weight_ring[(first + 1) % RING] >= weight:
+                first += 1
+            if total - weight_ring[first % RING] >= weight:
+                key = run_key(prefix, prefix_ring[first % RING], number - first, GRAM)
+                entry = entry_of(bits, keys, entries, key)
+                if entry >= 0:
+                    if count < len(documents):
+                        documents[count], found[count], numbers[count] = document, entry, before + number
+                        starts[count], stops[count] = start_ring[(first + 1) % RING], position
+                    count += 1
+            if first_anchor < 0:
+                continue
+            while near + 1 < number and total - weight_ring[(near + 1) % RING] >= anchor_weight:
+                near += 1
+            if total - weight_ring[near % RING] < anchor_weight:
+                continue
+            anchor = entry_of(bits, keys, entries, run_key(prefix, prefix_ring[near % RING], number - near, ANCHOR))
+            if anchor < 0:
+                continue
+            for index in range(anchor_offsets[anchor - first_anchor], anchor_offsets[anchor - first_anchor + 1]):
+                length = np.int64(lengths[index])
+                if length > number:
+                    continue
+                key = run_key(prefix, prefix_ring[(number - length) % RING], length, QUESTION)
+                entry = entry_of(bits, keys, entries, key)
+                if entry >= 0:
+                    if count < len(documents):
+                        documents[count], found[count], numbers[count] = document, entry, before + number
+                        starts[count], stops[count] = start_ring[(number - length + 1) % RING], position
+                    count += 1
+        before += number + RING
+    return int(count)
+
+
+class Answers(NamedTuple):
+    """The answers of questions: an input of kernels.
+
+    Attributes:
+        offsets: (num_questions + 1,) int64.
+        lengths: int32, words of the answers of each question, each length once.
+        keys: (num_slots,) uint64, the keys of questions with answers, see `pair_key`.
+        pairs: (num_slots,) int32, the pair of each key.
+    """
+
+    offsets: Int64s
+    lengths: Int32s
+    keys: UInt64s
+    pairs: Int32s
+
+
+@inline
+def pair_key(answer, question) -> Any:
+    """The key of a question and its answer, never 0.
+
+    Args:
+        answer: the key of the answer.
+        question: int64, the number of the question.
+    """
+    key = mix64(answer ^ np.uint64(question + 1) * RADIX)
+    return key if key != _0 else np.uint64(1)
+
+
+@kernel
+def fill_pairs(answers: UInt64s, questions: Int64s, keys: UInt64sOut, pairs: Int32sOut) -> None:
+    """Fills the table of pairs, which is all 0 before.
+
+    Args:
+        answers: (num_pairs,) uint64, the keys of answers.
+        questions: (num_pairs,) int64, their questions; no pair is there twice.
+        keys, pairs: see `Answers`.
+    """
+    for pair in range(len(answers)):
+        key = pair_key(answers[pair], questions[pair])
+        slot = find_slot(keys, len(keys), key)
+        keys[slot], pairs[slot] = key, pair
+
+
+class Pairs(NamedTuple):
+    """Questions that their answers follow: an output of `find_answers`.
+
+    Attributes:
+        matches: (num_pairs,) int64, the match of the question.
+        pairs: (num_pairs,) int64.
+        stops: (num_pairs,) int64, the byte after the answer.
+    """
+
+    matches: Int64sOut
+    pairs: Int64sOut
+    stops: Int64sOut
+
+
+def pairs_of(
+    matches: Matches, questions: np.ndarray, offsets: np.ndarray, data: np.ndarray, words: WordTable, answers: Answers
+) -> Pairs:
+    """The pairs of questions and answers; parameters as for `find_answers`, and the matches of the questions."""
+    room, ends = max(64, 2 * len(questions)), offsets[1:][matches.documents]
+    while True:
+        out = Pairs(*(np.empty(room, np.int64) for _ in Pairs._fields))
+        count = find_answers(questions, matches.stops, ends, data, words, answers, out)
+        if count <= room:
+            return Pairs(*(column[:count] for column in out))
+        room = count
+
+
+REACH = 64
+"""Words after a question among which its answer is looked for: enough for four choices of a dozen words."""
+
+
+@kernel
+def find_answers(
+    questions: Int64s, stops: Int64s, ends: Int64s, data: UInt8s, words: WordTable, answers: Answers, out: Pairs
+) -> int:
+    """Writes the questions that one of their answers follows within `REACH` words; returns their number.
+
+    Args:
+        questions: (num_matches,) int64, the question of each match.
+        stops: (num_matches,) int64, the byte after each question.
+        ends: (num_matches,) int64, the byte after its document.
+        data: (num_bytes,) uint8.
+        words: `folded_words.words_table()`.
+        answers: see `Answers`.
+    """
+    (codes, expansions), (offsets, lengths, keys, pairs) = words, answers
+    matches, found, pair_stops = out
+    prefixes, count = np.zeros(RING, np.uint64), np.int64(0)
+    for match in range(len(questions)):
+        question, position, prefix, left = questions[match], stops[match], _0, np.int64(WHOLE * REACH)
+        for number in range(1, RING):
+            hashed, weight, _, position = next_word(data, position, ends[match], codes, expansions)
+            left -= weight
+            if weight == 0 or left < 0:
+                break
+            prefix = prefix * RADIX + hashed
+            prefixes[number] = prefix
+            for index in range(offsets[question], offsets[question + 1]):
+                length = np.int64(lengths[index])
+                if length > number:
+                    continue
+                answer = run_key(prefix, prefixes[number - length], length, ANSWER)
+                slot = slot_of_key(keys, len(keys), pair_key(answer, question))
+                if slot >= 0:
+                    if count < len(matches):
+                        matches[count], found[count], pair_stops[count] = match, pairs[slot], position
+                    count += 1
+    return int(count)

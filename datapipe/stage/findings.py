@@ -1,0 +1,59 @@
+"""What a filter finds in documents, beside its decision: whose text it is, and where.
+
+    Filter.process  ─▶  FilterResult.findings  ─▶  findings.arrow of the task  ─▶  report, `datapipe inspect --contamination`
+
+A finding names an entry of a list that the stage searches for, such as an item of a benchmark. Counts of documents cannot tell
+which entries were found anywhere, since the same entry is found in many documents: the findings can.
+
+A task writes at most `MOST_OF_DOCUMENT` findings of a document, and beyond those the first finding of each entry. So its file
+is bounded by its documents and the lists, and the entries that were found are all in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from datapipe.columns import KEY_TYPE
+
+MOST_OF_DOCUMENT = 64
+
+FOUND = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("list", pa.string(), nullable=False),
+        pa.field("entry", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("stop", pa.int64(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+"""Findings of a filter: the row of the document in the batch, ascending; list and entry; bytes of the text as the stage got it;
+what it measured."""
+
+FINDINGS = pa.schema(
+    [
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        *list(FOUND)[1:],
+    ]
+)
+"""Findings of a task. `outcome`: "dropped", "cut" (kept with an edited text), or "tagged" (kept as it was)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchedList:
+    """A list that a filter searches for.
+
+    Attributes:
+        name: of the list.
+        entries: how many it has.
+        undetectable: names of those that the filter cannot find with its options.
+    """
+
+    name: str
+    entries: int
+    undetectable: tuple[str, ...]

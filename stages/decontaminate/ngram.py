@@ -1,0 +1,212 @@
+"""Removes items of evaluation sets: drops documents that hold them, or cuts them out with the text around them.
+
+    evaluation files  ─▶  items  ─▶  hashed n-grams and whole short items  ─┐
+    documents  ─▶  words without case, accents and punctuation  ────────────┴▶  matches  ─▶  documents dropped, or texts cut
+
+| profile | n | a document is contaminated by | what happens |
+|---|---|---|---|
+| `gpt3` | 13 | an n-gram of an item, or a whole short item | the match is cut out; above 10 matches the document is dropped |
+| `strict` | 13 | the same | the document is dropped |
+| `coverage` | 5 | most n-grams of an item, weighted by IDF | the document is dropped |
+
+`gpt3` cuts 200 characters on either side of a match and keeps pieces of at least 200. It is the rule of GPT-3 (Brown et al.
+2020, appendix C) as lm-evaluation-harness has it in its Janitor: every n-gram at every position is a match, so a copied item of
+24 words is 12 matches and drops the document. The pieces that stay are joined by a blank line; cut points are not recorded,
+since only deduplication reads them, which belongs before. `coverage` finds items with an edit in them, which 13-grams miss; it
+weighs n-grams as AI2's decon does, but looks at all of them.
+
+Words are compared without case, accents, punctuation and typographic variants, in every script
+(`datapipe/kernels/decontaminate/folded_words.py`). N-grams that several questions of a benchmark share do not count alone, and
+short items are found as a whole or listed as undetectable (`_index.py` has the rules). README.md beside this file shows all of
+this by example, with measurements.
+
+The report of the run has a table of contaminated, clean and undetectable items; `datapipe inspect OUTPUT --contamination`
+prints it, and which item was found in which document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, PrivateAttr
+
+from datapipe import columns
+from datapipe.errors import UserError
+from datapipe.kernels.decontaminate import cutting
+from datapipe.kernels.text.replace import replace_spans
+from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.findings import FOUND, SearchedList
+from stages.decontaminate import _matches
+from stages.decontaminate._evaluation_files import Benchmark, read_set
+from stages.decontaminate._index import Index, Rules, build_index
+
+
+class Ngram(Filter):
+    """Drops documents that hold items of evaluation sets, or cuts the items out of them."""
+
+    against: tuple[str | Benchmark, ...] = Field(
+        min_length=1,
+        description="Evaluation sets: files or patterns of .jsonl or .parquet, or {path, name, question, context, answer, "
+        "choices, gold, id}, where all but `path` may be left out. `datapipe plan` tells which fields are used.",
+    )
+    profile: Literal["gpt3", "strict", "coverage"] = Field(
+        default="gpt3",
+        description="gpt3: cut n-grams out with the text around them. strict: drop documents with any n-gram. coverage: drop "
+        "documents with most n-grams of an item, with n: 5.",
+    )
+    n: int | None = Field(default=None, ge=2, le=50, description="Words of an n-gram. Default: 13; of coverage 5.")
+    margin_chars: int = Field(default=200, ge=0, description="gpt3: characters that are cut on either side of a match.")
+    min_piece_chars: int = Field(default=200, ge=1, description="gpt3: least characters of a piece that stays.")
+    max_matches: int = Field(default=10, ge=0, description="gpt3: most matches of a document that is cut and not dropped.")
+    min_coverage: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="coverage: share of an item's n-grams that drops a document, for items of 50 words and more; up to 20 "
+        "words all of them, between the two in proportion.",
+    )
+    min_words: int = Field(
+        default=8,
+        ge=4,
+        description="Least words of question and answer of a short item. Shorter ones occur by chance; they are not detected.",
+    )
+
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    writes = ("contaminated_by",)
+    counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
+    """Documents that were cut and kept, and bytes cut out of them."""
+
+    _index: Any = PrivateAttr(default=None)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state without the index; the first use after unpickling builds it again."""
+        state = super().__getstate__()
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_index": None}}
+
+    @property
+    def num_words(self) -> int:
+        """Words of an n-gram."""
+        return self.n or (5 if self.profile == "coverage" else 13)
+
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """The evaluation sets, each with its name."""
+        entries = [Benchmark(path=entry) if isinstance(entry, str) else entry for entry in self.against]
+        return tuple(benchmark for entry in entries for benchmark in entry.sets())
+
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(path for benchmark in self.benchmarks() for path in benchmark.files()))
+
+    def rules(self) -> Sequence[Rule]:
+        if self.profile != "gpt3":
+            return [Rule(name="contaminated", limit=0.0)]
+        return [self.at_most("too_many_matches", "max_matches"), Rule(name="nothing_left", limit=1, side="min")]
+
+    def notes(self) -> tuple[str, ...]:
+        index = self._opened()
+        lost = int(index.undetectable.sum())
+        told = [evaluation.told() for evaluation in index.sets]
+        sizes = f"{index.num_grams:,} n-grams of {len(index.set_of):,} items, {index.num_bytes / 1e6:,.0f} MB in every worker"
+        return (*told, f"{sizes}; {lost:,} items cannot be detected")
+
+    def searched_lists(self) -> Sequence[SearchedList]:
+        index = self._opened()
+        lists = []
+        for number, evaluation in enumerate(index.sets):
+            lost = np.flatnonzero(index.undetectable[index.set_of == number])
+            names = tuple(evaluation.items[item].name for item in lost.tolist())
+            lists.append(SearchedList(name=evaluation.name, entries=len(evaluation.items), undetectable=names))
+        return lists
+
+    def open(self, context: StageContext) -> None:
+        self._opened()
+
+    def _opened(self) -> Index:
+        """The index, which is built on first use."""
+        if self._index is None:
+            sets = [read_set(benchmark) for benchmark in self.benchmarks()]
+            names = [evaluation.name for evaluation in sets]
+            again = next((name for name in names if names.count(name) > 1), None)
+            if again is not None:
+                raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
+            covers = self.min_coverage if self.profile == "coverage" else None
+            self._index = build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
+        return self._index
+
+    def process(self, batch: DocumentBatch) -> FilterResult:
+        index, (offsets, data) = self._opened(), batch.buffers
+        found = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
+        result = self._cut(batch, found) if self.profile == "gpt3" else self._dropped(batch, found)
+        if self.mode == "tag":
+            tagged = {**result.columns, "contaminated_by": _names(found, index, batch.num_docs)}
+            result = replace(result, columns=tagged)
+        return replace(result, findings=_findings(found, index, offsets))
+
+    def _dropped(self, batch: DocumentBatch, found: _matches.Found) -> FilterResult:
+        """The result of `strict`, measured in matches, and of `coverage`, measured by the greatest share."""
+        measured = np.zeros(batch.num_docs)
+        if self.profile == "coverage":
+            np.maximum.at(measured, found.item_documents, found.values)
+        else:
+            measured += np.bincount(found.documents, minlength=batch.num_docs)
+        nothing = pa.array(np.zeros(batch.num_docs, np.int64))
+        return FilterResult.first_failing(batch.num_docs, [(measured, measured > 0)], dict.fromkeys(self.counts, nothing))
+
+    def _cut(self, batch: DocumentBatch, found: _matches.Found) -> FilterResult:
+        """The result of `gpt3`: matches, and the pieces that stay."""
+        offsets, data = batch.buffers
+        num_matches = np.bincount(found.documents, minlength=batch.num_docs)
+        removed = cutting.removed_of(
+            offsets, data, found.documents, found.starts, found.stops, self.margin_chars, self.min_piece_chars
+        )
+        result = FilterResult.from_rules(self.rules(), [num_matches, removed.pieces])
+        is_cut = result.keep & (num_matches > 0)
+        new: dict[str, pa.Array] = {"cut_documents": pa.array(is_cut.astype(np.int64))}
+        if not is_cut.any():
+            return replace(result, columns={**new, "removed_bytes": pa.array(np.zeros(batch.num_docs, np.int64))})
+        of_document = np.searchsorted(offsets, removed.starts, "right") - 1
+        chosen = is_cut[of_document]
+        spans = removed.stops[chosen] - removed.starts[chosen]
+        lost = np.bincount(of_document[chosen], spans, batch.num_docs).astype(np.int64)
+        texts = _without(offsets, data, *(column[chosen] for column in removed[:3]))
+        return replace(result, columns={**new, "removed_bytes": pa.array(lost), "text": texts})
+
+
+def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    """The texts without the spans, a blank line in place of those between two pieces."""
+    rows = np.zeros((len(starts), 32), np.uint8)
+    rows[:, : len(cutting.SEPARATOR)] = np.frombuffer(cutting.SEPARATOR, np.uint8)
+    out_offsets = np.empty(len(offsets), np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0] - (stops - starts).sum() + lengths.sum()), np.uint8)
+    replace_spans(offsets, data, starts, stops, rows, lengths, out_offsets, out)
+    return columns.texts_from(out_offsets, out)
+
+
+def _findings(found: _matches.Found, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
+    """What is found, by document, in the order of the text."""
+    order = np.lexsort((found.items, found.item_starts, found.item_documents))
+    documents, items = found.item_documents[order], found.items[order]
+    lists = pa.array([evaluation.name for evaluation in index.sets], pa.string()).take(pa.array(index.set_of[items]))
+    begins = offsets[documents]
+    starts, stops = found.item_starts[order] - begins, found.item_stops[order] - begins
+    arrays = [documents, lists, _entries(items, index), starts, stops, found.values[order]]
+    return pa.RecordBatch.from_arrays([pa.array(array) for array in arrays], schema=FOUND)
+
+
+def _entries(items: np.ndarray, index: Index) -> pa.Array:
+    """The names of items, (num_items,) string."""
+    first = np.searchsorted(index.set_of, index.set_of[items])
+    pairs = zip(index.set_of[items].tolist(), (items - first).tolist())
+    return pa.array([index.sets[number].items[item].name for number, item in pairs], pa.string())
+
+
+def _names(found: _matches.Found, index: Index, num_docs: int) -> pa.Array:
+    """The items of each document as "BENCHMARK:ITEM", (num_docs,) lists."""
+    lists = [index.sets[number].name for number in index.set_of[found.items].tolist()]
+    names = [f"{name}:{entry}" for name, entry in zip(lists, _entries(found.items, index).to_pylist())]
+    offsets = np.searchsorted(found.item_documents, np.arange(num_docs + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()))

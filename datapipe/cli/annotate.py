@@ -6,7 +6,7 @@ import os
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ def annotate(
     sample: Annotated[int, typer.Option(min=1, metavar="N", help="Different texts to annotate.")] = 1000,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Only this source of the mixture.")] = None,
     format: Annotated[str, typer.Option(metavar="jsonl|parquet", help="Of the labelled documents.")] = "jsonl",
+    until: Annotated[
+        str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
     cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Answers of all jobs; OUTPUT/cache by default.")] = None,
     api_key_env: Annotated[str, typer.Option(metavar="VAR", help="The environment variable that holds the key.")] = "",
@@ -47,7 +50,7 @@ def annotate(
     skip_failed: Annotated[
         bool, typer.Option("--skip-failed", help="Leave out documents that the server refuses, or fails on each time.")
     ] = False,
-    settings: Settings = None,
+    set_: Settings = None,
     text: Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")] = "text",
     limit: Limit = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")] = None,
@@ -65,10 +68,10 @@ def annotate(
     """
     from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
     from datapipe.classifier.annotation.answers import Questions
-    from datapipe.classifier.annotation.documents import DocumentInput
     from datapipe.classifier.annotation.endpoint import endpoint_of
     from datapipe.classifier.annotation.rubric import read_rubric
     from datapipe.classifier.annotation.spending import Prices
+    from datapipe.classifier.documents import DocumentInput
     from datapipe.report.funnel import wide_console
 
     if format not in ("jsonl", "parquet"):
@@ -78,7 +81,13 @@ def annotate(
         raise UserError("--max-cost requires prices: give --input-price and --output-price, of a million tokens")
     job = Job(
         documents=DocumentInput(
-            paths=tuple(inputs), source=source, settings=_values(settings), text_field=text, limit=limit, workers=workers
+            paths=tuple(inputs),
+            source=source,
+            until=until,
+            settings=tuple(set_ or ()),
+            text_field=text,
+            limit=limit,
+            workers=workers,
         ),
         num_documents=sample,
         seed=seed,
@@ -113,19 +122,6 @@ def _say_stopped() -> None:
 
     command = masked(" ".join(["datapipe", *sys.argv[1:]]))
     say(f"stopped. All answers are kept. Go on with the same command: `{command}`", to_stderr=True)
-
-
-def _values(settings: list[str] | None) -> dict[str, Any]:
-    """The values of `--set KEY=VALUE`, written as YAML, by key path."""
-    from datapipe.config.yaml import parse_yaml
-
-    values: dict[str, Any] = {}
-    for setting in settings or ():
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise UserError(f"--set {setting}: expected KEY=VALUE such as stages.filter.length.min_chars=200")
-        values[key.strip()] = parse_yaml(value, f"--set {key}").data
-    return values
 
 
 def _count(option: str, value: str | None) -> int | None:

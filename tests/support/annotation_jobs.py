@@ -13,9 +13,9 @@ from rich.console import Console
 from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
 from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.counts import Counts
-from datapipe.classifier.annotation.documents import DocumentInput
 from datapipe.classifier.annotation.endpoint import endpoint_of
 from datapipe.classifier.annotation.rubric import Rubric
+from datapipe.classifier.documents import DocumentInput
 
 RUBRIC = Rubric(scale=(0, 5), max_chars=400, max_tokens=50, template="Rate this:\n{text}\nEnd with Score: N")
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -27,13 +28,14 @@ from datapipe.classifier.annotation.answers import Questions, Request, Settled
 from datapipe.classifier.annotation.asking import Asking
 from datapipe.classifier.annotation.cache import AnswerCache, open_cache
 from datapipe.classifier.annotation.counts import Counts
-from datapipe.classifier.annotation.documents import DocumentInput, documents_of
 from datapipe.classifier.annotation.endpoint import Endpoint, connected
 from datapipe.classifier.annotation.labelled import CARD, LabelledFormat, labelled_name, write_files
 from datapipe.classifier.annotation.pace import Clock, Pace, Patience, WallClock
 from datapipe.classifier.annotation.progress import Progress
 from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
 from datapipe.classifier.annotation.spending import Prices, Spending, Tokens
+from datapipe.classifier.documents import DocumentInput, documents_of
+from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.ledger.lock import exclusive
 from datapipe.metrics import counted
@@ -121,19 +123,21 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
             if job.is_dry_run:
                 return None
             asked = asyncio.run(_ask(job, sample, cache, counts, spending, progress)) if missing.num_documents else None
+        counts.check(is_all=True)
         left_out = {} if asked is None else asked.left_out
         written = write_files(job.output, job.format, sample.documents(), job.questions, cache, left_out)
-        written.max_unparsed = job.limits.max_unparsed
         _write_card(job, sample, fingerprint, written)
         for line in _told(job, written, spending):
             progress.say(line)
-        written.check(is_all=True)
         return written
 
 
 @contextmanager
 def _own_folder(job: Job) -> Iterator[None]:
     """The output for this process alone. Raises UserError for a folder with other files."""
+    for option, folder in (("--output", job.output), ("--cache", job.cache)):
+        if re.match(r"[a-z0-9]+:/", str(folder)):
+            raise UserError(f"{option} {masked(str(folder))}: expected a folder on a local disk")
     if job.output.exists() and not job.output.is_dir():
         raise UserError(f"--output {job.output}: found a file, expected a folder")
     own = {labelled_name("jsonl"), labelled_name("parquet"), CARD, "unparsed.jsonl", "work", "cache"}

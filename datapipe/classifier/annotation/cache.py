@@ -39,7 +39,7 @@ class Answer:
 
     Attributes:
         content: the text.
-        finish_reason: "stop", "length" where it was cut off, or another word of the server.
+        finish_reason: "stop", "length" where it was cut off, or another word of the API; None where the server does not tell.
         prompt_tokens, completion_tokens: as the server counted them; None where it did not tell.
     """
 

@@ -24,11 +24,11 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2 as httpx
 
@@ -43,7 +43,10 @@ _PATH = "/chat/completions"
 _BUSY = frozenset({408, 425, 429, 503})
 _OF_DOCUMENT = frozenset({400, 413, 422})
 """Statuses by which servers refuse one request for its content, such as a text that is longer than their context."""
+_FINISH_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
 _SHOWN_CHARS = 300
+_LEAST_SECRET_CHARS = 8
+"""Of a secret that is masked. Servers without keys take any word, such as EMPTY, which answers may hold as well."""
 _MOST_TOKENS = 1 << 40
 _KEY = re.compile(r"[!-~]+")
 
@@ -97,9 +100,16 @@ class Endpoint:
         return masked(self.url)
 
     def without_secrets(self, text: str) -> str:
+        """A text of the server, which may repeat what it got."""
         for secret in self.secrets:
             text = text.replace(secret, MASK)
-        return masked(text)
+        return text
+
+    def told(self, text: str) -> str:
+        """What the server says, as one line of a message."""
+        line = " ".join(masked(self.without_secrets(text)).split())
+        line = "".join(character if character.isprintable() else "\ufffd" for character in line)
+        return f"{line[:_SHOWN_CHARS]}…" if len(line) > _SHOWN_CHARS else line
 
 
 def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], timeout_s: float) -> Endpoint:
@@ -118,12 +128,14 @@ def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], time
     secret = unquote(user)
     basic = f"Basic {base64.b64encode(secret.encode()).decode()}" if user else ""
     path = parts.path.rstrip("/")
+    of_user = (basic.removeprefix("Basic "), secret, secret.partition(":")[2])
+    queries = [value for name, value in parse_qsl(parts.query) if MASK in masked(f"http://host/?{name}={value}")]
     return Endpoint(
         url=parts._replace(netloc=host, path=path if path.endswith(_PATH) else path + _PATH, fragment="").geturl(),
         api_key_env=api_key_env,
         timeout_s=timeout_s,
         authorization=f"Bearer {key}" if key else basic,
-        secrets=tuple(part for part in (key, basic.removeprefix("Basic "), secret, secret.partition(":")[2]) if part),
+        secrets=tuple(part for part in (*of_user, key, *queries) if len(part) >= _LEAST_SECRET_CHARS),
     )
 
 
@@ -133,7 +145,8 @@ def _key(name: str, environment: Mapping[str, str]) -> str:
         raise UserError(f"--api-key-env {name}: the environment variable is not set. Set it to the key of the endpoint")
     if _KEY.fullmatch(key) is None:
         raise UserError(f"--api-key-env {name}: the value holds white space or characters that no header can hold")
-    remember_secret(key, f"${{{name}}}")
+    if len(key) >= _LEAST_SECRET_CHARS:
+        remember_secret(key, f"${{{name}}}")
     return key
 
 
@@ -154,13 +167,17 @@ class Client:
             kind = "unreachable" if isinstance(error, httpx.ConnectTimeout) else "failed"
             raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
-            raise AttemptError("unreachable", self._told(error)) from None
+            raise AttemptError("unreachable", self.endpoint.told(str(error) or type(error).__name__)) from None
         except httpx.TransportError as error:
-            raise AttemptError("failed", self._told(error)) from None
-        text = self.endpoint.without_secrets(answer.decode("utf-8", "replace"))
+            raise AttemptError("failed", self.endpoint.told(str(error) or type(error).__name__)) from None
+        text = answer.decode("utf-8", "replace")
         if status != 200:
             raise self._failure(status, headers, text)
-        return parse_completion(text)
+        try:
+            completion = parse_completion(text)
+        except ValueError as error:
+            raise AttemptError("failed", self.endpoint.told(f"{error}: {_said(text)}")) from None
+        return replace(completion, content=self.endpoint.without_secrets(completion.content))
 
     async def _post(self, content: bytes) -> tuple[int, httpx.Headers, bytes]:
         async with self._http.stream("POST", self.endpoint.url, content=content) as response:
@@ -175,19 +192,16 @@ class Client:
                     raise AttemptError("failed", f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
             return response.status_code, response.headers, b"".join(parts)
 
-    def _told(self, error: Exception) -> str:
-        return self.endpoint.without_secrets(str(error) or type(error).__name__)
-
     def _failure(self, status: int, headers: httpx.Headers, text: str) -> Exception:
         """What an answer with another status than 200 is raised as."""
-        message = f"HTTP {status}: {_said(text)}".removesuffix(": ")
+        message = self.endpoint.told(f"HTTP {status}: {_said(text)}").removesuffix(":")
         if status in _BUSY:
             return AttemptError("busy", message, _retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
             return AttemptError("failed", message)
         endpoint = self.endpoint
         if status < 400:
-            target = endpoint.without_secrets(headers.get("Location", "nowhere"))[:_SHOWN_CHARS]
+            target = endpoint.told(headers.get("Location", "nowhere"))
             return RefusedError(
                 f"{endpoint.shown} redirects to {target}. Redirects are not followed, since they would take the key along. "
                 "Give the URL behind it as --endpoint"
@@ -219,22 +233,22 @@ async def connected(endpoint: Endpoint, concurrency: int) -> AsyncIterator[Clien
 
 
 def parse_completion(text: str) -> Answer:
-    """The answer in the body of a completion. Raises AttemptError for anything else."""
+    """The answer in the body of a completion. Raises ValueError for anything else."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise AttemptError("failed", f"the answer is no JSON: {_said(text)}") from None
+        raise ValueError("the answer is no JSON") from None
     try:
         choice = data["choices"][0]
         content, finish_reason = choice["message"]["content"], choice.get("finish_reason")
     except (LookupError, TypeError, AttributeError):
-        raise AttemptError("failed", f"the answer is no chat completion: {_said(text)}") from None
+        raise ValueError("the answer is no chat completion") from None
     if not isinstance(content, str | None) or not isinstance(finish_reason, str | None):
-        raise AttemptError("failed", f"the answer is no chat completion: {_said(text)}")
+        raise ValueError("the answer is no chat completion")
     usage = data.get("usage")
     return Answer(
         content=_valid(content or ""),
-        finish_reason=None if finish_reason is None else _valid(finish_reason),
+        finish_reason=finish_reason if finish_reason in _FINISH_REASONS else None,
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
     )
@@ -251,16 +265,14 @@ def _count(usage: Any, name: str) -> int | None:
 
 
 def _said(text: str) -> str:
-    """What an answer says of an error, in one line."""
+    """What an answer says of an error: its message, where it has one."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         data = None
     inner = data.get("error", data) if isinstance(data, dict) else None
     message = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
-    words = (message if isinstance(message, str) else text).split()
-    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(words))
-    return f"{line[:_SHOWN_CHARS]}…" if len(line) > _SHOWN_CHARS else line
+    return message if isinstance(message, str) else text
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -40,6 +40,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         print_text(masked(line), self._console)
+        self._console.file.flush()  # where it is a log, it is read while the command runs
 
     async def tell_often(self) -> None:
         """Tells of the work until it is cancelled."""

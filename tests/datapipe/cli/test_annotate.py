@@ -115,7 +115,6 @@ def test_annotate_stops_at_a_signal_and_refuses_a_second_process(tmp_path, mixtu
         (["--max-tokens", "many"], "--max-tokens many: expected"),
         (["--max-unparsed", "200%"], "--max-unparsed 200%: expected"),
         (["--api-key-env", "DATAPIPE_NO_SUCH_KEY"], "--api-key-env DATAPIPE_NO_SUCH_KEY: the environment variable is not set"),
-        (["--set", "stages"], "--set stages: expected KEY=VALUE"),
         (["--rubric", "none.md"], "--rubric none.md: cannot be read"),
         (["--endpoint", "host"], "--endpoint host: expected a URL"),
     ],

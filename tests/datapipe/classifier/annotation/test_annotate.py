@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +14,6 @@ import pytest
 from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.classifier.annotation.counts import UnparsedError
-from datapipe.classifier.annotation.documents import DocumentInput
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
 from datapipe.classifier.annotation.spending import LimitError, Prices
 from datapipe.errors import UserError
@@ -399,19 +400,7 @@ def test_output_that_is_not_of_an_annotation_is_refused(tmp_path, documents, ser
     assert server.requests == []
 
 
-@pytest.mark.parametrize(
-    ("paths", "source", "expected"),
-    [
-        (("{corpus}/out",), "wbe", "wbe"),
-        (("{corpus}",), None, "no output of a run"),
-        (("{corpus}/out",), None, None),
-    ],
-)
-def test_documents_of_a_run_are_found_or_told(tmp_path, documents, server, paths, source, expected):
-    inputs = DocumentInput(paths=tuple(path.format(corpus=documents.parent) for path in paths), source=source)
-    wanted = job(documents, server.url, tmp_path / "out", documents=inputs)
-    if expected is None:
-        assert annotated(wanted).counts.scores.total() == 12
-        return
-    with pytest.raises(UserError, match=expected):
-        annotated(wanted)
+@pytest.mark.parametrize("option", ["output", "cache"])
+def test_folder_of_an_object_store_is_refused(tmp_path, documents, server, option):
+    with pytest.raises(UserError, match=f"--{option} s3:/bucket/a: expected a folder on a local disk"):
+        annotated(replace(job(documents, server.url, tmp_path / "out"), **{option: Path("s3://bucket/a")}))

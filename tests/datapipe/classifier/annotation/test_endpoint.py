@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from datapipe.classifier.annotation.endpoint import AttemptError, RefusedError, endpoint_of, parse_completion
+from datapipe.classifier.annotation.endpoint import RefusedError, endpoint_of, parse_completion
 from datapipe.errors import UserError
 from tests.support.annotation_jobs import annotated, job
 
@@ -65,6 +65,9 @@ def test_key_is_sent_and_nowhere_else(tmp_path, documents, server):
     server.answer = lambda message: f"The key {KEY} gives no score."
     wanted = job(documents, server.url, tmp_path / "other", endpoint=endpoint, max_unparsed=Fraction(1))
     said += annotated(wanted).said
+    spelled = "".join(f"\\u{ord(character):04x}" for character in KEY)  # as JSON may have it
+    server.fail("body", body=f'{{"choices": [{{"message": {{"content": "{spelled}"}}}}]}}'.encode())
+    said += annotated(job(documents, server.url, tmp_path / "fourth", endpoint=endpoint, max_unparsed=Fraction(1))).said
     server.fail("status", status=401, body=json.dumps({"error": f"no such key: {KEY}"}).encode())
     with pytest.raises(RefusedError, match="no such key: ") as raised:
         annotated(job(documents, server.url, tmp_path / "third", endpoint=endpoint))
@@ -72,7 +75,7 @@ def test_key_is_sent_and_nowhere_else(tmp_path, documents, server):
     assert "HTTP 429: bad key" in said
     assert KEY not in said
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len([path for path in files if path.name == "answers.jsonl"]) == 3
+    assert len([path for path in files if path.name == "answers.jsonl"]) == 4
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
@@ -86,6 +89,23 @@ def test_credentials_of_the_url_are_sent_as_a_header_and_masked(tmp_path, docume
     assert {request.headers["authorization"] for request in server.requests} == {f"Basic {basic}"}
     assert "sesame" not in str(raised.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
+
+
+@pytest.mark.medium
+def test_key_that_is_a_word_of_answers_does_not_change_them(tmp_path, documents, server):
+    server.answer = lambda message: "EMPTY choices: content.\nScore: 2"
+    endpoint = endpoint_of(server.url, "LLM", {"LLM": "content"}, 5.0)
+    annotated(job(documents, server.url, tmp_path / "out", endpoint=endpoint, num_documents=1))
+    assert json.loads((tmp_path / "out" / "labelled.jsonl").read_text())["reason"] == "EMPTY choices: content."
+
+
+@pytest.mark.medium
+def test_secret_of_the_query_is_masked_where_the_server_repeats_it(tmp_path, documents, server):
+    server.fail("status", status=400, body=b"x" * 290 + b"code s3cr3t-c0de!", times=None)
+    with pytest.raises(RefusedError) as raised:
+        annotated(job(documents, f"{server.url}?code=s3cr3t-c0de!&v=1", tmp_path / "out"))
+    assert "s3cr3t" not in str(raised.value)
+    assert server.requests[0].path == "/v1/chat/completions?code=s3cr3t-c0de!&v=1"
 
 
 @pytest.mark.medium
@@ -127,6 +147,5 @@ def test_completion_with_a_strange_usage_has_none(usage):
     ],
 )
 def test_anything_else_is_no_completion(body):
-    with pytest.raises(AttemptError, match="the answer is no") as raised:
+    with pytest.raises(ValueError, match="the answer is no"):
         parse_completion(body)
-    assert len(str(raised.value)) < 400

@@ -1,0 +1,165 @@
+"""The documents that a classifier will see: always the output of a run without a tokenizer.
+
+    MIXTURE.yaml     its stages up to the classifier are run, into a work folder; run again, nothing runs twice
+    OUTPUT           of an earlier run with `tokenizer: none`: read as it is
+    files, globs     of any supported format: run without stages
+
+A mixture with `filter.classifier` is run up to its first one, whether its model exists or not: documents are then those that
+reach it. Other sources than the wanted one are left out, unless a stage compares documents of all sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from datapipe.api import engine_factory, execute, keep_report
+from datapipe.catalogue import stage_class
+from datapipe.config import Mixture, load_mixture
+from datapipe.config.mixture_schedule import MixtureSpec
+from datapipe.config.stage_use import StageUse
+from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
+from datapipe.engine.run import Run
+from datapipe.errors import UserError, suggest
+from datapipe.report.progress import Progress
+from datapipe.shards.datasets.parts import parts_of_documents
+from datapipe.shards.manifest import SNAPSHOT, DocumentsSnapshot, read_manifest
+from datapipe.stage.global_stage import Global
+from datapipe.storage import Root
+
+CLASSIFIER = "filter.classifier"
+_MIXTURE_ENDINGS = (".yaml", ".yml")
+_FILES = "files"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentInput:
+    """What the user names.
+
+    Attributes:
+        paths: a mixture, an output, or files and globs.
+        source: of the mixture or output; None for all.
+        until: name of the stage before which the stages end; empty for the first `filter.classifier`, if there is one.
+        settings: of `--set`, each KEY=VALUE.
+        text_field: of files.
+        limit: documents of each source to read at most.
+        workers: processes; None for one on each core.
+    """
+
+    paths: tuple[str, ...]
+    source: str | None = None
+    until: str = ""
+    settings: tuple[str, ...] = ()
+    text_field: str = "text"
+    limit: int | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDocuments:
+    """The documents of a snapshot; each call begins a pass over their ids and texts."""
+
+    root: Root
+    snapshot: DocumentsSnapshot
+    source: str | None
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.snapshot.fingerprint}:{self.source or ''}"
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        for part in parts_of_documents(self.root, self.snapshot, self.source, None):
+            for batch in part.batches():
+                yield batch.select(["id", "text"])
+
+
+def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
+    """The documents that the user names. Runs stages where they have not run.
+
+    Args:
+        work: folder of the run, which is kept.
+
+    Raises:
+        UserError: the mixture, the files or the name of the source is wrong.
+        DatapipeError: the run failed.
+    """
+    root = _output(wanted.paths)
+    if root is None:
+        _run(_mixture_to_run(wanted, work), wanted, console)
+        root = Root(str(work))
+    elif wanted.settings or wanted.limit or wanted.until:
+        raise UserError(f"{wanted.paths[0]}: --set, --limit and --until go with a mixture; this is the output of a run")
+    snapshot = read_manifest(root)
+    if not isinstance(snapshot, DocumentsSnapshot):
+        raise UserError(
+            f"{root.url}: this output holds tokens. Expected one of a run with `tokenizer: none`, or the mixture itself"
+        )
+    return RunDocuments(root=root, snapshot=snapshot, source=wanted.source)
+
+
+def _output(paths: Sequence[str]) -> Root | None:
+    """The output of a run, where that is what the paths name."""
+    if len(paths) != 1 or _is_mixture(paths[0]) or not Path(paths[0]).is_dir():
+        return None
+    root = Root(paths[0])
+    if not root.exists(SNAPSHOT):
+        raise UserError(f"{paths[0]}: this folder is no output of a run. Expected a mixture, an output, or files and globs")
+    return root
+
+
+def _is_mixture(path: str) -> bool:
+    return path.endswith(_MIXTURE_ENDINGS)
+
+
+def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
+    """The mixture without its tokenizer, and with the stages and sources that the documents need."""
+    path, *more = wanted.paths
+    if not any(map(_is_mixture, wanted.paths)):
+        files = {"path": list(wanted.paths), "text": wanted.text_field}
+        data: Mapping[str, Any] = {"name": "documents", "output": str(work), "tokenizer": NONE, "sources": {_FILES: files}}
+        return load_mixture(data)
+    if more:
+        raise UserError(f"found {len(wanted.paths)} inputs and a mixture among them. Expected one mixture, or files alone")
+    mixture = load_mixture(path, wanted.settings, work)
+    if wanted.source is not None and wanted.source not in mixture.sources:
+        near, known = suggest(wanted.source, mixture.sources), ", ".join(mixture.sources)
+        raise UserError(f"--source {wanted.source}: no such source.{near} Expected one of: {known}")
+    stages = {name: _until(mixture, name, wanted) for name in mixture.sources}
+    names = list(stages)
+    if wanted.source is not None and not any(map(_compares, stages[wanted.source])):
+        names = [wanted.source]
+    sources = {name: mixture.sources[name].model_copy(update={"stages": stages[name]}) for name in names}
+    changes = {"sources": sources, "tokenizer": TokenizerSpec.model_construct(), "mixture": MixtureSpec(), "validation": 0.0}
+    return mixture.model_copy(update=changes)
+
+
+def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageUse, ...]:
+    """The stages of a source before the one at which documents are taken."""
+    stages = mixture.stages_of(source)
+    known = [use.alias for use in stages]
+    if wanted.until in known:
+        return stages[: known.index(wanted.until)]
+    if wanted.until and wanted.source in (None, source):
+        raise UserError(f"--until {wanted.until}: '{source}' has no such stage.{suggest(wanted.until, known)}")
+    return tuple(takewhile(lambda use: use.name != CLASSIFIER, stages))
+
+
+def _compares(use: StageUse) -> bool:
+    """Whether a stage compares documents, those of other sources perhaps."""
+    return issubclass(stage_class(use.name, use.where), Global)
+
+
+def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
+    make_engine = engine_factory("local", wanted.workers, None)
+    with Progress(console) as progress:
+        run = Run(mixture, make_engine, progress, wanted.limit, replaces=True)
+        problem = execute(run)
+    keep_report(run, problem)
+    if problem is not None:
+        raise problem

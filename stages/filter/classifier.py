@@ -30,15 +30,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
-from datapipe import columns
-from datapipe.columns import compute as pc
 from datapipe.errors import UserError, suggest
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.models.classifier import Classifier as Model
-from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.percent import Share
 from datapipe.stage.ranking import KeptShare
+from stages.filter._scores import Scorer
 
 POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
 """Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
@@ -107,7 +104,7 @@ class Classifier(Filter):
             unknown = min(self.label.keys() - self.models.keys())
             raise ValueError(f"label: there is no model '{unknown}'.{suggest(unknown, self.models)}")
         try:
-            kinds = {model.kind for model, _ in self._open()}
+            kinds = {scorer.model.kind for scorer in self._open()}
         except UserError as error:
             raise ValueError(str(error)) from error
         if len(kinds) > 1:
@@ -130,9 +127,9 @@ class Classifier(Filter):
 
     def notes(self) -> tuple[str, ...]:
         slow = [
-            f"{path}: {model.fallback_reason}: the library evaluates it, at a lower speed"
-            for (model, _), path in zip(self._open(), self._paths.values())
-            if model.fallback_reason
+            f"{path}: {scorer.model.fallback_reason}: the library evaluates it, at a lower speed"
+            for scorer, path in zip(self._open(), self._paths.values())
+            if scorer.model.fallback_reason
         ]
         moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided anew; "
         is_moved = self.keep_share is not None and not self.threshold_from
@@ -157,9 +154,7 @@ class Classifier(Filter):
         self._opened = self._open()
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        texts = batch.texts if self.max_chars is None else pc.utf8_slice_codeunits(batch.texts, 0, self.max_chars)
-        offsets, data = columns.text_buffers(texts)
-        each = [model.scores(offsets[:-1], offsets[1:], data)[:, number] for model, number in self._scored]
+        each = [scorer.scores(batch.texts, self.max_chars) for scorer in self._scorers]
         combined = np.max(each, axis=0) if self.combine == "max" else np.mean(each, axis=0, dtype=np.float64)
         score = np.asarray(combined, np.float64)
         written: dict[str, pa.Array] = {self.score_column: pa.array(score)} if self.score_column else {}
@@ -173,27 +168,11 @@ class Classifier(Filter):
         return self.models if self.model is None else {"": self.model}
 
     @property
-    def _scored(self) -> list[tuple[Model, int]]:
-        """The models, each with the number of the label whose score counts."""
+    def _scorers(self) -> list[Scorer]:
         if self._opened is None:
             self._opened = self._open()
         return self._opened
 
-    def _open(self) -> list[tuple[Model, int]]:
-        opened = {name: open_classifier(path) for name, path in self._paths.items()}
-        return [(model, self._label_number(name, model)) for name, model in opened.items()]
-
-    def _label_number(self, name: str, model: Model) -> int:
-        """The number of the label whose probability is the score. Raises UserError."""
-        wanted = self.label.get(name, "") if isinstance(self.label, dict) else self.label
-        if model.kind == "number":
-            return 0
-        path, known = self._paths[name], ", ".join(model.labels[:20])
-        if wanted:
-            if wanted not in model.labels:
-                raise UserError(f"label: {path} knows no label '{wanted}'.{suggest(wanted, model.labels)} It knows: {known}")
-            return model.labels.index(wanted)
-        positive = [number for number, label in enumerate(model.labels) if label.lower() in POSITIVE]
-        if len(model.labels) == 2 and len(positive) == 1:
-            return positive[0]
-        raise UserError(f"label: expected the label of {path} whose probability is the score, one of: {known}")
+    def _open(self) -> list[Scorer]:
+        labels = self.label if isinstance(self.label, dict) else dict.fromkeys(self._paths, self.label)
+        return [Scorer.open(path, labels.get(name, ""), POSITIVE) for name, path in self._paths.items()]

@@ -42,8 +42,8 @@ from datapipe.kernels.filters import url, url_lists
 from datapipe.kernels.types import input_record
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
-from stages.filter import _url_lists as lists
 from stages.filter._columns import named_column
+from stages.filter._lists import url_lists as lists
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")
 

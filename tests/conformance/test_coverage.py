@@ -33,10 +33,15 @@ PROSE = (
 pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
+NEEDING = ("filter.classifier", "filter.field", "filter.toxicity", "filter.url")
+"""Stages that are refused without options."""
+
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in catalogue.stage_names() if name not in ("filter.classifier", "filter.field", "filter.url")),
+    *((name, {}) for name in catalogue.stage_names() if name not in NEEDING),
     ("filter.classifier", {"model": str(bundled_model()), "label": "en", "max_chars": 100, "keep_share": "20%"}),
     ("filter.classifier", {"models": {"one": str(bundled_model())}, "label": "de", "combine": "mean", "write_each": True}),
+    ("filter.toxicity", {"model": str(bundled_model()), "label": "de"}),
+    ("filter.toxicity", {"lists": {"python": __file__}, "mode": "tag", "write": True}),
     ("filter.field", {"field": "text", "drop": ["word"], "keep_matching": "."}),
     ("filter.field", {"field": "text", "min_value": 1, "missing": "keep"}),
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),

@@ -227,6 +227,7 @@ def test_names_are_the_files_below_stages():
 
 NEEDED: dict[str, dict[str, Any]] = {
     "filter.classifier": {"model": str(bundled_model()), "label": "en", "min_score": 0.5},
+    "filter.toxicity": {"model": str(bundled_model()), "label": "de"},
     "filter.url": {"domains": ["example.com"]},
 }
 """Options of stages that are refused without any, though none of them is required."""

@@ -142,7 +142,7 @@ def band_rows(
 
 
 @inline
-def _hash_word(words, j):
+def hash_word(words, j):
     """The hash and the stop of the word that starts at byte j.
 
     The word is read eight bytes at a time. The last eight contain a 0, and perhaps no byte of the word, so every word is split
@@ -205,7 +205,7 @@ def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_ch
             if words[j] == 0:
                 j += _1
                 continue
-            word, j = _hash_character(words, j) if by_character else _hash_word(words, j)
+            word, j = _hash_character(words, j) if by_character else hash_word(words, j)
             rolled = rolled * _RADIX + word - ring[slot] * leaving
             ring[slot] = word
             slot = slot + 1 if slot + 1 < ngram else 0

@@ -1,0 +1,1 @@
+"""Lists that filters read: of addresses, and of words."""

@@ -1,0 +1,53 @@
+"""The score that a classifier gives to texts: the probability of one label, or the number that it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError, suggest
+from datapipe.stage.models.classifier import Classifier, open_classifier
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scorer:
+    """A model, and the number of the label whose score counts."""
+
+    model: Classifier
+    number: int
+
+    @classmethod
+    def open(cls, path: Path, label: str, positive: Sequence[str]) -> Self:
+        """Opens a model. Raises UserError where it does not know the label, or the label must be named.
+
+        Args:
+            label: whose probability is the score; "" for the one of two labels that is among `positive`.
+            positive: names in lower case.
+        """
+        model = open_classifier(path)
+        known = ", ".join(model.labels[:_LISTED])
+        if model.kind == "number":
+            return cls(model=model, number=0)
+        if label:
+            if label not in model.labels:
+                raise UserError(f"label: {path} knows no label '{label}'.{suggest(label, model.labels)} It knows: {known}")
+            return cls(model=model, number=model.labels.index(label))
+        meant = [number for number, name in enumerate(model.labels) if name.lower() in positive]
+        if len(model.labels) == 2 and len(meant) == 1:
+            return cls(model=model, number=meant[0])
+        raise UserError(f"label: expected the label of {path} whose probability is the score, one of: {known}")
+
+    def scores(self, texts: pa.Array, max_chars: int | None = None) -> np.ndarray:
+        """The score of each text, (num_docs,) float64, by its first characters."""
+        read = texts if max_chars is None else pc.utf8_slice_codeunits(texts, 0, max_chars)
+        offsets, data = columns.text_buffers(read)
+        return self.model.scores(offsets[:-1], offsets[1:], data)[:, self.number].astype(np.float64)

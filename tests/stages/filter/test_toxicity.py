@@ -1,0 +1,153 @@
+"""Words of lists and scores of a model become decisions, by lists alone only where that is asked for."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from datapipe.errors import UserError
+from datapipe.inspect.sweep import sweep
+from datapipe.stage.documents import DocumentBatch
+from stages.filter._lists.word_lists import read_lists
+from stages.filter.toxicity import Toxicity
+from tests.support import runs
+from tests.support.fasttext_files import Recipe
+from tests.support.global_stages import batch_of
+
+
+@pytest.fixture
+def lists(tmp_path) -> dict[str, Path]:
+    (tmp_path / "en.txt").write_text("\ufeff# invented words\nblorg\r\nsnarf wobble\n\nblorg\nfée\n🖕\n", encoding="utf-8")
+    (tmp_path / "zh.txt").write_text("坏词\n", encoding="utf-8")
+    return {"en": tmp_path / "en.txt", "zh": tmp_path / "zh.txt"}
+
+
+def _found(lists: dict[str, Path], text: str) -> tuple[int, float]:
+    result = Toxicity(lists=lists, mode="tag", write=True).process(batch_of([text]))
+    return result.columns["listed_words"][0].as_py(), round(result.columns["listed_density"][0].as_py(), 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "hits", "density"),
+    [
+        ("a blorg b", 1, 1 / 3),
+        ("BLORG! Blorg? «blorg»", 3, 1.0),
+        ("blorgs ablorg blor g", 0, 0.0),
+        ("snarf\n\t wobble snarf, wobble snarf", 2, 0.8),
+        ("une f\u00e9e et une FE\u0301E", 2, 2 / 5),
+        ("blorg\u200b and bl\u00adorg", 2, 2 / 3),
+        ("这个坏词在这里", 1, 2 / 7),
+        ("b\u0301lorg blorg\u0301", 0, 0.0),
+        ("🖕 \ufffd", 0, 0.0),
+        ("", 0, 0.0),
+        (" \n", 0, 0.0),
+    ],
+)
+def test_words_are_found_between_boundaries_in_any_case_and_script(lists, text, hits, density):
+    assert _found(lists, text) == (hits, pytest.approx(density, abs=1e-6))
+
+
+def test_only_the_list_of_the_language_counts(lists):
+    record = batch_of(["blorg 坏词"] * 4).record
+    languages = pa.array(["en", "zh", "xx", None])
+    batch = DocumentBatch(record.append_column("language", languages))
+    stage = Toxicity(lists=lists, language_column="language", mode="tag", write=True)
+    assert stage.process(batch).columns["listed_words"].to_pylist() == [1, 1, 0, 0]
+    assert stage.columns_read() == {"language": "language_column"}
+
+
+def test_floor_of_hits_and_density_decide_together(lists):
+    texts = ["blorg blorg", "blorg blorg blorg", "blorg blorg blorg" + " fine" * 97, "fine"]
+    result = Toxicity(lists=lists, drop_by_list=True, max_density=0.1, min_hits=3).process(batch_of(texts))
+    assert result.keep.tolist() == [True, False, True, True]
+    assert result.value[1] == 1.0
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    return Recipe(labels=("0", "toxic"), seed=1, scale=0.5).write(tmp_path / "model.bin")
+
+
+def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
+    texts = ["blorg the and", "the and der", "blorg und", "", "blorg the the the"]
+    batch = batch_of(texts)
+    either = Toxicity(lists=lists, model=model, min_hits=1, max_score=0.5, drop_if="either", write=True).process(batch)
+    both = Toxicity(lists=lists, model=model, min_hits=1, max_score=0.5).process(batch)
+    listed = [hits > 0 for hits in either.columns["listed_words"].to_pylist()]
+    scored = [score > 0.5 for score in either.columns["toxicity_score"].to_pylist()]
+    assert len({(one, other) for one, other in zip(listed, scored)}) > 2  # the texts tell the ways apart
+    assert either.keep.tolist() == [not (one or other) for one, other in zip(listed, scored)]
+    assert both.keep.tolist() == [not (one and other) for one, other in zip(listed, scored)]
+    assert [rule.name for rule in Toxicity(model=model).rules()] == ["high_score"]
+
+
+def test_lists_alone_do_not_drop_unless_told_to(lists):
+    with pytest.raises(ValidationError, match=r"F1 is 0.58 on Wikipedia talk.*17.6 %.*7.8 %.*drop_by_list: true"):
+        Toxicity(lists=lists)
+    assert Toxicity(lists=lists, mode="tag").rules()[0].name == "listed_words"
+    assert "17.6 %" in str(Toxicity.__doc__) + str(Toxicity.model_fields["drop_by_list"].description)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "expected `model` or `lists`; none ships with datapipe. `datapipe classifier train --help`"),
+        ({"model": "MODEL", "language_column": "language"}, "language_column is used with lists"),
+        ({"model": "MODEL", "label": "rude"}, "knows no label 'rude'"),
+        ({"model": "absent.bin"}, "absent.bin"),
+        ({"lists": {f"l{number}": "LIST" for number in range(65)}, "mode": "tag"}, "found 65, expected at most 64"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(lists, model, options, message):
+    paths = {"MODEL": str(model), "LIST": str(lists["en"])}
+
+    def with_paths(value: Any) -> Any:
+        return {key: with_paths(each) for key, each in value.items()} if isinstance(value, dict) else paths.get(value, value)
+
+    with pytest.raises(ValidationError, match=message):
+        Toxicity.model_validate({key: with_paths(value) for key, value in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "no entry with a letter"), ("# only\n🖕\n".encode(), "no entry with a letter"), (b"caf\xe9\n", "not UTF-8: byte 3")],
+)
+def test_lists_that_cannot_be_read_are_refused(tmp_path, content, message):
+    (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_lists({"en": tmp_path / "list.txt"})
+    with pytest.raises(UserError, match="cannot read"):
+        read_lists({"en": tmp_path / "absent.txt"})
+
+
+def test_notes_tell_the_entries_and_those_that_are_never_found(lists):
+    first, second = Toxicity(lists=lists, mode="tag").notes()
+    assert first == "list en: 3 entries; 1 without a letter or digit are never found: 🖕"
+    assert second == "list zh: 1 entry"
+
+
+def test_stage_travels_to_a_worker(lists, model):
+    stage = Toxicity(lists=lists, model=model, min_hits=1)
+    before = stage.process(batch_of(["blorg the", "the"]))
+    assert pickle.loads(pickle.dumps(stage)).process(batch_of(["blorg the", "the"])).keep.tolist() == before.keep.tolist()
+
+
+def test_one_long_line_is_searched_to_its_end(lists):
+    assert _found(lists, "x" * 3_000_000 + " blorg")[0] == 1
+
+
+@pytest.mark.medium
+def test_tags_of_lists_are_swept(lists, tmp_path):
+    rows = [{"text": "blorg " * (number % 5) + "fine " * 20} for number in range(50)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stages = f"stages:\n  - filter.toxicity: {{lists: {{en: {lists['en']}}}, min_hits: 1, mode: tag}}\n"
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}\n", stages, "tokenizer: none\n")
+    run = runs.run_mixture(path, make_engine=runs.InProcess)
+    found = sweep(str(run.mixture.output), "filter.toxicity.max_density", thresholds=[0.0, 0.1, 0.2]).total
+    assert [kept.alone.documents for kept in found.kept] == [10, 30, 50]

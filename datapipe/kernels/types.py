@@ -63,6 +63,7 @@ UInt64Matrix: TypeAlias = Annotated[NDArray[np.uint64], _MATRIX]
 Int32Matrix: TypeAlias = Annotated[NDArray[np.int32], _MATRIX]
 Int64Matrix: TypeAlias = Annotated[NDArray[np.int64], _MATRIX]
 Float32Matrix: TypeAlias = Annotated[NDArray[np.float32], _MATRIX]
+Float64Matrix: TypeAlias = Annotated[NDArray[np.float64], _MATRIX]
 Float32MatrixUnaligned: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=2, aligned=False)]
 Float32Cube: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=3)]
 

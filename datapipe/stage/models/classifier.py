@@ -11,7 +11,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from datapipe.stage.models import fasttext
+from datapipe.errors import UserError
+from datapipe.stage.models import fasttext, linear
+from datapipe.stage.models.linear_file import MAGIC
 
 
 class Classifier(Protocol):
@@ -47,4 +49,12 @@ class Classifier(Protocol):
 
 def open_classifier(path: Path) -> Classifier:
     """Opens the model in a local file. Raises UserError for a file that is no model, or a damaged one."""
-    return fasttext.open_model(path)
+    try:
+        with path.open("rb") as file:
+            first = file.read(len(MAGIC))
+    except OSError as error:
+        raise UserError(
+            f"{path}: the model cannot be read: {error.strerror}. Expected a file of `datapipe classifier train`, or "
+            f"a .bin or .ftz of fastText"
+        ) from error
+    return linear.open_model(path) if first == MAGIC else fasttext.open_model(path)

@@ -1,0 +1,156 @@
+"""Scores of linear models: the sum of a text's features, each by its weight.
+
+    folded text  ─▶  counts of slots (`text_features.py`)  ─▶  for words and for characters: sum of weight · count / length
+                                                           ─▶  plus bias  ─▶  sigmoid
+
+The vector of a text has the values count · importance, and is divided by its Euclidean length, as TF-IDF is; words and
+characters each have a length of their own. Importances are whole sixteenths and weights are whole numbers of a small unit, so
+all sums are sums of integers, and the sigmoid needs no library of mathematics: scores are the same on every processor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.learned.text_features import Counting, count_characters, count_words
+from datapipe.kernels.types import (
+    Float32MatrixOut,
+    Float64Matrix,
+    Float64MatrixOut,
+    Float64s,
+    Int32Matrix,
+    Int64s,
+    UInt8s,
+    UInt8sOut,
+)
+
+PARTS = 16
+"""An importance of 1 is stored as this number."""
+
+IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8
+"""The fields of an entry of a model."""
+
+_LARGEST, _HALVINGS = 40.0, 6
+_TERMS = (15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1)
+
+
+class Weights(NamedTuple):
+    """A linear model: an input of kernels. The slots of words come first, then those of characters.
+
+    Attributes:
+        kinds: (0x110000,) uint8, `text_features.character_kinds`.
+        word_bits, character_bits: 2^bits slots; no features of a kind with 0 bits.
+        entries: (num_slots, num_columns) int32: in the upper 24 bits the weight of a count of 1, a whole number; in the lower 8
+            bits the importance, in parts of `PARTS`, the same in every column. One look-up finds both.
+        scales: (num_columns,) float64, what a weight of 1 stands for in a text of length 1.
+        biases: (num_columns,) float64.
+    """
+
+    kinds: UInt8s
+    word_bits: int
+    character_bits: int
+    entries: Int32Matrix
+    scales: Float64s
+    biases: Float64s
+
+
+@kernel
+def copy_texts(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
+    """Copies texts, one behind the other.
+
+    Args:
+        starts, stops: (num_docs,) int64, in `data`.
+        data: uint8.
+        out: as many bytes as the texts have.
+    """
+    written = np.int64(0)
+    for doc in range(len(starts)):
+        for offset in range(starts[doc], stops[doc]):
+            out[written + offset - starts[doc]] = data[offset]
+        written += stops[doc] - starts[doc]
+
+
+@kernel
+def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting, out: Float64MatrixOut) -> None:
+    """What the features of each text sum up to.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: uint8, texts without case.
+        model: its n-grams and weights.
+        scratch: with counts of 0, as this kernel leaves them.
+        out: (num_docs, num_columns) float64.
+    """
+    kinds, word_bits, character_bits, entries, scales, biases = model
+    slots, counts, queue = scratch
+    num_words = np.int64(1) << word_bits if word_bits else np.int64(0)
+    for doc in range(len(offsets) - 1):
+        for column in range(len(biases)):
+            out[doc, column] = biases[column]
+    for doc in range(len(offsets) - 1 if word_bits else 0):
+        num_slots = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts, queue)
+        _add(slots, counts, num_slots, entries[:num_words], scales, out[doc])
+    for doc in range(len(offsets) - 1 if character_bits else 0):
+        num_slots = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts, queue)
+        _add(slots, counts, num_slots, entries[num_words:], scales, out[doc])
+
+
+@inline
+def _add(slots, counts, num_slots, entries, scales, sums) -> None:
+    """Adds the weights of a text's features, divided by its length, and clears the counts."""
+    squares, first = np.int64(0), np.int64(0)
+    for index in range(num_slots):
+        slot = slots[index]
+        entry, count = np.int64(entries[slot, 0]), np.int64(counts[slot])
+        value = (entry & IMPORTANCE_MASK) * count
+        squares += value * value
+        first += (entry >> WEIGHT_SHIFT) * count
+    length = np.sqrt(np.float64(max(squares, 1))) / PARTS
+    sums[0] += np.float64(first) * scales[0] / length
+    for column in range(1, len(sums)):
+        total = np.int64(0)
+        for index in range(num_slots):
+            slot = slots[index]
+            total += (np.int64(entries[slot, column]) >> WEIGHT_SHIFT) * np.int64(counts[slot])
+        sums[column] += np.float64(total) * scales[column] / length
+    for index in range(num_slots):
+        counts[slots[index]] = 0
+
+
+@kernel
+def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
+    """Probabilities of classes, (num_docs, num_labels) float32.
+
+    One column of `sums` tells two classes apart: its sigmoid is the probability of the second. Several columns are one class
+    against the others each, and their sigmoids are divided by their sum.
+    """
+    for doc in range(len(sums)):
+        if sums.shape[1] == 1:
+            out[doc, 0], out[doc, 1] = sigmoid(-sums[doc, 0]), sigmoid(sums[doc, 0])
+            continue
+        total = 0.0
+        for column in range(sums.shape[1]):
+            total += sigmoid(sums[doc, column])
+        for column in range(sums.shape[1]):
+            out[doc, column] = sigmoid(sums[doc, column]) / total
+
+
+@inline
+def sigmoid(value) -> Any:
+    """1 / (1 + exp(-value)) by additions, multiplications and one division, to 1e-13 of its value; constant beyond 40."""
+    power = exponential(-min(abs(value), _LARGEST))
+    return 1.0 / (1.0 + power) if value >= 0 else power / (1.0 + power)
+
+
+@inline
+def exponential(value) -> Any:
+    """exp of a number from -40 to 0: the Taylor series of a 64th of it, squared six times."""
+    part, power = value / 64.0, 1.0
+    for term in _TERMS:
+        power = 1.0 + power * part / term
+    for _ in range(_HALVINGS):
+        power *= power
+    return power

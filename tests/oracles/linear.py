@@ -1,0 +1,196 @@
+"""Features, scores and training of linear models, one item at a time in plain Python."""
+
+from __future__ import annotations
+
+import math
+import random
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from datapipe.kernels.text.unicode_words import UNSPACED
+from tests.oracles.words import characters, mixed
+
+_ALL_BITS = 2**64 - 1
+_GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+_BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+
+
+def _kind(character: str) -> str:
+    """ " " between words, "w" in a word, "m" for a mark, "a" for a word of its own, "s" for a sign."""
+    if character in _BLANKS or unicodedata.category(character) == "Cc":
+        return " "
+    category = unicodedata.category(character)
+    if category[0] == "M":
+        return "m"
+    is_letter = category[0] in "LN" or category == "Cn"
+    if is_letter and any(start <= ord(character) < stop for start, stop in UNSPACED):
+        return "a"
+    return "w" if is_letter else "s"
+
+
+def _words(text: bytes) -> Iterator[bytes]:
+    before, word = " ", b""
+    for offset, character, size in characters(text):
+        kind = _kind(character)
+        joins = (kind == "m" and before in "wam") or (kind == "w" and before in "wm" and not word_is_alone(word))
+        if not joins and word:
+            yield word
+            word = b""
+        if kind != " ":
+            word += text[offset : offset + size]
+        before = kind
+    if word:
+        yield word
+
+
+def word_is_alone(word: bytes) -> bool:
+    return bool(word) and _kind(next(characters(word))[1]) == "a"
+
+
+def _fnv(word: bytes) -> int:
+    value = 0xCBF29CE484222325
+    for byte in word:
+        value = (value ^ byte) * 0x100000001B3 & _ALL_BITS
+    return value
+
+
+def _slot(items: Sequence[int], bits: int) -> int:
+    hashed = 0
+    for item in items:
+        hashed = (hashed * _FACTOR + item) & _ALL_BITS
+    return ((hashed ^ hashed >> 32) * _GOLDEN & _ALL_BITS) >> (64 - bits)
+
+
+def word_slots(text: bytes, bits: int) -> dict[int, int]:
+    """The slots of words and of pairs of words, in the order of their first occurrence; each counts once."""
+    hashes = [_fnv(word) for word in _words(text)]
+    slots = []
+    for index, hashed in enumerate(hashes):
+        slots += [_slot([hashed], bits), *([_slot(hashes[index - 1 : index + 1], bits)] if index else [])]
+    return dict.fromkeys(slots, 1)
+
+
+def character_slots(text: bytes, bits: int) -> dict[int, int]:
+    """The slots of n-grams of characters with their counts, in the order of their first occurrence."""
+    runs = "".join(" " if _kind(character) == " " else character for _, character, _ in characters(text)).split(" ")
+    counts: Counter[int] = Counter()
+    for run in filter(None, runs):
+        padded = [ord(character) for character in f" {run} "]
+        for stop in range(1, len(padded) + 1):
+            counts.update(_slot(padded[stop - size : stop], bits) for size in (3, 4, 5) if size <= stop)
+    return {slot: min(count, 255) for slot, count in counts.items()}
+
+
+def exponential(value: float) -> float:
+    part, power = value / 64.0, 1.0
+    for term in range(15, 0, -1):
+        power = 1.0 + power * part / term
+    for _ in range(6):
+        power *= power
+    return power
+
+
+def sigmoid(value: float) -> float:
+    power = exponential(-min(abs(value), 40.0))
+    return 1.0 / (1.0 + power) if value >= 0 else power / (1.0 + power)
+
+
+def sums(text: bytes, bits: tuple[int, int], entries: list[list[int]], scales: list[float], biases: list[float]) -> list[float]:
+    """The sums of a text, by the bits of words and of characters."""
+    found, first = [], 0
+    for number, slots_of in zip(bits, (word_slots, character_slots)):
+        if number:
+            found.append({first + slot: count for slot, count in slots_of(text, number).items()})
+            first += 1 << number
+    totals = list(biases)
+    for counts in found:
+        squares = sum(((entries[slot][0] & 255) * count) ** 2 for slot, count in counts.items())
+        length = math.sqrt(max(squares, 1)) / 16
+        for column, scale in enumerate(scales):
+            total = sum((entries[slot][column] >> 8) * count for slot, count in counts.items())
+            totals[column] += total * scale / length
+    return totals
+
+
+def shuffled(count: int, seed: int, number: int) -> list[int]:
+    state, order = mixed((seed + number * _GOLDEN) & _ALL_BITS), list(range(count))
+    for index in range(count - 1, 0, -1):
+        state = (state + _GOLDEN) & _ALL_BITS
+        other = mixed(state) % (index + 1)
+        order[index], order[other] = order[other], order[index]
+    return order
+
+
+Row = list[tuple[int, float]]
+
+
+def _dot(weights: list[float], row: Row) -> float:
+    total = weights[-1]
+    for slot, value in row:
+        total += weights[slot] * value
+    return total
+
+
+def _add(weights: list[float], row: Row, change: float) -> None:
+    for slot, value in row:
+        weights[slot] += change * value
+    weights[-1] += change
+
+
+def best_dual(margin: float, square: float, cost: float, dual: float) -> float:
+    low, high, guess = margin - square * dual, margin + square * (cost - dual), margin
+    for _ in range(50):
+        share = sigmoid(-guess)
+        excess = guess - margin - square * (cost * share - dual)
+        low, high = (low, guess) if excess > 0 else (guess, high)
+        following = guess - excess / (1.0 + square * cost * share * (1.0 - share))
+        if not low < following < high:
+            following = 0.5 * (low + high)
+        if abs(following - guess) <= 1e-10:
+            break
+        guess = following
+    return cost * sigmoid(-guess)
+
+
+def fit_classes(
+    rows: list[Row], squares: list[float], signs: list[float], costs: list[float], seed: int, passes: int, tolerance: float
+) -> tuple[int, list[float], list[float], list[int]]:
+    """Passes, duals, and the last order; the weights of slots 0 to 63 and the bias."""
+    weights, duals, order = [0.0] * 65, [0.0] * len(rows), list[int]()
+    for number in range(passes):
+        order, largest = shuffled(len(rows), seed, number), 0.0
+        for doc in order:
+            dual = best_dual(signs[doc] * _dot(weights, rows[doc]), squares[doc] + 1.0, costs[doc], duals[doc])
+            change, duals[doc] = (dual - duals[doc]) * signs[doc], dual
+            _add(weights, rows[doc], change)
+            largest = max(largest, abs(change) / costs[doc])
+        if largest <= tolerance:
+            return number + 1, weights, duals, order
+    return passes, weights, duals, order
+
+
+def fit_numbers(
+    rows: list[Row], squares: list[float], targets: list[float], costs: list[float], seed: int, passes: int, tolerance: float
+) -> tuple[int, list[float], list[float], list[int]]:
+    """As `fit_classes`."""
+    weights, duals, order = [0.0] * 65, [0.0] * len(rows), list[int]()
+    for number in range(passes):
+        order, largest = shuffled(len(rows), seed, number), 0.0
+        for doc in order:
+            missing = targets[doc] - _dot(weights, rows[doc]) - duals[doc] / (2.0 * costs[doc])
+            change = missing / (squares[doc] + 1.0 + 1.0 / (2.0 * costs[doc]))
+            duals[doc] += change
+            _add(weights, rows[doc], change)
+            largest = max(largest, abs(change) * (squares[doc] + 1.0))
+        if largest <= tolerance:
+            return number + 1, weights, duals, order
+    return passes, weights, duals, order
+
+
+def random_rows(rng: random.Random, count: int) -> list[Row]:
+    """Rows over 64 slots; some are empty."""
+    return [
+        [(slot, rng.choice([0.5, 0.25, -1.0, 0.125])) for slot in sorted(rng.sample(range(64), rng.randint(0, 6)))]
+        for _ in range(count)
+    ]

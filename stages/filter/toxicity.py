@@ -156,7 +156,7 @@ class Toxicity(Filter):
         if not self.lists:
             return np.zeros(batch.num_docs, np.int64), np.zeros(batch.num_docs)
         languages = batch.column(self.language_column, "filter.toxicity") if self.language_column else None
-        found = count_listed(batch.texts, lists.table, masks_of(lists, languages, batch.num_docs))
+        found = count_listed(*batch.buffers, lists.table, masks_of(lists, languages, batch.num_docs))
         return found.hits, found.listed / np.maximum(found.words, 1)
 
     def _opened(self) -> tuple[Lists, Scorer | None]:

@@ -33,11 +33,14 @@ PROSE = (
 pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
-NEEDING = ("filter.classifier", "filter.field", "filter.toxicity", "filter.url")
+NEEDING = ("decontaminate.ngram", "filter.classifier", "filter.field", "filter.toxicity", "filter.url")
 """Stages that are refused without options."""
+
+ITEMS = str(Path(__file__).with_name("evaluation_items.jsonl"))
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in catalogue.stage_names() if name not in NEEDING),
+    *(("decontaminate.ngram", {"against": [ITEMS], "profile": profile}) for profile in ("gpt3", "strict", "coverage")),
     ("filter.classifier", {"model": str(bundled_model()), "label": "en", "max_chars": 100, "keep_share": "20%"}),
     ("filter.classifier", {"models": {"one": str(bundled_model())}, "label": "de", "combine": "mean", "write_each": True}),
     ("filter.toxicity", {"model": str(bundled_model()), "label": "de"}),

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from datapipe.columns import text_buffers
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from datapipe.kernels.dedup.minhash import hash_word
@@ -66,10 +64,15 @@ class ListedOut(NamedTuple):
     words: Int64sOut
 
 
-def word_hashes(texts: pa.Array) -> list[tuple[int, ...]]:
-    """The hashes of the words of each text, for lists: no fast way for documents."""
-    offsets, words = fold_texts(*text_buffers(texts), word_folding())
-    hashes, counts = np.empty(int(offsets[-1]), np.uint64), np.empty(len(texts), np.int64)
+def word_hashes(text_offsets: np.ndarray, data: np.ndarray) -> list[tuple[int, ...]]:
+    """The hashes of the words of each text, for lists: no fast way for documents.
+
+    Args:
+        text_offsets: (num_texts + 1,) int64, in `data`.
+        data: (num_bytes,) uint8.
+    """
+    offsets, words = fold_texts(text_offsets, data, word_folding())
+    hashes, counts = np.empty(int(offsets[-1]), np.uint64), np.empty(len(text_offsets) - 1, np.int64)
     hash_words(offsets, words, hashes, counts)
     ends = np.cumsum(counts)
     return [tuple(hashes[end - count : end].tolist()) for end, count in zip(ends.tolist(), counts.tolist())]
@@ -99,16 +102,17 @@ def word_lists(entries: Mapping[tuple[int, ...], int]) -> WordLists:
     return input_record(WordLists, (np.packbits(bits, bitorder="little"), *arrays))
 
 
-def count_listed(texts: pa.Array, table: WordLists, masks: np.ndarray) -> ListedOut:
+def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, masks: np.ndarray) -> ListedOut:
     """The hits of documents.
 
     Args:
-        texts: (num_docs,) large_string.
+        text_offsets: (num_docs + 1,) int64, in `data`.
+        data: (num_bytes,) uint8.
         table: `word_lists(…)`.
         masks: (num_docs,) uint64, the bits of the lists that count for each document.
     """
-    offsets, words = fold_texts(*text_buffers(texts), word_folding())
-    out = ListedOut(*(np.empty(len(texts), np.int64) for _ in range(3)))
+    offsets, words = fold_texts(text_offsets, data, word_folding())
+    out = ListedOut(*(np.empty(len(masks), np.int64) for _ in range(3)))
     find_listed(offsets, words, table, masks, out)
     return out
 

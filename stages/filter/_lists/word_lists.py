@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
+from datapipe.columns import text_buffers
 from datapipe.errors import UserError
 from datapipe.kernels.filters.word_lists import WordLists, word_hashes, word_lists
 
@@ -37,7 +38,7 @@ def read_lists(paths: Mapping[str, Path]) -> Lists:
     notes: list[str] = []
     for number, (name, path) in enumerate(paths.items()):
         lines = _lines(name, path)
-        hashed = word_hashes(pa.array(lines, pa.large_string()))
+        hashed = word_hashes(*text_buffers(pa.array(lines, pa.large_string())))
         for words in hashed:
             if words:
                 entries[words] = entries.get(words, 0) | 1 << number

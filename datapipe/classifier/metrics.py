@@ -122,7 +122,7 @@ class Ranking:
         num_positives, num_negatives: documents of each class.
         auc: the chance that a positive document has a higher score than a negative one; ties count half.
         average_precision: mean precision at the score of each positive document.
-        best: the threshold of the highest F1, the lowest of several; None without positives.
+        best: the threshold of the highest F1, the lowest of several; None where there is one class only.
     """
 
     num_positives: int
@@ -137,7 +137,7 @@ def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
     num_positives = int(is_positive.sum())
     distinct, positives, predicted = _cuts(is_positive, scores)
     best = None
-    if num_positives:
+    if 0 < num_positives < len(scores):
         f1s = 2 * positives / (predicted + num_positives)
         best = at_threshold(is_positive, scores, distinct[len(f1s) - 1 - np.argmax(f1s[::-1])])
     return Ranking(
@@ -296,7 +296,7 @@ def _spearman(targets: np.ndarray, predicted: np.ndarray) -> Estimate:
     ranks = np.stack([_midranks(targets), _midranks(predicted)]) if len(targets) else np.zeros((2, 0))
     if len(targets) < 2 or (np.ptp(ranks, axis=1) == 0).any():
         return _UNDEFINED
-    value = float(np.corrcoef(ranks)[0, 1])
+    value = float(np.asarray(np.corrcoef(ranks))[0, 1])
     if len(targets) <= 3 or abs(value) >= 1:
         return Estimate(value, math.nan, math.nan)
     half = _Z * math.sqrt((1 + value * value / 2) / (len(targets) - 3))

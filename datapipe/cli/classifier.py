@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from datapipe.cli.annotate import annotate
+from datapipe.cli.evaluate import evaluate
 
-CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {"annotate": annotate}
+CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {"annotate": annotate, "evaluate": evaluate}
 """The commands of `datapipe classifier` by name, in the order of the help."""

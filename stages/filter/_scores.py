@@ -13,7 +13,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.errors import UserError, suggest
-from datapipe.stage.models.classifier import Classifier, open_classifier
+from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 
 _LISTED = 20
 
@@ -41,9 +41,9 @@ class Scorer:
             if label not in model.labels:
                 raise UserError(f"label: {path} knows no label '{label}'.{suggest(label, model.labels)} It knows: {known}")
             return cls(model=model, number=model.labels.index(label))
-        meant = [number for number, name in enumerate(model.labels) if name.lower() in positive]
-        if len(model.labels) == 2 and len(meant) == 1:
-            return cls(model=model, number=meant[0])
+        number = positive_label(model.labels, positive)
+        if number is not None:
+            return cls(model=model, number=number)
         raise UserError(f"label: expected the label of {path} whose probability is the score, one of: {known}")
 
     def scores(self, texts: pa.Array, max_chars: int | None = None) -> np.ndarray:

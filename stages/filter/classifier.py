@@ -33,12 +33,10 @@ from pydantic import Field, PrivateAttr, model_validator
 from datapipe.errors import UserError, suggest
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.models.classifier import POSITIVE
 from datapipe.stage.percent import Share
 from datapipe.stage.ranking import KeptShare
 from stages.filter._scores import Scorer
-
-POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
-"""Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
 
 _REPORT = "report.json"
 

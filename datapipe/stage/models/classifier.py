@@ -6,6 +6,7 @@ scores(texts)          ->  per text, a probability for each label, or one number
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -14,6 +15,9 @@ import numpy as np
 from datapipe.errors import UserError
 from datapipe.stage.models import fasttext, linear
 from datapipe.stage.models.linear_file import MAGIC
+
+POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
+"""Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
 
 
 class Classifier(Protocol):
@@ -58,3 +62,9 @@ def open_classifier(path: Path) -> Classifier:
             f"a .bin or .ftz of fastText"
         ) from error
     return linear.open_model(path) if first == MAGIC else fasttext.open_model(path)
+
+
+def positive_label(labels: Sequence[str], positive: Sequence[str] = POSITIVE) -> int | None:
+    """The number of the label of two whose name, in lower case, is among `positive`; None where the names do not tell."""
+    meant = [number for number, label in enumerate(labels) if label.lower() in positive]
+    return meant[0] if len(labels) == 2 and len(meant) == 1 else None

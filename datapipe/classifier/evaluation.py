@@ -1,0 +1,254 @@
+"""Evaluates models on labelled documents: all of them, and group by group.
+
+    labelled files  ─▶  scores of each model, batch by batch  ─▶  measures of all documents, of each group
+
+What is kept of a document is its label, its groups and one number for each model, so texts do not stay in memory. The measures
+and their intervals are those of `metrics.py`.
+
+| models | measures |
+|---|---|
+| two classes | AUC, average precision, best F1; F1, precision and recall at `threshold` |
+| several classes | accuracy, macro F1, the confusion matrix, F1 of each label |
+| a number | RMSE, Spearman; with `cut` also AUC, and F1 of "at least the cut" |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.classifier import metrics
+from datapipe.classifier.labelled_files import LabelledBatch, LabelledFiles
+from datapipe.classifier.metrics import Agreement, AtThreshold, Confusion, Estimate, Ranking
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError, suggest
+from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
+
+ALL = "all"
+"""The group of all documents."""
+
+_SHOWN = 5  # values that an error lists
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of the models.
+
+    Attributes:
+        renamed: labels of the models by the value that the files have in their place: {"True": "1"}.
+        positive: the label whose score counts, of two; "": by its name, see `positive_label`.
+        threshold: of two classes, the score from which on a document is predicted positive.
+        cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    positive: str = ""
+    threshold: float = 0.5
+    cut: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measures:
+    """The measures of one model on one group; None where they do not apply.
+
+    Attributes:
+        num_docs: documents of the group.
+        auc_lead: the AUC less that of the first model; None for the first.
+    """
+
+    num_docs: int
+    ranking: Ranking | None = None
+    at_threshold: AtThreshold | None = None
+    auc_lead: Estimate | None = None
+    confusion: Confusion | None = None
+    agreement: Agreement | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """The measures of several models.
+
+    Attributes:
+        models: their names.
+        kind: "two classes", "several classes" or "number".
+        labels: the labels; of two classes the positive one last.
+        groups: by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`.
+        num_unlabelled, num_rejected: see `LabelledFiles`.
+    """
+
+    models: tuple[str, ...]
+    kind: str
+    labels: tuple[str, ...]
+    groups: Mapping[str, tuple[Measures, ...]]
+    num_unlabelled: int
+    num_rejected: int
+
+
+def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) -> Evaluation:
+    """The measures of the models in files. Raises UserError."""
+    models = _Models(paths, question)
+    scored = [models.score(batch) for batch in files.read()]
+    targets = np.concatenate([batch.targets for batch in scored])
+    outcomes = np.concatenate([batch.outcomes for batch in scored], axis=1)  # (num_models, num_docs)
+    groups = {ALL: np.ones(len(targets), np.bool_)}
+    for name in files.other_fields:
+        groups |= _members(name, pa.chunked_array([batch.others[name] for batch in scored], pa.large_string()))
+    return Evaluation(
+        models=models.names,
+        kind=models.kind,
+        labels=models.labels,
+        groups={group: models.measure(targets[members], outcomes[:, members]) for group, members in groups.items()},
+        num_unlabelled=files.num_unlabelled,
+        num_rejected=files.num_rejected,
+    )
+
+
+def _members(name: str, values: pa.ChunkedArray) -> dict[str, np.ndarray]:
+    """The documents of each value of a field, in the order of the values, then those without one."""
+    encoded = pc.dictionary_encode(values.combine_chunks(), null_encoding="encode")
+    codes = columns.numbers(encoded.indices)
+    named = [(value is None, value or "", code) for code, value in enumerate(encoded.dictionary.to_pylist())]
+    return {f"{name}={'(none)' if is_null else value}": codes == code for is_null, value, code in sorted(named)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scored:
+    """A batch of documents.
+
+    Attributes:
+        targets: (num_docs,) int64 numbers of labels, or float64 numbers.
+        outcomes: (num_models, num_docs) float32: of two classes the score of the positive one, of several the number of the
+            label with the highest score, else the number.
+        others: values of the fields of groups, as text.
+    """
+
+    targets: np.ndarray
+    outcomes: np.ndarray
+    others: Mapping[str, pa.Array]
+
+
+class _Models:
+    """The models, and how their answers are compared with labels."""
+
+    def __init__(self, paths: Sequence[Path], question: Question) -> None:
+        self.question, self.names = question, _names(paths)
+        self.models: list[Classifier] = [open_classifier(path) for path in paths]
+        first = self.models[0]
+        for path, model in zip(paths, self.models):
+            if model.kind != first.kind or (model.kind == "classes" and set(model.labels) != set(first.labels)):
+                raise UserError(
+                    f"{path} predicts {_told(model)}, and {paths[0]} {_told(first)}. Evaluate them one after the other."
+                )
+        self.labels = self._labels(first, paths[0])
+        self.kind = "number" if first.kind == "number" else "two classes" if len(self.labels) == 2 else "several classes"
+        if self.question.cut is not None and self.kind != "number":
+            raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_told(first)}.")
+
+    def _labels(self, model: Classifier, path: Path) -> tuple[str, ...]:
+        """The labels in the order of the measures: of two the positive one last."""
+        labels, wanted = model.labels, self.question.positive
+        if model.kind == "number" or len(labels) != 2:
+            if wanted:
+                raise UserError(f"--positive is used with models of two labels, and {path} predicts {_told(model)}.")
+            return labels
+        number = positive_label(labels) if not wanted else labels.index(wanted) if wanted in labels else None
+        if number is None:
+            what = (
+                f"it knows no label '{wanted}'" if wanted else "their names do not tell which of two labels is the positive one"
+            )
+            raise UserError(f"{path}: {what}. Name one of its labels: --positive {labels[0]} or --positive {labels[1]}")
+        return labels[1 - number], labels[number]
+
+    def score(self, batch: LabelledBatch) -> _Scored:
+        """The answers of all models for a batch, and its labels as numbers."""
+        offsets, data = columns.text_buffers(batch.texts)
+        stops = np.ascontiguousarray(offsets[1:])
+        answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
+        others = {name: _as_text(values) for name, values in batch.others.items()}
+        return _Scored(
+            targets=self._targets(batch), outcomes=np.stack(list(map(self._outcome, self.models, answers))), others=others
+        )
+
+    def _outcome(self, model: Classifier, scores: np.ndarray) -> np.ndarray:
+        if self.kind == "number":
+            return scores[:, 0]
+        in_order = scores[:, [model.labels.index(label) for label in self.labels]]
+        return in_order[:, 1] if self.kind == "two classes" else in_order.argmax(axis=1).astype(np.float32)
+
+    def _targets(self, batch: LabelledBatch) -> np.ndarray:
+        if self.kind == "number":
+            return _as_numbers(batch)
+        names = _as_text(batch.values)
+        found = pc.dictionary_encode(names)
+        values = found.dictionary.to_pylist()
+        numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
+        return np.array(numbers, np.int64)[columns.numbers(found.indices)]
+
+    def _number(self, label: str, value: str, url: str) -> int:
+        if label in self.labels:
+            return self.labels.index(label)
+        raise UserError(
+            f"{url}: a document has the label '{value}', and the models know {', '.join(self.labels[:_SHOWN])}"
+            f"{' …' * (len(self.labels) > _SHOWN)}.{suggest(label, self.labels)} Say which label it means: "
+            f"--rename {value}={self.labels[-1]}"
+        )
+
+    def measure(self, targets: np.ndarray, outcomes: np.ndarray) -> tuple[Measures, ...]:
+        """The measures of every model on the documents of a group."""
+        return tuple(self._measure(targets, outcomes[0], outcomes[number], number) for number in range(len(outcomes)))
+
+    def _measure(self, targets: np.ndarray, first: np.ndarray, outcome: np.ndarray, number: int) -> Measures:
+        if self.kind == "several classes":
+            confusion = metrics.confusion(targets, outcome.astype(np.int64), self.labels)
+            return Measures(num_docs=len(targets), confusion=confusion)
+        agreement = metrics.agreement(targets, outcome.astype(np.float64)) if self.kind == "number" else None
+        least = self.question.cut if self.kind == "number" else self.question.threshold
+        if least is None:
+            return Measures(num_docs=len(targets), agreement=agreement)
+        is_positive = targets >= least if self.kind == "number" else targets == 1
+        return Measures(
+            num_docs=len(targets),
+            ranking=metrics.ranking(is_positive, outcome),
+            at_threshold=metrics.at_threshold(is_positive, outcome, least),
+            auc_lead=metrics.auc_difference(is_positive, outcome, first) if number else None,
+            agreement=agreement,
+        )
+
+
+def _names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """The names of the files, with their folders where two have the same name."""
+    names = [path.name for path in paths]
+    return tuple(path.name if names.count(path.name) == 1 else str(path) for path in paths)
+
+
+def _told(model: Classifier) -> str:
+    labels = ", ".join(model.labels[:_SHOWN]) + " …" * (len(model.labels) > _SHOWN)
+    return "a number" if model.kind == "number" else f"the labels {labels}"
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    """Values as text: true and false, whole numbers without a point."""
+    if pa.types.is_floating(values.type):
+        whole = pc.cast(values, pa.int64(), safe=False)
+        is_whole = pc.all(pc.equal(pc.cast(whole, values.type), values)).as_py()
+        values = whole if is_whole is not False else values
+    if pa.types.is_nested(values.type):
+        raise UserError(f"a label or group is a {values.type}. Expected text, a number, or true and false.")
+    return pc.cast(values, pa.large_string())
+
+
+def _as_numbers(batch: LabelledBatch) -> np.ndarray:
+    try:
+        numbers = columns.numbers(pc.cast(batch.values, pa.float64()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UserError(
+            f"{batch.url}: a label is no number ({error}). The model predicts a number, and needs such labels."
+        ) from error
+    if not np.isfinite(numbers).all():
+        raise UserError(f"{batch.url}: a label is not finite. The model predicts a number, and needs such labels.")
+    return numbers

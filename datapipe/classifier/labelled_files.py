@@ -1,0 +1,108 @@
+"""Reads files of labelled documents, of any format that datapipe reads: a batch of texts with the values of their fields.
+
+    files or globs  ->  LabelledFiles.read()  ->  batches: texts, values of the label, values of other fields
+
+A document without a label is left out and counted, as is a record that is no document. A damaged file is an error. Memory: a
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from datapipe import catalogue, columns
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError
+from datapipe.inputs.discovery import discover
+from datapipe.inputs.planned_input import PlannedInput, damages
+from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
+
+_WHOLE_FILE = 1 << 62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledBatch:
+    """Labelled documents of one file.
+
+    Attributes:
+        url: the file.
+        texts: (num_docs,) large_string without nulls.
+        values: (num_docs,) of any type without nulls, what the field of the label holds.
+        others: (num_docs,) each, by the name of the field; may have nulls.
+    """
+
+    url: str
+    texts: pa.Array
+    values: pa.Array
+    others: Mapping[str, pa.Array]
+
+
+@dataclass(kw_only=True, slots=True)
+class LabelledFiles:
+    """Files of labelled documents, and what was left out of them.
+
+    Attributes:
+        patterns: paths, globs and URLs.
+        text_field, label_field: names of fields; dots reach into objects.
+        other_fields: names of further fields to read.
+        num_unlabelled: documents that were read and have no label.
+        num_rejected: records that are no documents.
+    """
+
+    patterns: Sequence[str]
+    text_field: str = "text"
+    label_field: str = "label"
+    other_fields: tuple[str, ...] = ()
+    num_unlabelled: int = field(default=0, init=False)
+    num_rejected: int = field(default=0, init=False)
+
+    def read(self) -> Iterator[LabelledBatch]:
+        """The documents in the order of the patterns and paths. Raises UserError where no document has a label."""
+        num_labelled = 0
+        for file, reader in self._files():
+            for batch in self._read_file(file, reader):
+                labelled = self._labelled(file, batch)
+                num_labelled += len(labelled.texts)
+                if len(labelled.texts):
+                    yield labelled
+        if not num_labelled:
+            raise UserError(
+                f"{', '.join(self.patterns)}: none of {self.num_unlabelled:,} documents has a label in the field "
+                f"'{self.label_field}' and text in '{self.text_field}'. Name the fields: --label FIELD --text FIELD"
+            )
+
+    def _files(self) -> list[tuple[InputFile, Reader]]:
+        """Each file once, in the order of the patterns."""
+        files: dict[str, tuple[InputFile, Reader]] = {}
+        for pattern in self.patterns:
+            for file, reader in discover(
+                "labelled", [pattern], lambda path: catalogue.reader_for(path, "FILE"), "stat", "FILE"
+            ):
+                if reader.gives != "text":
+                    raise UserError(f"{file.url}: the file holds pages. Expected texts, such as the documents of a run.")
+                files.setdefault(file.url, (file, reader))
+        return list(files.values())
+
+    def _read_file(self, file: InputFile, reader: Reader) -> Iterator[ReadBatch]:
+        fields = FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields))
+        with PlannedInput(file) as planned:
+            for split in reader.cut(file, _WHOLE_FILE):
+                for batch in reader.read(split, fields, planned.open):
+                    for damage in damages(replace(file, path=file.url), batch.rejected):
+                        raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file anew.")
+                    self.num_rejected += len(batch.rejected)
+                    yield batch
+
+    def _labelled(self, file: InputFile, batch: ReadBatch) -> LabelledBatch:
+        values = batch.extra[self.label_field]
+        has_label = pc.is_valid(values)
+        self.num_unlabelled += len(values) - (pc.sum(has_label).as_py() or 0)
+        return LabelledBatch(
+            url=file.url,
+            texts=columns.as_large_string(batch.content.filter(has_label)),
+            values=values.filter(has_label),
+            others={name: batch.extra[name].filter(has_label) for name in self.other_fields},
+        )

@@ -29,7 +29,7 @@ from datapipe.classifier.annotation.asking import Asking
 from datapipe.classifier.annotation.cache import AnswerCache, open_cache
 from datapipe.classifier.annotation.counts import Counts
 from datapipe.classifier.annotation.endpoint import Endpoint, connected
-from datapipe.classifier.annotation.labelled import CARD, LabelledFormat, labelled_name, write_files
+from datapipe.classifier.annotation.labelled import CARD, FORMATS, UNPARSED, LabelledFormat, labelled_name, write_files
 from datapipe.classifier.annotation.pace import Clock, Pace, Patience, WallClock
 from datapipe.classifier.annotation.progress import Progress
 from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
@@ -140,7 +140,7 @@ def _own_folder(job: Job) -> Iterator[None]:
             raise UserError(f"{option} {masked(str(folder))}: expected a folder on a local disk")
     if job.output.exists() and not job.output.is_dir():
         raise UserError(f"--output {job.output}: found a file, expected a folder")
-    own = {labelled_name("jsonl"), labelled_name("parquet"), CARD, "unparsed.jsonl", "work", "cache"}
+    own = {*map(labelled_name, FORMATS), CARD, UNPARSED, "work", "cache"}
     found = {path.name for path in job.output.iterdir()} if job.output.is_dir() else set[str]()
     if found and "work" not in found:
         others = ", ".join(sorted(found - own)[:3]) or "files"
@@ -238,7 +238,7 @@ def _told(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
     yield f"{counted(counts.scores.total(), 'document')} scored ({scores or 'none'})"
     if counts.unparsed:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.unparsed.items()))
-        yield f"{counts.unparsed.total():,} without a score: {reasons}; see {job.output / 'unparsed.jsonl'}"
+        yield f"{counts.unparsed.total():,} without a score: {reasons}; see {job.output / UNPARSED}"
     cost = f", cost {spending.prices.cost(spending.spent):,.2f}" if spending.prices else ""
     yield f"{spending.spent.prompt:,} tokens read and {spending.spent.completion:,} written by this command{cost}"
     yield f"wrote {job.output / labelled_name(job.format)}"

@@ -9,7 +9,7 @@
 | 408, 425, 429, 503 | busy, with the seconds of Retry-After |
 | no connection | unreachable |
 | other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
-| 401, 403; 404; 3xx; other 4xx | refused |
+| 401, 403; 404; 3xx; other 4xx; a certificate that is not trusted | refused |
 
 The key travels in one header to one URL: redirects are not followed, and neither the key nor the credentials of the URL are in
 any message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
@@ -22,13 +22,14 @@ import asyncio
 import base64
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import httpx2 as httpx
 
@@ -118,10 +119,8 @@ def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], time
     Args:
         api_key_env: the name of the variable of `environment` that holds the key; empty for none.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     user, _, host = parts.netloc.rpartition("@")
-    if parts.scheme not in ("http", "https") or not host:
-        raise UserError(f"--endpoint {masked(url)}: expected a URL such as http://127.0.0.1:8000/v1")
     key = _key(api_key_env, environment) if api_key_env else ""
     if user and key:
         raise UserError(f"--endpoint {masked(url)}: expected either credentials in the URL or --api-key-env, found both")
@@ -137,6 +136,16 @@ def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], time
         authorization=f"Bearer {key}" if key else basic,
         secrets=tuple(part for part in (*of_user, key, *queries) if len(part) >= _LEAST_SECRET_CHARS),
     )
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL that requests can be sent to."""
+    with suppress(ValueError, httpx.InvalidURL):
+        parts = urlsplit(url)
+        httpx.URL(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url):
+            return parts
+    raise UserError(f"--endpoint {masked(url)}: expected a URL such as http://127.0.0.1:8000/v1")
 
 
 def _key(name: str, environment: Mapping[str, str]) -> str:
@@ -167,6 +176,9 @@ class Client:
             kind = "unreachable" if isinstance(error, httpx.ConnectTimeout) else "failed"
             raise AttemptError(kind, f"no answer within {self.endpoint.timeout_s:g} s") from None
         except (httpx.ConnectError, httpx.ProxyError) as error:
+            if _is_of_certificate(error):
+                told = self.endpoint.told(str(error))
+                raise RefusedError(f"{self.endpoint.shown}: {told}. SSL_CERT_FILE names the certificates to trust") from None
             raise AttemptError("unreachable", self.endpoint.told(str(error) or type(error).__name__)) from None
         except httpx.TransportError as error:
             raise AttemptError("failed", self.endpoint.told(str(error) or type(error).__name__)) from None
@@ -207,6 +219,13 @@ class Client:
                 "Give the URL behind it as --endpoint"
             )
         return RefusedError(f"{endpoint.shown}: {message}. {_remedy(status, endpoint)}", status in _OF_DOCUMENT)
+
+
+def _is_of_certificate(error: BaseException | None) -> bool:
+    """Whether the certificate of the server is not trusted, which no other attempt changes."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _remedy(status: int, endpoint: Endpoint) -> str:

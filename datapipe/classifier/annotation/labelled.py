@@ -28,6 +28,7 @@ from datapipe.shards.documents.json_lines import json_lines
 from datapipe.storage import sync_file, sync_folder
 
 LabelledFormat = Literal["jsonl", "parquet"]
+FORMATS: tuple[LabelledFormat, ...] = ("jsonl", "parquet")
 CARD, UNPARSED = "annotation.json", "unparsed.jsonl"
 
 _BATCH_BYTES = 8 << 20
@@ -48,6 +49,9 @@ def write_files(
 ) -> Counts:
     """Writes the labelled documents and those without a score. Returns the counts of all of them."""
     counts, model = Counts(), questions.model
+    for other in FORMATS:
+        if other != format:
+            (folder / labelled_name(other)).unlink(missing_ok=True)  # of an earlier command, with other documents perhaps
     schema = _labelled_schema(questions.rubric.decimals)
     labelled_path, unparsed_path = folder / labelled_name(format), folder / UNPARSED
     with (

@@ -36,12 +36,10 @@ class Sample:
 
     Attributes:
         num_sampled: documents in the sample.
-        num_read: documents that it was taken from; None where it was found from an earlier command.
     """
 
     path: Path
     num_sampled: int
-    num_read: int | None = None
 
     def documents(self) -> Iterator[tuple[str, str]]:
         """(id, text) of every document, some MiB in memory."""
@@ -61,21 +59,20 @@ def text_hashes(texts: pa.Array, seed: int) -> np.ndarray:
     return keyed_hash((halves[0], halves[1]), seed_for(seed, "annotate", "sample"))
 
 
-def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> tuple[np.ndarray, int]:
-    """The smallest distinct hashes, sorted, (at most num_documents,) uint64, and the number of documents."""
-    smallest, num_read = np.zeros(0, np.uint64), 0
+def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> np.ndarray:
+    """The smallest distinct hashes, sorted: (at most num_documents,) uint64."""
+    smallest = np.zeros(0, np.uint64)
     for batch in documents():
         hashes = text_hashes(as_large_string(batch.column("text")), seed)
-        num_read += len(hashes)
         if len(smallest) == num_documents:
             hashes = hashes[hashes < smallest[-1]]
         smallest = np.unique(np.concatenate([smallest, hashes]))[:num_documents] if len(hashes) else smallest
-    return smallest, num_read
+    return smallest
 
 
 def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path) -> Sample:
     """Writes the sample of some documents to a file, which appears when it is whole."""
-    hashes, num_read = smallest_hashes(documents, num_documents, seed)
+    hashes = smallest_hashes(documents, num_documents, seed)
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
         for group in _groups(_first_of_each(documents, hashes, seed)):
@@ -83,7 +80,7 @@ def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path)
     sync_file(temporary)
     os.replace(temporary, path)
     sync_folder(path.parent)
-    return Sample(path=path, num_sampled=len(hashes), num_read=num_read)
+    return Sample(path=path, num_sampled=len(hashes))
 
 
 def find_sample(path: Path) -> Sample | None:

@@ -78,6 +78,8 @@ def test_annotation_as_parquet_has_the_rows_of_jsonl(tmp_path, documents, server
     table = pq.read_table(tmp_path / "b" / "labelled.parquet", use_threads=False)
     assert table.to_pylist() == rows(tmp_path / "a")
     assert len(server.requests) == 12
+    annotated(job(documents, server.url, tmp_path / "a", format="parquet"))
+    assert sorted(files(tmp_path / "a")) == ["annotation.json", "labelled.parquet", "unparsed.jsonl"]
 
 
 def test_annotation_of_every_text_tells_that_there_are_fewer(tmp_path, documents, server):

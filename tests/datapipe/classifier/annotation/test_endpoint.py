@@ -29,7 +29,19 @@ def test_endpoint_url_leads_to_chat_completions(url, expected):
     assert endpoint_of(url, "", {}, 1.0).url == expected
 
 
-@pytest.mark.parametrize("url", ["host:8000/v1", "ftp://host/v1", "http:///v1", "", "http://user@/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "host:8000/v1",
+        "ftp://host/v1",
+        "http:///v1",
+        "",
+        "http://user@/v1",
+        "http://host:99999/v1",
+        "http://[::1/v1",
+        "http://ho st/v1",
+    ],
+)
 def test_endpoint_that_is_no_url_is_told(url):
     with pytest.raises(UserError, match="expected a URL such as"):
         endpoint_of(url, "", {}, 1.0)

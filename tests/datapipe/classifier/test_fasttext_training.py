@@ -15,13 +15,16 @@ import pytest
 from datapipe import rng
 from datapipe.classifier import fasttext_training
 from datapipe.classifier.fasttext_training import FastTextTrainer
+from datapipe.classifier.metrics import ranking
 from datapipe.classifier.training import Examples
 from datapipe.errors import UserError
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.fasttext import LibraryModel
 from datapipe.stage.models.fasttext_file import read_model
+from tests.benchmarks.classifiers import fasttext_trainer, ours
 from tests.oracles import fasttext as oracle
 from tests.oracles import fasttext_training as training
+from tests.support.labelled_sets import NUM_FOLDS, labelled_sets
 
 _SUBJECTS = {"sea": ("boat", "wave", "salt", "wïnd", "gull"), "city": ("street", "tram", "café", "smoke", "stairs")}
 
@@ -135,3 +138,17 @@ def test_texts_without_words_and_labels_with_nul_are_refused() -> None:
 def test_characters_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="min_chars: 5 is above max_chars: 3"):
         FastTextTrainer(min_chars=5, max_chars=3)
+
+
+LIBRARY = {"talk": 0.9126, "hatecheck": 0.7908, "dclm": 0.8371, "onestop": 0.9370, "web": 0.9942}
+"""Mean AUC of fasttext-wheel 0.9.2: `python -m tests.benchmarks.classifiers DATA --fasttext FOLDER`."""
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_models_separate_labelled_sets_as_well_as_those_of_the_library(real_data: Path) -> None:
+    for name, documents in labelled_sets(real_data).items():
+        scores = ours(fasttext_trainer(name), documents).scores
+        folds = [documents.test(fold) for fold in range(NUM_FOLDS)]
+        auc = np.mean([ranking(documents.is_positive[rows], scores[rows]).auc.value for rows in folds])
+        assert auc == pytest.approx(LIBRARY[name], abs=0.005), name

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, end_by_signals
+from datapipe.cli.options import Limit, Settings, count_of, end_by_signals, share_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -102,9 +101,9 @@ def annotate(
             requests_per_minute=requests_per_minute,
             tokens_per_minute=tokens_per_minute,
             max_wait_s=max_wait,
-            max_tokens=_count("--max-tokens", max_tokens),
+            max_tokens=None if max_tokens is None else count_of("--max-tokens", max_tokens),
             max_cost=max_cost,
-            max_unparsed=_share("--max-unparsed", max_unparsed),
+            max_unparsed=share_of("--max-unparsed", max_unparsed),
             skip_failed=skip_failed,
         ),
         is_dry_run=dry_run,
@@ -122,21 +121,3 @@ def _say_stopped() -> None:
 
     command = masked(" ".join(["datapipe", *sys.argv[1:]]))
     say(f"stopped. All answers are kept. Go on with the same command: `{command}`", to_stderr=True)
-
-
-def _count(option: str, value: str | None) -> int | None:
-    from datapipe.config.units import parse_count
-
-    try:
-        return None if value is None else parse_count(value)
-    except ValueError as error:
-        raise UserError(f"{option} {value}: {error}") from None
-
-
-def _share(option: str, value: str) -> Fraction:
-    from datapipe.config.units import parse_share
-
-    try:
-        return parse_share(value)
-    except ValueError as error:
-        raise UserError(f"{option} {value}: {error}") from None

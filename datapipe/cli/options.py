@@ -6,6 +6,7 @@ import json
 import math
 import signal
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -38,6 +39,26 @@ def size_of(option: str, value: str) -> int:
 
     try:
         return parse_size(value)
+    except ValueError as error:
+        raise UserError(f"{option} {value}: {error}") from None
+
+
+def count_of(option: str, value: str) -> int:
+    """A number such as "2.5M". Raises UserError that names the option."""
+    from datapipe.config.units import parse_count
+
+    try:
+        return parse_count(value)
+    except ValueError as error:
+        raise UserError(f"{option} {value}: {error}") from None
+
+
+def share_of(option: str, value: str) -> Fraction:
+    """A share such as "10%". Raises UserError that names the option."""
+    from datapipe.config.units import parse_share
+
+    try:
+        return parse_share(value)
     except ValueError as error:
         raise UserError(f"{option} {value}: {error}") from None
 

@@ -121,7 +121,7 @@ class Progress:
         steps = {step.id: step for step in self._plan.steps if step.kind == "train"} if self._plan else {}
         at_work = [(steps.get(message.task.partition(" ")[0]), message) for message in messages]
         return [
-            [f"{step.title}: {_duration(time.monotonic() - self._paces[step.id].began)}", *_place_of(message).split(", ")]
+            [f"{step.title}: {duration(time.monotonic() - self._paces[step.id].began)}", *_place_of(message).split(", ")]
             for step, message in at_work
             if step is not None and step.id in self._paces
         ]
@@ -149,7 +149,7 @@ class Progress:
             tasks,
             "" if rate is None else f"{rate:,.1f} MB/s",
             done,
-            "" if left is None else f"{_duration(left)} left",
+            "" if left is None else f"{duration(left)} left",
         )
 
     def _plain(self, step: Step) -> None:
@@ -232,7 +232,8 @@ def _work(message: Message) -> str:
     return message.activity.work
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """1:05, or 2:03:04."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -16,6 +16,7 @@ import zstandard
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
+from datapipe.errors import UserError
 from datapipe.loader import Loader
 from tests.support import runs
 from tests.support.corpora import prose
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.medium
 
 MIXTURES = Path(__file__).resolve().parents[2] / "mixtures"
 ON_SHARED_DATA = {"dedup.yaml"}
+AFTER_TRAINING = {"educational.yaml"}
 SMALL = ["tokenizer.train.vocab_size=2000", "pack.sequence_length=256", "validation=5%"]
 
 
@@ -67,12 +69,18 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sorted({path.name for path in MIXTURES.glob("*.yaml")} - ON_SHARED_DATA))
+@pytest.mark.parametrize("name", sorted({path.name for path in MIXTURES.glob("*.yaml")} - ON_SHARED_DATA - AFTER_TRAINING))
 def test_mixture_loads_and_plans(name: str, corpora: Path) -> None:
     mixture = load_mixture(MIXTURES / name, (), str(corpora / "out"))
     request, plan = planned(mixture, None)
     assert [step.tasks for step in plan.steps if step.tasks]
     assert set(request.mixture.sources) == set(mixture.sources)
+
+
+def test_mixture_of_a_model_that_is_not_trained_says_how_to_train_one(tmp_path: Path) -> None:
+    mixture = load_mixture(MIXTURES / "educational.yaml", (), str(tmp_path / "out"))
+    with pytest.raises(UserError, match=r"educational\.model: .*Expected a file of `datapipe classifier train`"):
+        planned(mixture, None)
 
 
 def test_example_of_the_readme_loads(tmp_path: Path) -> None:

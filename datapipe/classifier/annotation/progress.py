@@ -1,6 +1,6 @@
 """What a command that annotates says: the estimate, a line every ten seconds or a live one on a terminal, and the end.
 
-420 of 1,000 documents (412 scored, 8 without a score), 5.2/s, 1:51 left, 310,000 tokens, cost 0.12, 3 attempts failed
+420 of 1,000 documents (412 scored, 8 without a score), 5.2/s, 1:51 left, 310,000 tokens, cost 0.12 of about 0.29
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from datapipe.classifier.annotation.pace import Clock
 from datapipe.classifier.annotation.spending import Spending
 from datapipe.credentials import masked
 from datapipe.metrics import counted
-from datapipe.report.layout import print_text
+from datapipe.report.layout import fitting, print_text
+from datapipe.report.progress import duration
 
 _PLAIN_EVERY_S, _LIVE_EVERY_S = 10.0, 0.5
+_SPINNER_CELLS = 2
 
 
 class Progress:
@@ -49,7 +51,7 @@ class Progress:
             if self._live is None:
                 self.say(self.line())
             else:
-                self._live.update(self.line())
+                self._live.update(fitting(self.line(), self._console.width - _SPINNER_CELLS))
 
     def line(self) -> str:
         counts, spent = self._counts, self._spending.spent
@@ -59,14 +61,14 @@ class Progress:
         left = f"{duration((self._num_documents - done) / rate)} left" if rate > 0 else "time left unknown"
         without = f", {counts.unparsed.total():,} without a score" if counts.unparsed else ""
         failed = f"{counted(counts.num_failed_attempts, 'attempt')} failed" if counts.num_failed_attempts else ""
-        cost = f"cost {self._spending.prices.cost(spent):,.2f}" if self._spending.prices else ""
         documents = f"{done:,} of {counted(self._num_documents, 'document')} ({counts.scores.total():,} scored{without})"
-        parts = (documents, f"{rate:,.1f}/s", left, f"{spent.total:,} tokens", cost, failed)
+        parts = (documents, f"{rate:,.1f}/s", left, f"{spent.total:,} tokens", self._cost(num_new), failed)
         return ", ".join(part for part in parts if part)
 
-
-def duration(seconds: float) -> str:
-    """1:05 or 2:03:04."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    def _cost(self, num_new: int) -> str:
+        """What was spent, and what the command will cost by it."""
+        prices = self._spending.prices
+        if not prices or not num_new:
+            return ""
+        cost = prices.cost(self._spending.spent)
+        return f"cost {cost:,.2f} of about {cost / num_new * (self._num_documents - self._settled_before):,.2f}"

@@ -44,12 +44,14 @@ class Question:
         positive: the label whose score counts, of two; "": by its name, see `positive_label`.
         threshold: of two classes, the score from which on a document is predicted positive.
         cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
+        known_only: whether documents with a label that the models do not know are left out; else they are an error.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     positive: str = ""
     threshold: float = 0.5
     cut: float | None = None
+    known_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,7 @@ class Evaluation:
         kind: "two classes", "several classes" or "number".
         labels: the labels; of two classes the positive one last.
         groups: by "FIELD=VALUE", and `ALL` first: the measures of each model, in the order of `models`.
+        num_unknown: documents that were left out for a label that the models do not know.
         num_unlabelled, num_rejected: see `LabelledFiles`.
     """
 
@@ -85,6 +88,7 @@ class Evaluation:
     kind: str
     labels: tuple[str, ...]
     groups: Mapping[str, tuple[Measures, ...]]
+    num_unknown: int
     num_unlabelled: int
     num_rejected: int
 
@@ -94,6 +98,8 @@ def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) ->
     models = _Models(paths, question)
     scored = [models.score(batch) for batch in files.read()]
     targets = np.concatenate([batch.targets for batch in scored])
+    if not len(targets):
+        raise UserError(f"the models know no label of the documents. They know {models.told_labels}.")
     outcomes = np.concatenate([batch.outcomes for batch in scored], axis=1)  # (num_models, num_docs)
     groups = {ALL: np.ones(len(targets), np.bool_)}
     for name in files.other_fields:
@@ -103,6 +109,7 @@ def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) ->
         kind=models.kind,
         labels=models.labels,
         groups={group: models.measure(targets[members], outcomes[:, members]) for group, members in groups.items()},
+        num_unknown=models.num_unknown,
         num_unlabelled=files.num_unlabelled,
         num_rejected=files.num_rejected,
     )
@@ -136,7 +143,7 @@ class _Models:
     """The models, and how their answers are compared with labels."""
 
     def __init__(self, paths: Sequence[Path], question: Question) -> None:
-        self.question, self.names = question, _names(paths)
+        self.question, self.names, self.num_unknown = question, _names(paths), 0
         self.models: list[Classifier] = [open_classifier(path) for path in paths]
         first = self.models[0]
         for path, model in zip(paths, self.models):
@@ -148,6 +155,10 @@ class _Models:
         self.kind = "number" if first.kind == "number" else "two classes" if len(self.labels) == 2 else "several classes"
         if self.question.cut is not None and self.kind != "number":
             raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_told(first)}.")
+
+    @property
+    def told_labels(self) -> str:
+        return ", ".join(self.labels[:_SHOWN]) + " …" * (len(self.labels) > _SHOWN)
 
     def _labels(self, model: Classifier, path: Path) -> tuple[str, ...]:
         """The labels in the order of the measures: of two the positive one last."""
@@ -166,12 +177,18 @@ class _Models:
 
     def score(self, batch: LabelledBatch) -> _Scored:
         """The answers of all models for a batch, and its labels as numbers."""
-        offsets, data = columns.text_buffers(batch.texts)
+        targets = self._targets(batch)
+        others = {name: _as_text(values) for name, values in batch.others.items()}
+        is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
+        self.num_unknown += int((~is_known).sum())
+        known = pa.array(is_known)
+        offsets, data = columns.text_buffers(batch.texts.filter(known))
         stops = np.ascontiguousarray(offsets[1:])
         answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
-        others = {name: _as_text(values) for name, values in batch.others.items()}
         return _Scored(
-            targets=self._targets(batch), outcomes=np.stack(list(map(self._outcome, self.models, answers))), others=others
+            targets=targets[is_known],
+            outcomes=np.stack(list(map(self._outcome, self.models, answers))),
+            others={name: values.filter(known) for name, values in others.items()},
         )
 
     def _outcome(self, model: Classifier, scores: np.ndarray) -> np.ndarray:
@@ -192,10 +209,12 @@ class _Models:
     def _number(self, label: str, value: str, url: str) -> int:
         if label in self.labels:
             return self.labels.index(label)
+        if self.question.known_only:
+            return -1
         raise UserError(
-            f"{url}: a document has the label '{value}', and the models know {', '.join(self.labels[:_SHOWN])}"
-            f"{' …' * (len(self.labels) > _SHOWN)}.{suggest(label, self.labels)} Say which label it means: "
-            f"--rename {value}={self.labels[-1]}"
+            f"{url}: a document has the label '{value}', and the models know {self.told_labels}."
+            f"{suggest(label, self.labels)} Say which label it means, as in "
+            f"--rename {value}={self.labels[-1]}, or leave such documents out: --known-only"
         )
 
     def measure(self, targets: np.ndarray, outcomes: np.ndarray) -> tuple[Measures, ...]:

@@ -25,7 +25,13 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Prints the tables of all documents and of each group."""
     sections = list(_sections(evaluation))
     if evaluation.kind == "several classes":
-        _print_table("", ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL), sections, _classes_cells, console)
+        _print_table(
+            "",
+            ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL, "macro precision", "macro recall"),
+            sections,
+            _classes_cells,
+            console,
+        )
         for name, measures in zip(evaluation.models, evaluation.groups[ALL]):
             assert measures.confusion is not None
             _print_confusion(name, measures.confusion, console)
@@ -64,8 +70,10 @@ def _print_table(
 
 
 def _classes_cells(measures: Measures) -> list[str]:
-    assert measures.confusion is not None
-    return [f"{measures.num_docs:,}", *_estimate(measures.confusion.accuracy), *_estimate(measures.confusion.macro_f1)]
+    found = measures.confusion
+    assert found is not None
+    means = _number(found.macro_precision), _number(found.macro_recall)
+    return [f"{measures.num_docs:,}", *_estimate(found.accuracy), *_estimate(found.macro_f1), *means]
 
 
 def _number_cells(measures: Measures) -> list[str]:
@@ -124,6 +132,8 @@ def _errors(confusion: Confusion) -> Iterator[tuple[str, str, int]]:
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.num_unknown:
+        yield f"{evaluation.num_unknown:,} documents with a label that the models do not know were left out."
     if evaluation.num_unlabelled:
         yield f"{evaluation.num_unlabelled:,} documents without a label were left out."
     if evaluation.num_rejected:
@@ -148,6 +158,7 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "kind": evaluation.kind,
         "labels": list(evaluation.labels),
+        "documents_with_unknown_label": evaluation.num_unknown,
         "documents_without_label": evaluation.num_unlabelled,
         "rejected_records": evaluation.num_rejected,
         "groups": {
@@ -196,6 +207,8 @@ def _confusion(found: Confusion) -> dict[str, Any]:
     return {
         "accuracy": asdict(found.accuracy),
         "macro_f1": asdict(found.macro_f1),
+        "macro_precision": found.macro_precision,
+        "macro_recall": found.macro_recall,
         "confusion": found.counts.tolist(),
         "by_label": labels,
     }

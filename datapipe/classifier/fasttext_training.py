@@ -29,6 +29,9 @@ from datapipe.stage.models.fasttext_bytes import TrainedModel
 _END_OF_LINE = b"</s>"
 _FIRST_CAPACITY = 1 << 16
 
+MOST_BYTES = 16 << 30
+"""Of the rows of a model. Training and writing the file take twice this."""
+
 
 class FastTextTrainer(Trainer):
     """A fastText model: words, runs of words and n-grams of characters, averaged, and a linear layer above them."""
@@ -67,9 +70,8 @@ class FastTextTrainer(Trainer):
             raise UserError(f"the {len(examples):,} texts hold no words. Expected texts to learn from.")
         num_buckets = self.buckets if self.word_ngrams > 1 or self.max_chars else 0
         rows = self._rows(texts)
-        inputs = np.empty((1 + int(rows.max(initial=0)) + num_buckets, self.dim), np.float32)
+        inputs = self._inputs(1 + int(rows.max(initial=0)) + num_buckets)
         outputs = np.zeros((len(examples.labels), self.dim), np.float32)
-        kernels.randomise(np.uint64(rng.seed_for(self.seed, "fasttext", "rows")), inputs)
         self._learn(examples, texts, self._features(texts, rows), inputs, outputs)
         by_row = np.flatnonzero(rows > 0)[np.argsort(rows[rows > 0])]
         spans = texts.spans[by_row].tolist()
@@ -89,6 +91,18 @@ class FastTextTrainer(Trainer):
             min_count=self.min_count,
             epochs=self.epochs,
         ).to_bytes()
+
+    def _inputs(self, num_rows: int) -> np.ndarray:
+        """The rows at the start, (num_rows, dim) float32. Raises UserError where they would take too much memory."""
+        num_bytes = num_rows * self.dim * 4
+        if num_bytes > MOST_BYTES:
+            raise UserError(
+                f"the model would have {num_rows:,} rows of {self.dim:,} numbers, {num_bytes / 1e9:,.0f} GB, and the most is "
+                f"{MOST_BYTES / 1e9:,.0f} GB. Lower buckets or dim, or raise min_count so that rare words have no row."
+            )
+        inputs = np.empty((num_rows, self.dim), np.float32)
+        kernels.randomise(np.uint64(rng.seed_for(self.seed, "fasttext", "rows")), inputs)
+        return inputs
 
     def _rows(self, texts: _NumberedTexts) -> np.ndarray:
         """The row of each distinct word, the most frequent first, behind that of `</s>`: (num_distinct,) int32, -1 for rare

@@ -22,6 +22,7 @@ the documents do not define is NaN, as are its bounds: AUC of one class, precisi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -239,14 +240,28 @@ class Confusion:
         return share(int(self.counts[label, label]), int(self.counts[label].sum()))
 
     @property
+    def macro_precision(self) -> float:
+        """The mean precision of the labels that documents have, 0 for one that is never predicted; NaN without documents."""
+        return self._mean(self.precision)
+
+    @property
+    def macro_recall(self) -> float:
+        """The mean recall of the labels that documents have; NaN without documents."""
+        return self._mean(self.recall)
+
+    def _mean(self, measure: Callable[[int], Estimate]) -> float:
+        occurs = np.flatnonzero(self.counts.sum(axis=1))
+        return float(np.mean([np.nan_to_num(measure(int(label)).value) for label in occurs])) if len(occurs) else math.nan
+
+    @property
     def macro_f1(self) -> Estimate:
-        """The mean F1 of the labels that occur, among the documents or the predictions."""
+        """The mean F1 of the labels that documents have. A label that is only predicted lowers the recall of others."""
         total = float(self.counts.sum())
         if not total:
             return _UNDEFINED
         shares = self.counts / total
         sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
-        occurs = sums > 0
+        occurs = shares.sum(axis=1) > 0
         f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
         slopes = np.where(occurs, f1s / np.where(occurs, sums, 1), 0.0)
         gradient = np.diag(np.where(occurs, 2 / np.where(occurs, sums, 1), 0.0)) - slopes[:, None] - slopes[None, :]

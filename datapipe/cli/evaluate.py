@@ -37,6 +37,9 @@ def evaluate(
     cut: Annotated[
         float | None, typer.Option(metavar="NUMBER", help="Of numbers: from this one on a document counts as positive.")
     ] = None,
+    known_only: Annotated[
+        bool, typer.Option("--known-only", help="Leave out documents with a label that the models do not know.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure classifiers on labelled documents, side by side.
@@ -55,7 +58,9 @@ def evaluate(
     from datapipe.report.funnel import wide_console
 
     files = LabelledFiles(patterns=data, text_field=text, label_field=label, other_fields=tuple(group_by or ()))
-    question = evaluation.Question(renamed=_renamed(rename or ()), positive=positive, threshold=threshold, cut=cut)
+    question = evaluation.Question(
+        renamed=_renamed(rename or ()), positive=positive, threshold=threshold, cut=cut, known_only=known_only
+    )
     evaluated = evaluation.evaluate(models, files, question)
     if as_json:
         print_json(to_json(evaluated))

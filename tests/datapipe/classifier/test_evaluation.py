@@ -124,10 +124,24 @@ def test_values_of_any_type_are_renamed_to_labels(
     assert _json(tmp_path, "two", "--data", "data.parquet", *options)["groups"]["all"]["two"]["auc"]["value"] == 1.0
 
 
+def test_labels_that_no_model_knows_are_left_out_on_request(models: dict[str, Classifier], tmp_path: Path) -> None:
+    labels = ["a", "else", "b", "c", "else"]
+    _write(tmp_path / "data.jsonl", [{"text": "x" * 5, "label": label, "site": label} for label in labels])
+    found = _json(tmp_path, "three", "--data", "data.jsonl", "--known-only", "--group-by", "site")
+    assert found["documents_with_unknown_label"] == 2
+    assert list(found["groups"]) == ["all", "site=a", "site=b", "site=c"]
+    assert found["groups"]["all"]["three"]["confusion"] == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
+    run = datapipe(["classifier", "evaluate", "two", "--data", "data.jsonl", "--known-only"], cwd=tmp_path)
+    assert "the models know no label of the documents. They know bad, good." in run.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["two", "--label", "domain"], "has the label 'web', and the models know bad, good. Say which label it means"),
+        (
+            ["two", "--label", "domain"],
+            "has the label 'web', and the models know bad, good. Say which label it means, as in --rename web=good",
+        ),
         (["two", "--label", "none"], "none of 80 documents has a label in the field 'none' and text in 'text'"),
         (
             ["two", "three"],

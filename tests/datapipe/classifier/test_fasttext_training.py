@@ -135,6 +135,11 @@ def test_texts_without_words_and_labels_with_nul_are_refused() -> None:
         FastTextTrainer().train(_examples(["x"], ["c"], labels=("a\0b", "c")))
 
 
+def test_model_that_would_take_all_memory_is_refused() -> None:
+    with pytest.raises(UserError, match=r"1,073,741,82\d rows of 2,000 numbers, 8,590 GB, and the most is 17 GB"):
+        FastTextTrainer(buckets=1 << 30, dim=2000).train(_examples(["a b"], ["sea"]))
+
+
 def test_characters_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="min_chars: 5 is above max_chars: 3"):
         FastTextTrainer(min_chars=5, max_chars=3)

@@ -129,7 +129,15 @@ def test_confusion_of_several_classes() -> None:
     assert f1s[:3] == pytest.approx([0.4, 2 / 3, 0.0])
     assert math.isnan(f1s[3])
     assert found.macro_f1.value == pytest.approx((0.4 + 2 / 3) / 3)
+    assert found.macro_precision == pytest.approx((1 / 3 + 2 / 3 + 0) / 3)
+    assert found.macro_recall == pytest.approx((1 / 2 + 2 / 3 + 0) / 3)
     assert (found.precision(1).value, found.recall(1).value) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+
+
+def test_macro_figures_are_those_of_labels_that_documents_have() -> None:
+    found = metrics.confusion(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 1]), ("a", "b"))
+    assert found.macro_f1.value == found.f1(0).value == pytest.approx(6 / 7)
+    assert (found.macro_precision, found.macro_recall) == (1.0, 0.75)
 
 
 def test_agreement_of_numbers() -> None:

@@ -45,6 +45,7 @@ RECIPES = {
     "negatives": Recipe(loss=NEGATIVES),
     "one against all": Recipe(loss=ONE_VS_ALL, scale=4.0),
     "wide": Recipe(dim=35, labels=[f"l{number}" for number in range(300)], scale=0.3),
+    "many dimensions": Recipe(dim=130, longest_run=2, scale=0.2),
     "runs of words": Recipe(longest_run=3, loss=TREE),
     "words alone": Recipe(chars=(0, 0), num_buckets=0),
     "words and runs": Recipe(chars=(0, 0), longest_run=2),

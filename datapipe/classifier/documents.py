@@ -50,6 +50,8 @@ class DocumentInput:
         text_field: of files.
         limit: documents of each source to read at most.
         workers: processes; None for one on each core.
+        engine: "local" or "ray".
+        address: of a running Ray cluster.
     """
 
     paths: tuple[str, ...]
@@ -59,11 +61,13 @@ class DocumentInput:
     text_field: str = "text"
     limit: int | None = None
     workers: int | None = None
+    engine: str = "local"
+    address: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDocuments:
-    """The documents of a snapshot; each call begins a pass over their ids and texts."""
+    """The documents of a snapshot; each call begins a pass over their ids and texts, or other columns."""
 
     root: Root
     snapshot: DocumentsSnapshot
@@ -73,10 +77,16 @@ class RunDocuments:
     def fingerprint(self) -> str:
         return f"{self.snapshot.fingerprint}:{self.source or ''}"
 
-    def __call__(self) -> Iterator[pa.RecordBatch]:
+    def __call__(self, columns: Sequence[str] = ("id", "text")) -> Iterator[pa.RecordBatch]:
         for part in parts_of_documents(self.root, self.snapshot, self.source, None):
             for batch in part.batches():
-                yield batch.select(["id", "text"])
+                missing = [column for column in columns if column not in batch.schema.names]
+                if missing:
+                    raise UserError(
+                        f"the documents have no column '{missing[0]}'.{suggest(missing[0], batch.schema.names)} They have "
+                        f"{', '.join(batch.schema.names)}. List it under `keep:` of the source, to carry it along"
+                    )
+                yield batch.select(list(columns))
 
 
 def documents_of(wanted: DocumentInput, work: Path, console: Console) -> RunDocuments:
@@ -156,9 +166,9 @@ def _compares(use: StageUse) -> bool:
 
 
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
-    make_engine = engine_factory("local", wanted.workers, None)
+    make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
     with Progress(console) as progress:
-        run = Run(mixture, make_engine, progress, wanted.limit, replaces=True)
+        run = Run(mixture, make_engine, progress, wanted.limit, runs_here=wanted.engine == "local", replaces=True)
         problem = execute(run)
     keep_report(run, problem)
     if problem is not None:

@@ -178,7 +178,7 @@ class _Models:
     def score(self, batch: LabelledBatch) -> _Scored:
         """The answers of all models for a batch, and its labels as numbers."""
         targets = self._targets(batch)
-        others = {name: _as_text(values) for name, values in batch.others.items()}
+        others = {name: as_text(values) for name, values in batch.others.items()}
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
         known = pa.array(is_known)
@@ -199,8 +199,8 @@ class _Models:
 
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
-            return _as_numbers(batch)
-        names = _as_text(batch.values)
+            return as_numbers(batch)
+        names = as_text(batch.values)
         found = pc.dictionary_encode(names)
         values = found.dictionary.to_pylist()
         numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
@@ -250,7 +250,7 @@ def _told(model: Classifier) -> str:
     return "a number" if model.kind == "number" else f"the labels {labels}"
 
 
-def _as_text(values: pa.Array) -> pa.Array:
+def as_text(values: pa.Array) -> pa.Array:
     """Values as text: true and false, whole numbers without a point."""
     if pa.types.is_floating(values.type):
         whole = pc.cast(values, pa.int64(), safe=False)
@@ -261,7 +261,7 @@ def _as_text(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.large_string())
 
 
-def _as_numbers(batch: LabelledBatch) -> np.ndarray:
+def as_numbers(batch: LabelledBatch) -> np.ndarray:
     try:
         numbers = columns.numbers(pc.cast(batch.values, pa.float64()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

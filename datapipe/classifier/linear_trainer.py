@@ -70,7 +70,7 @@ class LinearTrainer(Trainer):
 
     def _rows(self, texts: pa.Array, character_bits: int) -> tuple[kernels.Rows, np.ndarray]:
         """The examples as sparse rows, and the importance of each slot: (num_slots,) uint8."""
-        stops, slots, counts = _features(texts, self.bits, character_bits)
+        stops, slots, counts = features_of(texts, self.bits, character_bits)
         num_words, num_slots = 1 << self.bits, (1 << self.bits) + (1 << character_bits if character_bits else 0)
         importances = _importances(np.bincount(slots, minlength=num_slots), len(texts))
         squares, values = np.empty(len(texts)), np.empty(len(slots), np.float32)
@@ -94,7 +94,7 @@ class LinearTrainer(Trainer):
         return fit.weights[:-1], float(fit.weights[-1])
 
 
-def _features(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The features of texts: the stop of each text (num_docs,) int64, slots (num_features,) uint32 and counts, uint8."""
     offsets, data = text_buffers(texts)
     scratch, kinds = room_for_counting(max(word_bits, character_bits)), character_kinds()

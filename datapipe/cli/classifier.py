@@ -7,6 +7,7 @@ from typing import Any
 
 from datapipe.cli.annotate import annotate
 from datapipe.cli.evaluate import evaluate
+from datapipe.cli.train import train
 
-CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {"annotate": annotate, "evaluate": evaluate}
+CLASSIFIER_COMMANDS: dict[str, Callable[..., Any]] = {"train": train, "annotate": annotate, "evaluate": evaluate}
 """The commands of `datapipe classifier` by name, in the order of the help."""

@@ -77,7 +77,7 @@ def file_bytes(file: LinearFile) -> bytes:
 def _checksum(told: dict[str, Any], columns: list[np.ndarray]) -> str:
     digest = xxhash.xxh3_128(json.dumps(told, ensure_ascii=False, sort_keys=True).encode())
     for column in columns:
-        digest.update(memoryview(column))
+        digest.update(column.tobytes())
     return digest.hexdigest()
 
 

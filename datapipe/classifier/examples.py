@@ -1,0 +1,271 @@
+"""Labelled texts to learn from: a bounded sample without duplicates, split into training and held-out documents.
+
+    batches of texts with labels  ─▶  by label: the texts of lowest hash that fit  ─▶  each text once  ─▶  training | held out
+
+Hashes of the texts decide everything: which ones are in the sample, their order, and on which side they are. So neither the
+order in which batches come nor the number of workers matters, and copies of a text are on one side. With groups, such as the
+site of a page, all documents of a group are on one side. A text with two labels teaches nothing and is left out, and counted;
+one with several numbers has their mean.
+
+Memory: for each label three times `Limits.sample_bytes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from datapipe.classifier.training import Examples
+from datapipe.columns import compute as pc
+from datapipe.columns import text_buffers, text_lengths
+from datapipe.errors import UserError
+from datapipe.kernels.dedup.text_hashes import hash_texts
+from datapipe.rng import GOLDEN, below_fraction, mix64, seed_for
+
+MOST_LABELS = 100
+
+_COLUMNS = {"hash": pa.uint64(), "digest": pa.uint64(), "group": pa.uint64(), "target": pa.float64(), "text": pa.large_string()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledTexts:
+    """A batch of documents.
+
+    Attributes:
+        texts: (num_docs,) large_string without nulls.
+        labels: (num_docs,) large_string without nulls; None where `numbers` are given.
+        numbers: (num_docs,) float64, finite.
+        groups: (num_docs,) large_string, null where a document is a group of its own; None for no groups.
+    """
+
+    texts: pa.Array
+    labels: pa.Array | None = None
+    numbers: np.ndarray | None = None
+    groups: pa.Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much is taken, and how.
+
+    Attributes:
+        sample_bytes: text of each label at most, of all documents where numbers are predicted.
+        max_chars: characters of the start of each text; None for all.
+        held_out: share of the documents, or of the groups, that is not trained on.
+        seed: of the sample and the split.
+        balanced: whether the documents of each label count as much as those of any other.
+    """
+
+    sample_bytes: int
+    max_chars: int | None = None
+    held_out: float = 0.2
+    seed: int = 0
+    balanced: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Counts:
+    """What became of the documents that were read.
+
+    Attributes:
+        read: with a label.
+        empty: of white space alone, left out.
+        kept: different texts, each label's counted apart. The other documents are copies of them, or beyond the sample.
+        conflicting: texts with several labels, left out; with numbers: that have the mean.
+        is_full: whether a sample has reached its limit.
+    """
+
+    read: int = 0
+    empty: int = 0
+    kept: int = 0
+    conflicting: int = 0
+    is_full: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """Documents to train on and documents to measure with, both in the order of their hashes.
+
+    Attributes:
+        digest: of all texts and targets of both, in hexadecimal digits.
+    """
+
+    training: Examples
+    held_out: Examples
+    counts: Counts
+    digest: str
+
+
+def prepare(batches: Iterable[LabelledTexts], limits: Limits, positive: str | None = None) -> Prepared:
+    """Reads all batches. Raises UserError where nothing can be learned from them.
+
+    Args:
+        positive: of two labels, the one whose score counts; it comes last.
+    """
+    samples, counts, predicts_number = dict[str, _Sample](), Counts(), False
+    for batch in batches:
+        predicts_number |= batch.numbers is not None
+        _add(batch, limits, samples, counts)
+    labels = ("number",) if predicts_number else _in_order(list(samples), positive)
+    if not predicts_number and len(labels) < 2:
+        raise UserError(_too_few(labels, counts))
+    tables = [samples[label].table() for label in labels if label in samples]
+    counts.kept, counts.is_full = sum(map(len, tables)), any(sample.is_full for sample in samples.values())
+    table = _merged(tables, counts, predicts_number)
+    is_held_out = below_fraction(_keyed(table["group"], seed_for(limits.seed, "classifier", "held out")), limits.held_out)
+    order = np.argsort(_keyed(table["hash"], seed_for(limits.seed, "classifier", "order")), kind="stable")
+    table, is_held_out = table.take(pa.array(order)), is_held_out[order]
+    sides = [_examples(table.filter(pa.array(side)), labels, predicts_number, limits) for side in (~is_held_out, is_held_out)]
+    _check(sides[0], limits)
+    return Prepared(training=sides[0], held_out=sides[1], counts=counts, digest=_digest(table))
+
+
+def _add(batch: LabelledTexts, limits: Limits, samples: dict[str, _Sample], counts: Counts) -> None:
+    counts.read += len(batch.texts)
+    texts = batch.texts if limits.max_chars is None else pc.utf8_slice_codeunits(batch.texts, 0, limits.max_chars)
+    table = _hashed(texts, batch, limits.seed)
+    has_text = pc.not_equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    counts.empty += len(texts) - (pc.sum(has_text).as_py() or 0)
+    if batch.numbers is not None:
+        parts = {"number": has_text}
+    else:
+        assert batch.labels is not None
+        parts = {label: pc.and_(has_text, pc.equal(batch.labels, label)) for label in pc.unique(batch.labels).to_pylist()}
+    for label, chosen in parts.items():
+        if label not in samples and len(samples) == MOST_LABELS:
+            raise UserError(
+                f"the labels have more than {MOST_LABELS} different values, such as {', '.join(sorted(samples)[:3])}. Expected "
+                f"a few classes; for numbers on a scale give --number, and for text --text FIELD and --label FIELD"
+            )
+        samples.setdefault(label, _Sample(limits.sample_bytes)).add(table.filter(chosen))
+
+
+def _hashed(texts: pa.Array, batch: LabelledTexts, seed: int) -> pa.Table:
+    hashes, digests = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint64)
+    hash_texts(*text_buffers(texts), hashes, digests)
+    groups = hashes
+    if batch.groups is not None:
+        of_groups = np.empty(len(texts), np.uint64)
+        hash_texts(*text_buffers(pc.fill_null(batch.groups, "")), of_groups, np.empty_like(of_groups))
+        groups = np.where(pc.is_valid(batch.groups).to_numpy(zero_copy_only=False), of_groups, hashes)
+    targets = np.zeros(len(texts)) if batch.numbers is None else batch.numbers
+    return pa.table([pa.array(hashes), pa.array(digests), pa.array(groups), pa.array(targets), texts], names=[*_COLUMNS])
+
+
+def _keyed(column: pa.ChunkedArray, seed: int) -> np.ndarray:
+    """Keyed hashes of hashes, (num_docs,) uint64."""
+    with np.errstate(over="ignore"):
+        return mix64(mix64(column.to_numpy() ^ np.uint64(seed)) + GOLDEN)
+
+
+@dataclass(slots=True)
+class _Sample:
+    """The texts of one label with the lowest hashes, whose bytes together fit into a limit; at least one. Copies count once."""
+
+    limit_bytes: int
+    _parts: list[pa.Table] = field(default_factory=list)
+    _bytes: int = 0
+    _below: int = 1 << 64
+
+    def add(self, table: pa.Table) -> None:
+        if self.is_full:
+            table = table.filter(pc.less(table["hash"], pa.scalar(self._below, pa.uint64())))
+        self._parts.append(table)
+        self._bytes += int(pc.sum(pc.binary_length(table["text"])).as_py() or 0)
+        if self._bytes > 2 * self.limit_bytes:
+            self.table()
+
+    @property
+    def is_full(self) -> bool:
+        return self._below < 1 << 64
+
+    def table(self) -> pa.Table:
+        """The sample, in the order of the hashes."""
+        table = pa.concat_tables(self._parts).sort_by([("hash", "ascending"), ("digest", "ascending"), ("target", "ascending")])
+        rows = np.stack([table[name].to_numpy().view(np.uint64) for name in ("hash", "digest", "target")])
+        is_first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)]
+        table = table.filter(pa.array(is_first)).combine_chunks()
+        ends = np.cumsum(text_lengths(_one(table["text"])))
+        number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(table)))
+        if number < len(table):
+            self._below = int(table["hash"][number].as_py())
+            number = int(np.searchsorted(table["hash"].to_numpy(), np.uint64(self._below)))
+        self._parts, self._bytes = [table[:number]], int(ends[number - 1]) if number else 0
+        return self._parts[0]
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+
+
+def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
+    """Labels by name; of two the positive one last."""
+    from datapipe.stage.models.classifier import positive_label
+
+    labels = sorted(labels)
+    if positive is not None and positive not in labels:
+        raise UserError(f"--positive {positive}: no document has this label. Expected one of: {', '.join(labels[:20])}")
+    number = labels.index(positive) if positive is not None else positive_label(labels)
+    if len(labels) == 2 and number is not None:
+        labels = [labels[1 - number], labels[number]]
+    return tuple(labels)
+
+
+def _too_few(labels: Sequence[str], counts: Counts) -> str:
+    if not labels:
+        return "no document with a label and a text. Name the fields: --text FIELD --label FIELD"
+    return (
+        f"all {counts.read:,} documents have the label '{labels[0]}'. Expected at least two labels: give files or sources of "
+        f"other documents too"
+    )
+
+
+def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa.Table:
+    """All samples in the order of hashes, each text once, with the number of its label as its target."""
+    for number, table in enumerate([] if predicts_number else tables):
+        tables[number] = table.set_column(3, "target", pa.array(np.full(len(table), float(number))))
+    schema = pa.schema(list(_COLUMNS.items()))
+    table = pa.concat_tables([schema.empty_table(), *tables]).sort_by([("hash", "ascending"), ("digest", "ascending")])
+    rows = np.stack([table["hash"].to_numpy(), table["digest"].to_numpy()])
+    starts = np.flatnonzero(np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)])
+    sizes = np.diff(np.append(starts, len(table)))
+    counts.conflicting += int((sizes > 1).sum())
+    if not predicts_number:
+        return table.take(pa.array(starts[sizes == 1]))
+    targets = table["target"].to_numpy()
+    means = [math.fsum(targets[start : start + size]) / size for start, size in zip(starts.tolist(), sizes.tolist())]
+    return table.take(pa.array(starts)).set_column(3, "target", pa.array(means, pa.float64()))
+
+
+def _examples(table: pa.Table, labels: tuple[str, ...], predicts_number: bool, limits: Limits) -> Examples:
+    targets, weights = table["target"].to_numpy().copy(), np.ones(len(table))
+    if limits.balanced and not predicts_number and len(table):
+        numbers = np.bincount(targets.astype(np.int64), minlength=len(labels))
+        weights = (len(table) / (len(labels) * np.maximum(numbers, 1)))[targets.astype(np.int64)]
+    return Examples(texts=_one(table["text"]), targets=targets, labels=labels, weights=weights, predicts_number=predicts_number)
+
+
+def _check(training: Examples, limits: Limits) -> None:
+    """Raises UserError where the documents to train on do not suffice."""
+    if not len(training):
+        raise UserError(f"no document is left to train on; {limits.held_out:.0%} are held out. Give more documents")
+    if training.predicts_number:
+        return
+    missing = [label for number, label in enumerate(training.labels) if not (training.targets == number).any()]
+    if missing:
+        raise UserError(
+            f"no document of label '{missing[0]}' is left to train on, of {len(training):,}: copies, texts with several labels "
+            f"and {limits.held_out:.0%} of the documents are held back. Give more documents of it, or a smaller --held-out"
+        )
+
+
+def _digest(table: pa.Table) -> str:
+    digest = xxhash.xxh3_128()
+    for name in ("hash", "digest", "target"):
+        digest.update(table[name].to_numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,156 @@
+"""`datapipe classifier train`: models and cards of labelled files and of mixtures, the same bytes however often and on what."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.stage.models.classifier import open_classifier
+from tests.support import corpora, runs
+from tests.support.command_line import datapipe
+
+
+def _texts(number: int, seed: int = 1) -> list[tuple[str, bool]]:
+    rng = random.Random(seed)
+    good = [rng.random() < 0.5 for _ in range(number)]
+    words = {True: ["theorem", "proof", "lemma", "therefore"], False: ["buy", "cheap", "click", "sale"]}
+    return [(f"{corpora.prose(rng, 30)} {' '.join(rng.choices(words[is_good], k=2))}", is_good) for is_good in good]
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> Path:
+    """The same documents as JSONL, Parquet and CSV."""
+    folder = tmp_path_factory.mktemp("labelled")
+    rows = [
+        {"text": text, "label": int(is_good), "site": f"site {number % 9}"}
+        for number, (text, is_good) in enumerate(_texts(300))
+    ]
+    (folder / "data.jsonl.gz").write_bytes(gzip.compress(corpora.jsonl(rows)))
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, folder / "data.parquet")
+    lines = [f'"{row["text"]}",{row["label"]},{row["site"]}' for row in rows]
+    (folder / "data.csv").write_text("\n".join(["text,label,site", *lines]) + "\n")
+    return folder
+
+
+def _train(*arguments: str, output: Path) -> dict:
+    done = datapipe(["classifier", "train", *arguments, "--output", str(output)])
+    assert done.returncode == 0, done.stderr
+    return json.loads(output.with_name(f"{output.name}.card.json").read_text()) | {"printed": done.stdout}
+
+
+@pytest.mark.slow
+def test_train_gives_the_same_model_of_files_of_any_format(labelled, tmp_path):
+    names = ("data.jsonl.gz", "data.parquet", "data.csv")
+    cards = [_train(str(labelled / name), "--set", "bits=12", output=tmp_path / name) for name in names]
+    assert len({(tmp_path / name).read_bytes() for name in names}) == 1
+    assert len({card["data"]["digest"] for card in cards}) == 1
+    card = cards[0]
+    assert card["figures"]["auc"][0] > 0.95
+    assert card["data"]["trained"] + card["data"]["held_out"] == 300
+    assert {"theorem", "proof"} <= {word.strip() for ngram, _ in card["heaviest"]["1"] for word in ngram.split()}
+    assert "heaviest for 1:" in card["printed"]
+    assert open_classifier(tmp_path / "data.csv").labels == ("0", "1")
+    assert "| AUC |" in (tmp_path / "data.csv.card.md").read_text()
+
+
+@pytest.mark.slow
+def test_train_of_both_kinds_by_groups_and_of_numbers(labelled, tmp_path):
+    data = str(labelled / "data.parquet")
+    fasttext = ["--kind", "fasttext", "--set", "dim=8", "--set", "buckets=1000", "--set", "epochs=20"]
+    card = _train(data, *fasttext, "--group-by", "site", output=tmp_path / "model.bin")
+    assert open_classifier(tmp_path / "model.bin").kind == "classes"
+    assert card["figures"]["auc"][0] > 0.9
+    card = _train(data, "--number", output=tmp_path / "number.model")
+    assert open_classifier(tmp_path / "number.model").kind == "number"
+    assert card["figures"]["spearman"][0] > 0.7
+    assert [row["threshold"] for row in card["figures"]["at_least"]] == [1.0]
+
+
+@pytest.mark.slow
+def test_train_of_three_labels_has_a_confusion_matrix(tmp_path):
+    rows = [{"t": f"{word} {number} of them", "l": word} for number in range(60) for word in ("red", "green", "blue")]
+    corpora.write_jsonl(tmp_path / "data.jsonl", rows)
+    card = _train(str(tmp_path / "data.jsonl"), "--text", "t", "--label", "l", output=tmp_path / "model")
+    assert card["labels"] == ["blue", "green", "red"]
+    assert card["figures"]["accuracy"][0] == 1.0
+    assert sum(map(sum, card["figures"]["confusion"])) == card["data"]["held_out"]
+
+
+MIXTURE_STAGES = """
+stages:
+  - filter.length: {min_chars: 20}
+  - dedup.exact
+  - filter.classifier: {model: none-yet.model, min_score: 0.5}
+"""
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """Books and web pages; some are too short or twice. Files of two sizes."""
+    texts = _texts(240, seed=2)
+    for name, is_good in (("books", True), ("web", False)):
+        rows = [{"text": text, "rating": 4 if is_good else 1} for text, good in texts if good == is_good]
+        for part in range(3):
+            chosen = [*rows[part::3], {"text": "tiny", "rating": 0}, *rows[:2]]
+            corpora.write_jsonl(tmp_path / f"{name}-{part}.jsonl", chosen)
+    sources = "".join(f"  {name}: {{path: {tmp_path}/{name}-*.jsonl, keep: [rating]}}\n" for name in ("books", "web"))
+    return runs.write_mixture(tmp_path, sources, MIXTURE_STAGES, "tokenizer: none\nexecution: {split_bytes: 4KiB}\n")
+
+
+@pytest.mark.slow
+def test_train_of_a_mixture_gives_the_same_bytes_with_any_number_of_workers(mixture, tmp_path):
+    for workers in ("1", "2"):
+        sources = [str(mixture), "--positive", "books", "--set", "bits=12", "--workers", workers]
+        card = _train(*sources, output=tmp_path / f"{workers}.model")
+        assert card["figures"]["auc"][0] > 0.95
+        assert card["data"]["read"] == 240
+    assert (tmp_path / "1.model").read_bytes() == (tmp_path / "2.model").read_bytes()
+    cards = [json.loads((tmp_path / f"{workers}.model.card.json").read_text()) for workers in "12"]
+    assert cards[0] | {"model": ""} == cards[1] | {"model": ""}
+    of_column = [str(mixture), "--label", "rating", "--number", "--replace"]
+    assert _train(*of_column, output=tmp_path / "1.model")["figures"]["spearman"][0] > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_train_on_ray_gives_the_bytes_of_local_workers(mixture, tmp_path):
+    for engine in ("local", "ray"):
+        _train(str(mixture), "--positive", "books", "--engine", engine, "--workers", "2", output=tmp_path / engine)
+    assert (tmp_path / "local").read_bytes() == (tmp_path / "ray").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "linaer"], "no such kind of model. Did you mean 'linear'?"),
+        (["--set", "bit=3"], "no such option. Did you mean 'bits'?"),
+        (["--set", "bits=3"], "greater than or equal to 10"),
+        (["--set", "bits"], "expected NAME=VALUE"),
+        (["--kind", "fasttext", "--number"], "predict no numbers. Expected one of: linear"),
+        (["--negative", "0"], "name sources of a mixture"),
+        (["--positive", "7"], "no document has this label"),
+        (["--text", "body"], "--text FIELD"),
+        (["--held-out", "150%"], "--held-out 150%"),
+        (["--output", "no/folder/model"], "its folder does not exist"),
+    ],
+)
+def test_train_mistakes_say_what_to_do(labelled, tmp_path, arguments, message):
+    output = [] if "--output" in arguments else ["--output", str(tmp_path / "model")]
+    done = datapipe(["classifier", "train", str(labelled / "data.parquet"), *arguments, *output])
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert message in " ".join(done.stderr.split())
+
+
+def test_train_overwrites_no_file(labelled, tmp_path):
+    (tmp_path / "model").write_text("mine")
+    done = datapipe(["classifier", "train", str(labelled / "data.csv"), "--output", str(tmp_path / "model")])
+    assert done.returncode == 2
+    assert "--replace" in done.stderr
+    assert (tmp_path / "model").read_text() == "mine"

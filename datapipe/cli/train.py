@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, end_by_signals, size_of
+from datapipe.cli.options import Limit, end_by_signals, share_of, size_of
 from datapipe.errors import UserError
 
 
@@ -91,7 +91,7 @@ def train(
         limits=Limits(
             sample_bytes=size_of("--sample", sample),
             max_chars=max_chars,
-            held_out=_share("--held-out", held_out),
+            held_out=float(share_of("--held-out", held_out)),
             seed=seed,
             balanced=balanced,
         ),
@@ -118,12 +118,3 @@ def _options(pairs: Sequence[str]) -> dict[str, str]:
         if "=" not in pair:
             raise UserError(f"--set {pair}: expected NAME=VALUE, such as --set characters=true")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _share(option: str, value: str) -> float:
-    from datapipe.config.units import parse_share
-
-    try:
-        return float(parse_share(value))
-    except ValueError as error:
-        raise UserError(f"{option} {value}: {error}") from None

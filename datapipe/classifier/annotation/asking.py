@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from datapipe.classifier.annotation.answers import FAILED, REFUSED, Questions, Request, Settled
@@ -21,6 +20,7 @@ from datapipe.classifier.annotation.counts import Counts
 from datapipe.classifier.annotation.endpoint import AttemptError, Client, EndpointError, RefusedError
 from datapipe.classifier.annotation.pace import Clock, Pace, Patience, pause_s
 from datapipe.classifier.annotation.spending import Spending, Tokens, tokens_of
+from datapipe.errors import CorruptionError
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
 """Attempts for one document that fail, or find the server busy, before the document is given up. Attempts that do not reach the
@@ -118,6 +118,8 @@ class Asking:
                     return self._given_up(document, error, num_failed + num_busy)
                 await self._pause(error, num_failed + num_busy, request.key)
             else:
+                if self.cache.get(request.key) is None:
+                    raise CorruptionError(f"{self.cache.path}: an answer that was just written is damaged. Check the disk")
                 return None
 
     async def _attempt(self, request: Request) -> None:
@@ -156,6 +158,8 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
     """Cancels tasks and waits until they have ended. Their errors are those that the caller knows, or follow from the end."""
     for task in tasks:
         task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
     for task in tasks:
-        with suppress(asyncio.CancelledError, Exception):
-            await task
+        if not task.cancelled():
+            task.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -287,6 +288,34 @@ def test_server_that_comes_back_is_told_and_goes_on(tmp_path, documents, server)
     said = annotated(job(documents, server.url, tmp_path / "out", num_documents=2, concurrency=2)).said
     assert said.index(f"no answer from {server.url}/chat/completions: HTTP 500") < said.index("answers again")
     assert len(rows(tmp_path / "out")) == 2
+
+
+def test_server_that_ends_and_starts_again_costs_no_answer(tmp_path, documents):
+    """The server ends with its fifth answer, and another one has its port 90 seconds later."""
+    with ExitStack() as later, ExitStack() as first:
+        server = first.enter_context(chat_server())
+        servers = [server]
+        ending = threading.Thread(target=first.close)
+
+        class Restart(FakeClock):
+            async def sleep(self, seconds: float) -> None:
+                await super().sleep(seconds)
+                if self.time >= 1090 and len(servers) == 1:
+                    ending.join()
+                    servers.append(later.enter_context(chat_server(server.port)))
+
+        def end(message: str) -> str:
+            if len(server.requests) == 5:
+                server.ended.set()
+                ending.start()
+            return by_length(message)
+
+        server.answer = end
+        done = annotated(job(documents, server.url, tmp_path / "out", clock=Restart(), concurrency=1))
+        assert done.counts.scores.total() == 12
+        assert sum(len(each.requests) for each in servers) == 12
+        assert f"no answer from {server.url}" in done.said
+        assert "answers again" in done.said
 
 
 @pytest.mark.parametrize(

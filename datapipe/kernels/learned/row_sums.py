@@ -34,10 +34,6 @@ def add_rows(totals, rows, num_rows, matrix) -> None:
                 totals[column] += matrix[rows[index], column]
     elif num_columns == _BLOCK:
         _add_columns(totals, rows, 0, num_rows, matrix, 0, num_columns, 1)
-    elif num_columns <= 2 * _BLOCK:
-        _add_columns(totals, rows, 0, num_rows, matrix, 0, num_columns, 2)
-    elif num_columns <= _MOST_BLOCKS * _BLOCK:
-        _add_columns(totals, rows, 0, num_rows, matrix, 0, num_columns, 4)
     else:
         passes = -(-num_columns // (_MOST_BLOCKS * _BLOCK))
         for start in range(0, num_rows, _MOST_ROWS):

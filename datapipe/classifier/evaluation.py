@@ -45,6 +45,7 @@ class Question:
         threshold: of two classes, the score from which on a document is predicted positive.
         cut: of numbers, the value from which on a document is positive, and predicted positive; None: no such measures.
         known_only: whether documents with a label that the models do not know are left out; else they are an error.
+        max_chars: characters that are read from the start of a text; None: all.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Question:
     threshold: float = 0.5
     cut: float | None = None
     known_only: bool = False
+    max_chars: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +184,10 @@ class _Models:
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
         known = pa.array(is_known)
-        offsets, data = columns.text_buffers(batch.texts.filter(known))
+        texts = batch.texts.filter(known)
+        if self.question.max_chars is not None:
+            texts = pc.utf8_slice_codeunits(texts, 0, self.question.max_chars)
+        offsets, data = columns.text_buffers(texts)
         stops = np.ascontiguousarray(offsets[1:])
         answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
         return _Scored(

@@ -40,8 +40,10 @@ class FastTextTrainer(Trainer):
     epochs: int = Field(default=5, ge=1, le=10_000, description="How often every text is read.")
     lr: float = Field(default=0.5, gt=0, le=1000, description="Rate of learning at the start; it falls to 0.")
     word_ngrams: int = Field(default=2, ge=1, le=100, description="The longest run of words that is a feature.")
-    min_chars: int = Field(default=0, ge=0, le=100, description="The shortest n-gram of characters that is a feature.")
-    max_chars: int = Field(default=0, ge=0, le=100, description="The longest n-gram of characters that is a feature; 0: none.")
+    min_char_ngram: int = Field(default=0, ge=0, le=100, description="The shortest n-gram of characters that is a feature.")
+    max_char_ngram: int = Field(
+        default=0, ge=0, le=100, description="The longest n-gram of characters that is a feature; 0: none."
+    )
     buckets: int = Field(
         default=100_000,
         ge=1,
@@ -56,8 +58,8 @@ class FastTextTrainer(Trainer):
 
     @model_validator(mode="after")
     def _check_chars(self) -> FastTextTrainer:
-        if self.max_chars and self.min_chars > self.max_chars:
-            raise ValueError(f"min_chars: {self.min_chars} is above max_chars: {self.max_chars}.")
+        if self.max_char_ngram and self.min_char_ngram > self.max_char_ngram:
+            raise ValueError(f"min_char_ngram: {self.min_char_ngram} is above max_char_ngram: {self.max_char_ngram}.")
         return self
 
     def train(self, examples: Examples) -> bytes:
@@ -68,7 +70,7 @@ class FastTextTrainer(Trainer):
         texts = _number(examples)
         if not len(texts.ids):
             raise UserError(f"the {len(examples):,} texts hold no words. Expected texts to learn from.")
-        num_buckets = self.buckets if self.word_ngrams > 1 or self.max_chars else 0
+        num_buckets = self.buckets if self.word_ngrams > 1 or self.max_char_ngram else 0
         rows = self._rows(texts)
         inputs = self._inputs(1 + int(rows.max(initial=0)) + num_buckets)
         outputs = np.zeros((len(examples.labels), self.dim), np.float32)
@@ -86,8 +88,8 @@ class FastTextTrainer(Trainer):
             loss=fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL,
             run_words=self.word_ngrams,
             num_buckets=num_buckets,
-            min_chars=self.min_chars,
-            max_chars=self.max_chars,
+            min_chars=self.min_char_ngram,
+            max_chars=self.max_char_ngram,
             min_count=self.min_count,
             epochs=self.epochs,
         ).to_bytes()
@@ -117,10 +119,10 @@ class FastTextTrainer(Trainer):
     def _features(self, texts: _NumberedTexts, rows: np.ndarray) -> kernels.Words:
         """The rows of each distinct word, and the buckets of its n-grams."""
         lengths = texts.spans[:, 1] - texts.spans[:, 0]  # bytes
-        most = int((lengths + 2).sum()) * (self.max_chars - max(self.min_chars, 1) + 1) if self.max_chars else 0
+        most = int((lengths + 2).sum()) * (self.max_char_ngram - max(self.min_char_ngram, 1) + 1) if self.max_char_ngram else 0
         starts, grams = np.empty(len(rows) + 1, np.int64), np.empty(most, np.int32)
         spelled = np.empty(int(lengths.max(initial=0)) + 3, np.uint32)
-        chars = (self.min_chars, self.max_chars)
+        chars = (self.min_char_ngram, self.max_char_ngram)
         kernels.list_grams(texts.spans, texts.data, *chars, self.buckets, spelled, starts, grams)
         return input_record(kernels.Words, (texts.codes, rows, starts, grams[: starts[-1]].copy()))
 
@@ -128,7 +130,7 @@ class FastTextTrainer(Trainer):
         self, examples: Examples, texts: _NumberedTexts, words: kernels.Words, inputs: np.ndarray, outputs: np.ndarray
     ) -> None:
         """Reads all texts `epochs` times. Raises UserError where the numbers grow beyond all bounds."""
-        num_words = len(inputs) - (self.buckets if self.word_ngrams > 1 or self.max_chars else 0)
+        num_words = len(inputs) - (self.buckets if self.word_ngrams > 1 or self.max_char_ngram else 0)
         num_read = len(texts.ids) + len(examples)  # words and ends of texts
         loss = SOFTMAX if self.loss == "softmax" else SIGMOID
         scratch = self._scratch(texts, words, len(outputs))

@@ -40,6 +40,9 @@ def evaluate(
     known_only: Annotated[
         bool, typer.Option("--known-only", help="Leave out documents with a label that the models do not know.")
     ] = False,
+    max_chars: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure classifiers on labelled documents, side by side.
@@ -59,7 +62,12 @@ def evaluate(
 
     files = LabelledFiles(patterns=data, text_field=text, label_field=label, other_fields=tuple(group_by or ()))
     question = evaluation.Question(
-        renamed=_renamed(rename or ()), positive=positive, threshold=threshold, cut=cut, known_only=known_only
+        renamed=_renamed(rename or ()),
+        positive=positive,
+        threshold=threshold,
+        cut=cut,
+        known_only=known_only,
+        max_chars=max_chars,
     )
     evaluated = evaluation.evaluate(models, files, question)
     if as_json:

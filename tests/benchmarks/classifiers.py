@@ -31,7 +31,7 @@ from datapipe.stage.models.classifier import open_classifier
 from tests.benchmarks.tables import Settings, Table
 from tests.support.labelled_sets import LABELS, NUM_FOLDS, LabelledSet, labelled_sets
 
-_CHARACTERS = {"min_chars": 3, "max_chars": 5}
+_CHARACTERS = {"min_char_ngram": 3, "max_char_ngram": 5}
 _FASTTEXT: Mapping[str, dict[str, Any]] = {
     "talk": {"epochs": 25, **_CHARACTERS},
     "hatecheck": {"epochs": 25, **_CHARACTERS},
@@ -86,7 +86,7 @@ def ours(trainer: Trainer, documents: LabelledSet) -> Outcome:
 def library(trainer: FastTextTrainer, documents: LabelledSet, installed: Path) -> Outcome:
     """fastText's own trainer with the same options."""
     options = {"lr": trainer.lr, "dim": trainer.dim, "epoch": trainer.epochs, "wordNgrams": trainer.word_ngrams}
-    options |= {"minn": trainer.min_chars, "maxn": trainer.max_chars, "bucket": trainer.buckets, "loss": trainer.loss}
+    options |= {"minn": trainer.min_char_ngram, "maxn": trainer.max_char_ngram, "bucket": trainer.buckets, "loss": trainer.loss}
     scores, train_s = np.zeros(len(documents.texts)), 0.0
     for fold in range(NUM_FOLDS):
         with tempfile.TemporaryDirectory() as name:

@@ -112,6 +112,13 @@ def test_numbers_are_measured_with_a_cut(models: dict[str, Classifier], tmp_path
     assert "auc" not in _json(tmp_path, "number", "--data", "data.jsonl")["groups"]["all"]["number"]
 
 
+def test_texts_are_cut_as_the_filter_cuts_them(models: dict[str, Classifier], tmp_path: Path) -> None:
+    _write(tmp_path / "data.jsonl", [{"text": "é" * number, "label": number} for number in (3, 30, 300)])
+    found = _json(tmp_path, "number", "--data", "data.jsonl", "--max-chars", "20", "--cut", "40")["groups"]["all"]["number"]
+    assert found["rmse"]["value"] == pytest.approx(np.sqrt((3**2 + 10**2 + 260**2) / 3))
+    assert found["at_threshold"]["true_positives"] == 1
+
+
 @pytest.mark.parametrize(
     ("values", "renamed"),
     [([True, False], ["true=good", "false=bad"]), ([1, 0], ["1=good", "0=bad"]), ([1.0, 0.0], ["1=good", "0=bad"])],

@@ -53,7 +53,7 @@ def _scores(model: object, texts: Sequence[str]) -> np.ndarray:
 def test_model_equals_that_of_a_slow_trainer(tmp_path: Path) -> None:
     texts, names = _texts(14)
     texts[3], texts[5] = "", "</s> __label__sea rare"
-    trainer = FastTextTrainer(dim=17, epochs=3, min_chars=2, max_chars=3, buckets=50, min_count=2, seed=4)
+    trainer = FastTextTrainer(dim=17, epochs=3, min_char_ngram=2, max_char_ngram=3, buckets=50, min_count=2, seed=4)
     (tmp_path / "model.bin").write_bytes(trainer.train(_examples(texts, names)))
     file = read_model(tmp_path / "model.bin")
 
@@ -88,7 +88,7 @@ def test_model_equals_that_of_a_slow_trainer(tmp_path: Path) -> None:
     "options",
     [
         {},
-        {"loss": "ova", "min_chars": 2, "max_chars": 4, "word_ngrams": 3},
+        {"loss": "ova", "min_char_ngram": 2, "max_char_ngram": 4, "word_ngrams": 3},
         {"word_ngrams": 1, "min_count": 3},
     ],
 )
@@ -105,7 +105,7 @@ def test_model_learns_and_the_library_gives_the_same_scores(options: dict[str, o
 
 
 def test_model_is_the_same_twice_and_with_a_table_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    examples, trainer = _examples(*_texts(60)), FastTextTrainer(dim=20, min_chars=3, max_chars=5, buckets=300)
+    examples, trainer = _examples(*_texts(60)), FastTextTrainer(dim=20, min_char_ngram=3, max_char_ngram=5, buckets=300)
     first = trainer.train(examples)
     assert trainer.train(examples) == first
     assert trainer.model_copy(update={"seed": 1}).train(examples) != first
@@ -118,7 +118,7 @@ def test_model_has_these_bytes_on_every_machine(loss: Literal["softmax", "ova"])
     words = ["tide", "north", "Großmutter", "日本", "a", "the", "</s>", "lamp"]
     texts = [" ".join(words[(doc * 7 + place * place) % len(words)] for place in range(doc % 9)) for doc in range(60)]
     examples = _examples(texts, ["sea" if doc * doc % 7 < 3 else "city" for doc in range(60)])
-    content = FastTextTrainer(dim=20, min_chars=3, max_chars=5, buckets=300, loss=loss).train(examples)
+    content = FastTextTrainer(dim=20, min_char_ngram=3, max_char_ngram=5, buckets=300, loss=loss).train(examples)
     assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "bfb3cca601f175ae", "ova": "f0ba9fcfd086ce75"}[loss]
 
 
@@ -141,8 +141,8 @@ def test_model_that_would_take_all_memory_is_refused() -> None:
 
 
 def test_characters_in_the_wrong_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="min_chars: 5 is above max_chars: 3"):
-        FastTextTrainer(min_chars=5, max_chars=3)
+    with pytest.raises(ValueError, match="min_char_ngram: 5 is above max_char_ngram: 3"):
+        FastTextTrainer(min_char_ngram=5, max_char_ngram=3)
 
 
 LIBRARY = {"talk": 0.9126, "hatecheck": 0.7908, "dclm": 0.8371, "onestop": 0.9370, "web": 0.9942}

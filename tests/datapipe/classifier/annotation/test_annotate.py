@@ -12,12 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe.classifier.annotation import cache
 from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.classifier.annotation.counts import UnparsedError
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
 from datapipe.classifier.annotation.spending import LimitError, Prices
-from datapipe.errors import UserError
+from datapipe.errors import CorruptionError, UserError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, files, job
 from tests.support.chat_server import chat_server
 from tests.support.cli_processes import wait_until
@@ -358,6 +359,14 @@ def test_answers_under_way_are_kept_when_another_document_ends_the_command(tmp_p
     done = annotated(job(documents, server.url, tmp_path / "out", concurrency=4))
     assert f"{num_requests - 1} answered already" in done.said
     assert len(server.requests) == num_requests + 12 - (num_requests - 1)
+
+
+def test_answer_that_cannot_be_read_back_ends_the_command(tmp_path, documents, server, monkeypatch):
+    write = cache._write_all
+    monkeypatch.setattr(cache, "_write_all", lambda file, content, at: write(file, content.replace(b"Plain", b"Plane"), at))
+    with pytest.raises(CorruptionError, match="an answer that was just written is damaged"):
+        annotated(job(documents, server.url, tmp_path / "out", concurrency=1))
+    assert len(server.requests) == 1
 
 
 # ------------------------------------------------------------------------------------------------ limits

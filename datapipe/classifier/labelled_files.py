@@ -69,8 +69,9 @@ class LabelledFiles:
                 if len(labelled.texts):
                     yield labelled
         if not num_labelled:
+            num_docs = self.num_unlabelled + self.num_rejected
             raise UserError(
-                f"{', '.join(self.patterns)}: none of {self.num_unlabelled:,} documents has a label in the field "
+                f"{', '.join(self.patterns)}: none of {num_docs:,} documents has a label in the field "
                 f"'{self.label_field}' and text in '{self.text_field}'. Name the fields: --label FIELD --text FIELD"
             )
 

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.classifiers DATA [--fasttext FOLDER] [--sklearn FOLDER] [--only SET …]
 
 DATA is the folder of real corpora. FOLDER is one that `pip install --target FOLDER fasttext-wheel`, or `scikit-learn`, filled,
-for the peer on the same folds: fastText's own trainer with the same options; hashed TF-IDF with liblinear (`sklearn_peer.py`). AUC
-is the mean of the folds; the best F1 is over all documents together. The set `levels` has three classes, which are predicted
-as numbers, too.
+for the peer on the same folds: fastText's own trainer with the same options; hashed TF-IDF with liblinear (`sklearn_peer.py`).
+AUC is the mean of the folds; the best F1 is over all documents together. The set `levels` has three classes, which are
+predicted as numbers, too.
 """
 
 from __future__ import annotations

@@ -79,8 +79,10 @@ def batch(texts: Sequence[str]) -> DocumentBatch:
 def found(result: FilterResult) -> list[list[str]]:
     """The items that are found in each document, by name."""
     assert result.findings is not None
-    rows, entries = (result.findings.column(name).to_pylist() for name in ("row", "entry"))
-    return [[entry for number, entry in zip(rows, entries) if number == row] for row in range(len(result.keep))]
+    names: list[list[str]] = [[] for _ in result.keep]
+    for row, entry in zip(*(result.findings.column(name).to_pylist() for name in ("row", "entry"))):
+        names[row].append(entry)
+    return names
 
 
 def found_in(stage: Ngram, *texts: str) -> list[list[str]]:

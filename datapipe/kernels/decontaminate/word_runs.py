@@ -100,11 +100,19 @@ def filter_mask(key) -> Any:
 
 
 @inline
-def entry_of(bits, keys, entries, key) -> Any:
+def mark_present(bits, keys, num_keys, present) -> None:
+    """Writes whether each of the first `num_keys` keys passes the filter, 1 or 0. A key that is 0 stands for none."""
+    for index in range(num_keys):
+        key = keys[index]
+        mask = filter_mask(key)
+        present[index] = np.uint8((bits[filter_word(bits, key)] & mask == mask) & (key != _0))
+    for index in range(num_keys, len(present)):
+        present[index] = 0
+
+
+@inline
+def entry_of(keys, entries, key) -> Any:
     """The entry of a key, or -1."""
-    mask = filter_mask(key)
-    if bits[filter_word(bits, key)] & mask != mask:
-        return np.int64(-1)
     slot = find_slot(keys, len(keys), key)
     return np.int64(entries[slot]) if keys[slot] == key else np.int64(-1)
 

@@ -209,6 +209,32 @@ def test_coverage_counts_n_grams_within_one_passage_only(stage: Callable[..., Ng
     assert found_in(stage(*items, profile="coverage"), together, apart) == [["long"], []]
 
 
+README_ITEM = {
+    "question": "In which year was the windmill on the hill above Brandt, a village in the north, rebuilt by its owners?",
+    "answer": "1874",
+}
+README_WHOLE = " ".join(README_ITEM.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "outcomes"),
+    [
+        (" ".join(README_WHOLE.split()[:13]), ("cut", "dropped", "kept")),
+        (README_WHOLE, ("cut", "dropped", "dropped")),
+        (f"{README_WHOLE} {README_WHOLE}", ("dropped", "dropped", "dropped")),
+        (README_WHOLE.replace("Brandt", "Branth"), ("kept", "kept", "kept")),
+        (FORMS["full width"](README_WHOLE.upper().replace(" ", "\n")), ("cut", "dropped", "dropped")),
+        ("on the hill above Brandt, a village in the north", ("kept", "kept", "kept")),
+    ],
+)
+def test_profiles_do_what_the_readme_shows(stage: Callable[..., Ngram], text: str, outcomes: tuple[str, ...]) -> None:
+    document = f"{FILLER}{text} {FILLER}"
+    for profile, outcome in zip(("gpt3", "strict", "coverage"), outcomes):
+        result = stage(README_ITEM, profile=profile).process(batch([document]))
+        is_cut = "text" in result.columns and result.columns["text"].to_pylist() != [document]
+        assert ("dropped" if not result.keep[0] else "cut" if is_cut else "kept") == outcome, profile
+
+
 # ------------------------------------------------------------------------------------------------ short and shared items
 
 

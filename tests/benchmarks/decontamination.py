@@ -1,0 +1,258 @@
+"""What decontamination finds and misses, and how fast it is.
+
+    python -m tests.benchmarks.decontamination [FOLDER] [--decon PYTHON]
+
+FOLDER holds the real corpora, by default `../shared/data`. Items of its benchmarks are planted into its prose, each into a
+document of its own, in several forms: a document is found if the stage would drop or cut it. PYTHON is a command that runs a
+Python with AI2's decon (the package `decontaminate`, which needs Python 3.12), by default not measured. It gets the same
+documents and items as JSONL, question and answer as fields, and one thread.
+
+The speed is that of one core against `SPEED_GRAMS` n-grams: those of the benchmarks and of random items of 40 words. Ours is
+the stage without reading, that of decon its detection time, with reading. Prints tables in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from time import process_time
+
+import zstandard
+
+from datapipe.stage.documents import DocumentBatch
+from stages.decontaminate._evaluation_files import Benchmark, EvaluationSet, Item, read_set
+from stages.decontaminate.ngram import Ngram
+from tests.support.evaluation_files import batch
+
+PROFILES = ("gpt3", "strict", "coverage")
+MOST_OF_BENCHMARK = 300
+SPEED_GRAMS = 2_000_000
+SPEED_BYTES, BATCH_BYTES = 64_000_000, 4_000_000
+AROUND_CHARS = 1500
+
+_RUN_DECON = """
+import decon, sys
+training, evals, report = sys.argv[1:]
+decon.detect(decon.Config(training_dir=training, evals_dir=evals, report_output_dir=report, worker_threads=1))
+"""
+
+
+def _whole(item: Item) -> str:
+    return f"{item.question} {item.answer}"
+
+
+def _edited(item: Item) -> str:
+    """Question and answer with a letter more in the middle word of the question."""
+    words = item.question.split()
+    middle = len(words) // 2
+    return " ".join([*words[:middle], f"{words[middle]}s" if words else "", *words[middle + 1 :], item.answer])
+
+
+FORMS: Mapping[str, Callable[[Item], str]] = {
+    "question and answer": _whole,
+    "capitals": lambda item: _whole(item).upper(),
+    "no punctuation": lambda item: re.sub(r"[^\w\s]", "", _whole(item)),
+    "a word a line": lambda item: "\n".join(_whole(item).split()),
+    "Q: … A: …": lambda item: f"Q: {item.question}\nA: {item.answer}",
+    "one word edited": _edited,
+    "question alone": lambda item: item.question,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """Documents with an item each: the number of its benchmark, and the text."""
+
+    sets: Sequence[int]
+    texts: Sequence[str]
+
+
+def prose(folder: Path) -> list[str]:
+    """The texts of the prose corpora."""
+    texts = []
+    for path in sorted((folder / "prose").glob("*.jsonl.zst")):
+        with zstandard.open(path, "rt", encoding="utf-8") as lines:
+            texts += [json.loads(line)["text"] for line in lines]
+    return texts
+
+
+def planted(sets: Sequence[EvaluationSet], texts: Sequence[str], form: Callable[[Item], str]) -> Planted:
+    """A sample of the items of each benchmark, each between two pieces of prose."""
+    rng, long = random.Random(7), [text for text in texts if len(text) > 3 * AROUND_CHARS]
+    numbers, documents = [], []
+    for number, evaluation in enumerate(sets):
+        for item in rng.sample(evaluation.items, min(len(evaluation.items), MOST_OF_BENCHMARK)):
+            text = rng.choice(long)
+            place = rng.randrange(AROUND_CHARS, len(text) - AROUND_CHARS)
+            before, after = text[place - AROUND_CHARS : place], text[place : place + AROUND_CHARS]
+            numbers.append(number)
+            documents.append(f"{before}\n{form(item)}\n{after}")
+    return Planted(sets=numbers, texts=documents)
+
+
+def found_by(stage: Ngram, texts: Sequence[str]) -> set[int]:
+    """The documents in which a stage finds something."""
+    findings = stage.process(batch(texts)).findings
+    assert findings is not None
+    return set(findings.column("row").to_pylist())
+
+
+# ------------------------------------------------------------------------------------------------ decon
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeconRun:
+    """What decon found: documents by number; seconds of its index and its search."""
+
+    documents: set[int]
+    index_s: float
+    search_s: float
+
+
+def run_decon(command: str, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> DeconRun:
+    """Runs decon with its defaults on documents."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("training", "evals", "report"):
+            (folder / part).mkdir()
+        _write(folder / "training/documents.jsonl", ({"text": text} for text in texts))
+        _write(folder / "evals/items.jsonl", _records(sets))
+        places = [str(folder / part) for part in ("training", "evals", "report")]
+        done = subprocess.run([*shlex.split(command), "-c", _RUN_DECON, *places], capture_output=True, text=True, check=True)
+        seconds = re.findall(r"(Index building|Detection) time\s+([\d.]+)s", done.stdout + done.stderr)
+        reports = [line for path in (folder / "report").rglob("*.jsonl") for line in path.read_text().splitlines()]
+    found = {int(json.loads(line)["training_line"]) for line in reports}
+    return DeconRun(documents=found, index_s=float(seconds[0][1]), search_s=float(seconds[1][1]))
+
+
+def _records(sets: Sequence[EvaluationSet]) -> Iterator[dict[str, object]]:
+    items = ((evaluation.name, item) for evaluation in sets for item in evaluation.items)
+    for number, (name, item) in enumerate(items):
+        about = {"eval_key": name, "eval_instance_index": number, "split": "test", "is_correct": True}
+        answer = {"answer": item.answer} if item.answer else {}
+        yield {"doc_id": number, "fingerprint": str(number), **about, "question": item.question, **answer}
+
+
+def _write(path: Path, records: Iterator[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record) + "\n")
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def print_found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> None:
+    """Prints what is found by form and by benchmark, and documents of clean prose that are taken for contaminated."""
+    rows, of_forms = [], []
+    for name, form in FORMS.items():
+        plants = planted(sets, texts, form)
+        found = {f"`{profile}`": found_by(stage, plants.texts) for profile, stage in stages.items()}
+        if decon:
+            found["decon"] = run_decon(decon, sets, plants.texts).documents
+        rows.append([name, *(share(len(each), len(plants.texts)) for each in found.values())])
+        of_forms.append((plants, found))
+    plants, found = of_forms[0]
+    print(table([f"{len(plants.texts):,} items, planted as", *found], rows), "\n")
+    print(table(["benchmark", "items", "undetectable", *found], _by_set(stages, sets, plants, found)), "\n")
+    clean = [text for text in texts if text.strip()]
+    wrong = {profile: len(found_by(stage, clean)) for profile, stage in stages.items()}
+    if decon:
+        wrong["decon"] = len(run_decon(decon, sets, clean).documents)
+    print(f"clean prose, {len(clean):,} documents: " + ", ".join(f"{name} {count}" for name, count in wrong.items()), "\n")
+
+
+def _by_set(
+    stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], plants: Planted, found: Mapping[str, set[int]]
+) -> list[list[str]]:
+    undetectable = {listed.name: len(listed.undetectable) for listed in stages["strict"].searched_lists()}
+    rows = []
+    for number, evaluation in enumerate(sets):
+        own = {document for document, of_set in enumerate(plants.sets) if of_set == number}
+        cells = [share(len(own & each), len(own)) for each in found.values()]
+        rows.append([evaluation.name, f"{len(evaluation.items):,}", f"{undetectable[evaluation.name]:,}", *cells])
+    return rows
+
+
+def print_speed(folder: Path, sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> None:
+    """Prints the speed against `SPEED_GRAMS` n-grams, the time to build the index and its memory."""
+    random_set = _random_set(texts)
+    batches = list(_batches(texts))
+    num_bytes, rows = sum(each.text_bytes for each in batches), []
+    with tempfile.TemporaryDirectory() as name:
+        _write(Path(name) / "random.jsonl", ({"question": item.question} for item in random_set.items))
+        against = (str(folder / "benchmarks" / "*"), f"{name}/random.jsonl")
+        for profile in PROFILES:
+            Ngram(against=against[:1], profile=profile).process(batches[0])
+            stage, started = Ngram(against=against, profile=profile), process_time()
+            size = re.sub(r" of .* items, ", ", ", stage.notes()[-1].partition(" in every")[0])
+            built, best = process_time() - started, min(_time(stage, batches) for _ in range(3))
+            rows.append([f"`{profile}`: {size}", f"{built:.1f} s", f"{num_bytes / best / 1e6:,.0f} MB/s"])
+    if decon:
+        done = run_decon(decon, [*sets, random_set], [text for each in batches for text in each.texts.to_pylist()])
+        rows.append(["decon", f"{done.index_s:.1f} s", f"{num_bytes / done.search_s / 1e6:,.0f} MB/s"])
+    print(table(["", "index built in", "speed"], rows))
+
+
+def _random_set(texts: Sequence[str]) -> EvaluationSet:
+    """Items of 40 random words of the prose, 28 n-grams each, to `SPEED_GRAMS` with those of the benchmarks."""
+    rng = random.Random(3)
+    words = sorted({word for text in texts[:300] for word in re.findall(r"[a-z]{3,}", text)})
+    questions = (" ".join(rng.choices(words, k=40)) for _ in range((SPEED_GRAMS - 850_000) // 28))
+    items = tuple(Item(name=str(number), question=question, answer="", choices=()) for number, question in enumerate(questions))
+    return EvaluationSet(name="random", fields={}, items=items)
+
+
+def _batches(texts: Sequence[str]) -> Iterator[DocumentBatch]:
+    """The prose, again and again, in batches, to `SPEED_BYTES` together."""
+    held, size, total = [], 0, 0
+    for text in cycle(texts):
+        held.append(text)
+        size += len(text.encode())
+        if size >= BATCH_BYTES:
+            yield batch(held)
+            total, held, size = total + size, [], 0
+        if total >= SPEED_BYTES:
+            return
+
+
+def _time(stage: Ngram, batches: Sequence[DocumentBatch]) -> float:
+    started = process_time()
+    for each in batches:
+        stage.process(each)
+    return process_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--decon", default="", help="a command that runs a Python with the package decontaminate")
+    options = parser.parse_args()
+    against = str(options.folder / "benchmarks" / "*")
+    sets = [read_set(benchmark) for benchmark in Benchmark(path=against).sets()]
+    texts = prose(options.folder)
+    stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
+    print_found(stages, sets, texts, options.decon)
+    print_speed(options.folder, sets, texts, options.decon)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from datapipe.api import execute, keep_report
+from datapipe.cli.inspect import inspect
+from datapipe.config import load_mixture
+from datapipe.engine.run import Run
 from datapipe.errors import UserError
-from datapipe.inspect.contamination import contamination, list_counts
+from datapipe.inspect.contamination import contamination
 from datapipe.inspect.documents import Inspector
 from datapipe.report.contamination import print_contamination
 from datapipe.report.funnel import wide_console
+from datapipe.report.screen import print_full
 from datapipe.stage.findings import MOST_OF_DOCUMENT
-from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.evaluation_files import FILLER, SHORT, TINY, WINDMILL, write
 
@@ -101,7 +105,27 @@ def test_findings_of_a_document_are_bounded_and_no_item_is_lost(tmp_path: Path) 
     assert sizes in ([MOST_OF_DOCUMENT, 90], [90, 90])  # in one task, or in two
 
 
-def test_report_has_the_table(tmp_path: Path) -> None:
-    finished = _run(tmp_path, f"decontaminate.ngram: {{against: [{_against(tmp_path)}]}}")
-    counts = list_counts(Root(finished.mixture.output), finished.plan.steps)
-    assert [(each.name, each.contaminated, each.clean, each.undetectable) for each in counts] == [("village", 2, 1, 1)]
+def test_report_of_a_run_has_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = f"decontaminate.ngram: {{against: [{_against(tmp_path)}]}}"
+    mixture = load_mixture(Path(_run(tmp_path, stages).mixture.output).parent / "mixture.yaml")
+    run = Run(mixture, runs.InProcess, runs.Watcher(), None)
+    assert execute(run) is None
+    report = keep_report(run, None)
+    assert report is not None
+    [counts] = report["contamination"]
+    assert (counts["name"], counts["contaminated"], counts["clean"], counts["undetectable"]) == ("village", 2, 1, 1)
+    print_full(report, wide_console())
+    assert "evaluation sets" in capsys.readouterr().out
+
+
+def test_command_prints_json_and_names_what_belongs_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = _run(tmp_path, "filter.length: {min_words: 1}").mixture.output
+    inspect(output, contaminated=True, against=[_against(tmp_path)], as_json=True)
+    shown = json.loads(capsys.readouterr().out)["contamination"]
+    assert [counts["contaminated"] for counts in shown["lists"]] == [2]
+    inspect(output, contaminated=True, against=[_against(tmp_path)], count=1, full=True)
+    assert "undetectable: village:tiny" in capsys.readouterr().out
+    with pytest.raises(UserError, match="--against goes with --contamination"):
+        inspect(output, against=["x.jsonl"])
+    with pytest.raises(UserError, match="expected one of"):
+        inspect(output, contaminated=True, kept=True)

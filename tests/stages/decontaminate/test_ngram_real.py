@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,13 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.fixture
+@lru_cache(maxsize=2)
+def _stage(against: str, profile: str) -> Ngram:
+    """The stage with its index, which takes two seconds to build."""
+    return Ngram.model_validate({"against": (against,), "profile": profile})
+
+
+@pytest.fixture(scope="module")
 def prose(real_data: Path) -> list[str]:
     texts = []
     for path in sorted((real_data / "prose").glob("*.jsonl.zst")):
@@ -35,15 +42,15 @@ def prose(real_data: Path) -> list[str]:
     return texts
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def against(real_data: Path) -> str:
     return str(real_data / "benchmarks" / "*")
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("profile", ["strict", "coverage"])
+@pytest.mark.parametrize("form", FORMS)
 def test_every_item_of_real_benchmarks_is_found_or_listed(form: str, profile: str, against: str, prose: list[str]) -> None:
-    stage = Ngram(against=(against,), profile=profile)  # type: ignore[arg-type]
+    stage = _stage(against, profile)
     lost = {listed.name: set(listed.undetectable) for listed in stage.searched_lists()}
     items = [(each.name, item) for each in map(read_set, Benchmark(path=against).sets()) for item in each.items]
     assert sum(map(len, lost.values())) < MOST_UNDETECTABLE * len(items)
@@ -60,6 +67,6 @@ def _planted(form: Callable[[str], str], item: Item, text: str) -> str:
 
 @pytest.mark.parametrize("profile", ["strict", "coverage"])
 def test_real_prose_is_clean_but_for_quotations(profile: str, against: str, prose: list[str]) -> None:
-    stage = Ngram(against=(against,), profile=profile)  # type: ignore[arg-type]
+    stage = _stage(against, profile)
     contaminated = [names for names in found(stage.process(batch(prose))) if names]
     assert len(contaminated) <= 0.001 * len(prose)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.kernels import intrinsic
+
 
 class ArrayAt:
     """`view(address, length)`: a NumPy view in Python, and a pointer made from an integer in compiled kernels."""
@@ -61,49 +63,25 @@ def _compiled_view(dtype: np.dtype) -> Any:
     return view
 
 
-class Prefetch:
-    """`prefetch(address)`: the processor's prefetch instruction in compiled kernels; nothing in Python."""
-
-    def __init__(self) -> None:
-        self.__kernel_code__ = (_compiled_prefetch,)
-
-    def __call__(self, address: Any) -> None:
-        pass
-
-    @cached_property
-    def _dispatcher(self) -> Any:
-        from datapipe.kernels.compiled import inline_dispatcher
-
-        return inline_dispatcher(_compiled_prefetch())
-
-    @property
-    def _numba_type_(self) -> Any:
-        return self._dispatcher._numba_type_
-
-
-def _compiled_prefetch() -> Any:
-    """The function that numba compiles where a kernel calls `prefetch`."""
+def _build_prefetch(_context: Any, address: Any) -> Any:
+    """The instruction of `prefetch`."""
     from llvmlite import ir
     from numba.core import cgutils, types
-    from numba.extending import intrinsic
 
-    def typed(typing_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-            kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-            instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-            # for reading, into every level of the cache, as data: https://llvm.org/docs/LangRef.html#llvm-prefetch-intrinsic
-            builder.call(instruction, [builder.inttoptr(arguments[0], pointer), flag(0), flag(3), flag(1)])
-            return context.get_dummy_value()
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # for reading, into every level of the cache, as data: https://llvm.org/docs/LangRef.html#llvm-prefetch-intrinsic
+        builder.call(instruction, [builder.inttoptr(arguments[0], pointer), flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
 
-        return types.void(types.int64), generate
+    return types.void(types.int64), generate
 
-    load: Any = intrinsic(typed)
 
-    def prefetch(address: Any) -> None:
-        load(address)
-
-    return prefetch
+@intrinsic(_build_prefetch)
+def prefetch(address: Any) -> None:
+    """The processor's prefetch instruction in compiled kernels; nothing in Python."""
 
 
 uint16_at = ArrayAt(np.uint16)
@@ -111,4 +89,3 @@ uint32_at = ArrayAt(np.uint32)
 int32_at = ArrayAt(np.int32)
 int64_at = ArrayAt(np.int64)
 uint64_at = ArrayAt(np.uint64)
-prefetch = Prefetch()

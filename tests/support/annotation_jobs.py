@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,13 @@ def annotated(wanted: Job) -> Annotated:
 def files(output: Path) -> dict[str, bytes]:
     """The published files of an annotation, by name."""
     return {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+
+
+def rows(output: Path, name: str = "labelled.jsonl") -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in (output / name).read_text().splitlines()]
+
+
+def by_length(message: str) -> str:
+    """An answer that follows from the message alone."""
+    return f"It has {len(message)} characters.\nScore: {len(message) % 6}"

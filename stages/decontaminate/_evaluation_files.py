@@ -8,13 +8,14 @@ The roles of fields are those that the mixture names, or are recognised by their
 |---|---|
 | question | question, query, problem, prompt, goal, premise, sentence, ctx, input, instruction, context_options, context |
 | context | passage, article, support, story, background, context |
-| answer | answer, continuation, canonical_solution, solution, best_answer, target, output, completion, code, response |
+| answer | answer, continuation, canonical_solution, solution, best_answer, correct_answer, target, output, completion, code |
 | choices | choices, options, endings; or option1, option2 …, choice1 …, sol1 …, ending0 … |
-| gold | gold, label, answerKey, answer_index, and answer where it is a number or a letter: which of the choices is right |
-|  | text stands for the question, answers for the answer, where there is none of these |
+| gold | gold, label, answerKey, answer_index, correct_option, or an answer that is a number or a letter: the right choice |
+|  | question_stem, text for the question and response, answers for the answer, where there is none of these |
 | id | id, task_id, doc_id, question_id, qid, ind |
 
-A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one question for each choice.
+A field has one role. A list under the question, such as `context_options` of WinoGrande, holds one question for each choice. Of
+several answers the first one counts.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ _LOOKED_AT = 100
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("question", "query", "problem", "prompt", "goal", "premise", "sentence", "ctx", "input", "instruction"),
+        "question_stem",
         *("context_options", "context", "text"),
     ),
     "context": ("passage", "article", "support", "story", "background", "context"),
     "choices": ("choices", "options", "endings"),
-    "gold": ("gold", "label", "answerKey", "answer_index"),
+    "gold": ("gold", "label", "answerKey", "answer_index", "correct_option"),
     "answer": (
         *("answer", "continuation", "canonical_solution", "solution", "best_answer", "target", "output", "completion"),
-        *("code", "response", "answers"),
+        *("code", "response", "correct_answer", "answers"),
     ),
     "id": ("id", "task_id", "doc_id", "question_id", "qid", "ind"),
 }
@@ -252,7 +254,7 @@ def _item(record: Mapping[str, Any], fields: Mapping[str, str], row: int) -> Ite
         texts = _without_labels(options[chosen] if chosen is not None else "\n".join(options))
     else:
         texts = _without_labels(_text(question))
-    answer = _text(record.get(fields.get("answer", "")))
+    answer = _answer(record.get(fields.get("answer", "")))
     if gold is not None:
         answer = choices[gold]
         if fields.get("question") == "sentence" and "_" in texts:
@@ -264,6 +266,13 @@ def _item(record: Mapping[str, Any], fields: Mapping[str, str], row: int) -> Ite
         answer=answer,
         choices=tuple(choice for number, choice in enumerate(choices) if number != gold),
     )
+
+
+def _answer(value: Any) -> str:
+    """The answer as text: of several the first, of objects their field `text` or `value`."""
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("text", "value") if name in value), list(value.values()))
+    return _answer(value[0] if value else "") if isinstance(value, (list, tuple)) else _text(value)
 
 
 def _text(value: Any) -> str:

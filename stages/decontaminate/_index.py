@@ -16,8 +16,9 @@ of at least `ANCHOR_WORDS` words, and behind it, within `REACH` words, its answe
 `least_words`. A shorter question is found together with its answer, one directly behind the other. Items without an answer need
 a question of `least_words`. All other items without an own n-gram cannot be detected, and are listed.
 
-`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items. An
-n-gram that more than `MOST_ITEMS` items have is left out on both sides.
+`coverage` compares n-grams of the question and of the answer, weighted by ln((N + 1) / items that have it), of N items.
+
+An n-gram that more than `MOST_MEMBERS` items have is left out in every profile, which bounds what a document costs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.types import input_record
 from stages.decontaminate._evaluation_files import EvaluationSet
 
-MOST_ITEMS = 256
+MOST_MEMBERS = 256
 PASSAGE_GAP = 64
 EXACT_WORDS, FULL_WORDS = 20, 50
 """A shorter item must be covered whole; a longer one by `min_coverage`; between them the need falls in proportion. These are
@@ -261,7 +262,7 @@ def _covered_weights(spelled: _Spelled, rules: Rules) -> np.ndarray:
 
 def _entries(grams: _Grams) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The distinct keys, the members of each, and whether these have it in other choices alone: (num_grams,) uint64, offsets
-    (num_grams + 1,) int64, (num_postings,) int64 in ascending order and bool."""
+    (num_grams + 1,) int64, (num_postings,) int64 in ascending order and bool. Keys of more than `MOST_MEMBERS` are left out."""
     keys, members, of_choice = grams
     order = np.lexsort((of_choice, members, keys))
     keys, members, of_choice = keys[order], members[order], of_choice[order]
@@ -269,7 +270,10 @@ def _entries(grams: _Grams) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     is_new[1:] = (keys[1:] != keys[:-1]) | (members[1:] != members[:-1])
     keys, members, of_choice = keys[is_new], members[is_new], of_choice[is_new]
     firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
-    return keys[firsts], np.append(firsts, len(keys)), members, of_choice
+    counts = np.diff(np.append(firsts, len(keys)))
+    is_kept = counts <= MOST_MEMBERS
+    kept = np.repeat(is_kept, counts)
+    return keys[firsts[is_kept]], np.append(0, np.cumsum(counts[is_kept])), members[kept], of_choice[kept]
 
 
 def _owned(offsets: np.ndarray, members: np.ndarray, item_of: np.ndarray, set_of: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -306,13 +310,11 @@ def _weighed(
     num_items = np.bincount(entries, is_new, num_grams)
     idf = np.log((item_of.max(initial=0) + 2) / np.maximum(num_items, 1))
     weights = np.maximum(np.rint(_IDF_SCALE * idf), 1).astype(np.int64)
-    counts = (num_items <= MOST_ITEMS)[entries]
-    np.add.at(totals, members[counts], weights[entries[counts]])
-    kept = np.append(0, np.cumsum(np.bincount(entries, counts, num_grams).astype(np.int64)))
+    np.add.at(totals, members, weights[entries])
     words = _covered_weights(spelled, rules) / WHOLE
     eased = np.clip((words - EXACT_WORDS) / (FULL_WORDS - EXACT_WORDS), 0, 1)
     needs = np.maximum(np.ceil(totals * (1 - (1 - rules.min_coverage) * eased)), 1).astype(np.int64)
-    return _postings(kept, members[counts], own[counts], weights, needs), totals
+    return _postings(offsets, members, own, weights, needs), totals
 
 
 def _postings(offsets: np.ndarray, members: np.ndarray, own: np.ndarray, weights: np.ndarray, needs: np.ndarray) -> Postings:

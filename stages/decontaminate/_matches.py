@@ -39,14 +39,18 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Hits:
-    """Hits with one of their items each: (num_rows,) int64, `hits` is the number of the hit."""
+class _Rows:
+    """Items in documents: (num_rows,) int64 each. `hits` is the number of matches behind a row."""
 
-    hits: np.ndarray
     documents: np.ndarray
     items: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
+    hits: np.ndarray
+
+
+_Runs = tuple[np.ndarray, ...]
+"""Documents, starts and stops of matches that count, (num_hits,) int64 each."""
 
 
 def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bool) -> Found:
@@ -62,10 +66,11 @@ def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bo
     table, anchors = input_record(GramTable, index.table), input_record(search.Anchors, index.wholes.anchors)
     matches = search.matches_of(offsets, data, words, table, anchors, WHOLE * n)
     is_gram = matches.entries < index.num_grams
-    wholes = _whole_hits(_rows(matches, ~is_gram), offsets, data, index)
+    runs, wholes = _whole_items(_rows(matches, ~is_gram), offsets, data, index)
     if covers:
         return _covered(_rows(matches, is_gram), wholes, index)
-    return _found(_joined(_gram_hits(_rows(matches, is_gram), wholes, index), wholes))
+    gram_runs, grams = _gram_items(_rows(matches, is_gram), wholes, index)
+    return _found(tuple(map(np.concatenate, zip(gram_runs, runs))), (grams, wholes))
 
 
 def _rows(matches: search.Matches, chosen: np.ndarray) -> search.Matches:
@@ -82,8 +87,9 @@ def _expanded(offsets: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.
 # ------------------------------------------------------------------------------------------------ whole items
 
 
-def _whole_hits(matches: search.Matches, offsets: np.ndarray, data: np.ndarray, index: Index) -> _Hits:
-    """The short items that are found as a whole. A question may be met with several answers: each is a hit."""
+def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray, index: Index) -> tuple[_Runs, _Rows]:
+    """The short items that are found as a whole, and where. A question that several of its answers follow is one match, to the
+    end of the last."""
     wholes = index.wholes
     questions = matches.entries - wholes.first
     rows, members = _expanded(wholes.alone_offsets, questions)
@@ -92,87 +98,85 @@ def _whole_hits(matches: search.Matches, offsets: np.ndarray, data: np.ndarray, 
     pair_rows, pair_members = _expanded(wholes.pair_offsets, pairs.pairs)
     match = np.concatenate([rows, pairs.matches[pair_rows]])
     stops = np.concatenate([matches.stops[rows], pairs.stops[pair_rows]])
-    return _Hits(
-        hits=match,
-        documents=matches.documents[match],
-        items=np.concatenate([wholes.alone_items[members], wholes.pair_items[pair_members]]),
-        starts=matches.starts[match],
-        stops=stops,
+    items = np.concatenate([wholes.alone_items[members], wholes.pair_items[pair_members]])
+    farthest = matches.stops.copy()
+    np.maximum.at(farthest, match, stops)
+    hits = np.unique(match)
+    found = _Rows(
+        documents=matches.documents[match], items=items, starts=matches.starts[match], stops=stops, hits=np.ones_like(match)
     )
+    return (matches.documents[hits], matches.starts[hits], farthest[hits]), found
 
 
 # ------------------------------------------------------------------------------------------------ n-grams
 
 
-def _gram_hits(matches: search.Matches, wholes: _Hits, index: Index) -> _Hits:
-    """The n-grams that count, one row for each of their items that has an own n-gram or is found whole in the document."""
+def _gram_items(matches: search.Matches, wholes: _Rows, index: Index) -> tuple[_Runs, _Rows]:
+    """The matches of n-grams that count: those of an item that has an own n-gram, or is found whole, in the document.
+
+    An n-gram is looked at once for each document that has it, however often, so the rows are bounded by the index.
+    """
     offsets, members, own = index.postings.offsets, index.postings.items, index.postings.owned
-    in_question = _with_own(matches, index, wholes)
-    matches = _rows(matches, in_question)
-    rows, places = _expanded(offsets, matches.entries)
-    items, documents = index.item_of[members[places]], matches.documents[rows]
-    num_items = len(index.set_of)
-    pairs = documents * num_items + items
-    certain = np.unique(np.concatenate([pairs[own[places]], wholes.documents * num_items + wholes.items]))
+    matches = _rows(matches, _in_contaminated(matches, wholes, index))
+    name = matches.documents * max(index.num_grams, 1) + matches.entries
+    distinct, first, which, hits = np.unique(name, return_index=True, return_inverse=True, return_counts=True)
+    last = np.zeros(len(distinct), np.int64)
+    last[which] = matches.stops  # matches are in order, and the last assignment to a place stays
+    rows, places = _expanded(offsets, matches.entries[first])
+    items, documents = index.item_of[members[places]], matches.documents[first][rows]
+    pairs = documents * len(index.set_of) + items
+    certain = np.concatenate([pairs[own[places]], wholes.documents * len(index.set_of) + wholes.items])
     counts = np.isin(pairs, certain)
-    rows, items = rows[counts], items[counts]
-    return _Hits(
-        hits=rows,
-        documents=matches.documents[rows],
-        items=items,
-        starts=matches.starts[rows],
-        stops=matches.stops[rows],
+    rows = rows[counts]
+    found = _Rows(
+        documents=documents[counts],
+        items=items[counts],
+        starts=matches.starts[first][rows],
+        stops=last[rows],
+        hits=hits[rows],
     )
+    is_hit = np.zeros(len(distinct), np.bool_)
+    is_hit[rows] = True
+    hit = is_hit[which]
+    return (matches.documents[hit], matches.starts[hit], matches.stops[hit]), found
 
 
-def _with_own(matches: search.Matches, index: Index, wholes: _Hits) -> np.ndarray:
+def _in_contaminated(matches: search.Matches, wholes: _Rows, index: Index) -> np.ndarray:
     """Which matches are in documents that have an own n-gram of some item, or a whole item: (num_matches,) bool."""
     offsets, own = index.postings.offsets, index.postings.owned
     before = np.concatenate([[0], np.cumsum(own)])
     has_own = before[offsets[matches.entries + 1]] > before[offsets[matches.entries]]
-    documents = np.union1d(matches.documents[has_own], wholes.documents)
-    return np.isin(matches.documents, documents)
-
-
-def _joined(grams: _Hits, wholes: _Hits) -> _Hits:
-    """Both kinds of hits; a whole item that overlaps n-grams of its own is one hit more."""
-    after = int(grams.hits.max(initial=-1)) + 1
-    parts = zip(
-        (grams.hits, grams.documents, grams.items, grams.starts, grams.stops),
-        (wholes.hits + after, wholes.documents, wholes.items, wholes.starts, wholes.stops),
-    )
-    hits, documents, items, starts, stops = (np.concatenate(pair) for pair in parts)
-    return _Hits(hits=hits, documents=documents, items=items, starts=starts, stops=stops)
+    return np.isin(matches.documents, np.concatenate([matches.documents[has_own], wholes.documents]))
 
 
 # ------------------------------------------------------------------------------------------------ findings
 
 
-def _found(rows: _Hits) -> Found:
-    """Hits, each once, and findings by document and item."""
-    order = np.lexsort((-rows.stops, rows.hits))
-    first = np.unique(rows.hits[order], return_index=True)[1]  # of several answers the longest
-    hits = order[first]
-    hits = hits[np.lexsort((rows.stops[hits], rows.starts[hits], rows.documents[hits]))]
-    by_item = np.lexsort((rows.starts, rows.items, rows.documents))
-    documents, items = rows.documents[by_item], rows.items[by_item]
-    starts_new = np.ones(len(documents), np.bool_)
-    starts_new[1:] = (documents[1:] != documents[:-1]) | (items[1:] != items[:-1])
-    firsts = np.flatnonzero(starts_new)
-    nothing = np.zeros(0, np.int64)
+def _found(runs: _Runs, parts: tuple[_Rows, _Rows]) -> Found:
+    """The matches in the order of documents and starts, and the rows joined by document and item."""
+    order = np.lexsort((runs[2], runs[1], runs[0]))
+    documents, items, starts, stops, hits = (
+        np.concatenate(columns)
+        for columns in zip(*((part.documents, part.items, part.starts, part.stops, part.hits) for part in parts))
+    )
+    by_item = np.lexsort((starts, items, documents))
+    documents, items, stops, hits = documents[by_item], items[by_item], stops[by_item], hits[by_item]
+    is_first = np.ones(len(by_item), np.bool_)
+    is_first[1:] = (documents[1:] != documents[:-1]) | (items[1:] != items[:-1])
+    firsts = np.flatnonzero(is_first)
     return Found(
-        documents=rows.documents[hits],
-        starts=rows.starts[hits],
-        stops=rows.stops[hits],
+        documents=runs[0][order],
+        starts=runs[1][order],
+        stops=runs[2][order],
         item_documents=documents[firsts],
         items=items[firsts],
-        item_starts=rows.starts[by_item][firsts],
-        item_stops=np.maximum.reduceat(rows.stops[by_item], firsts) if len(firsts) else nothing,
-        values=np.diff(np.append(firsts, len(documents))).astype(np.float64),
+        item_starts=starts[by_item][firsts],
+        item_stops=np.maximum.reduceat(stops, firsts) if len(firsts) else stops,
+        values=(np.add.reduceat(hits, firsts) if len(firsts) else hits).astype(np.float64),
     )
 
 
-def _covered(matches: search.Matches, wholes: _Hits, index: Index) -> Found:
+def _covered(matches: search.Matches, wholes: _Rows, index: Index) -> Found:
     """Items of which a passage has enough, and whole items: of each the greatest share in a document."""
     passages = coverage.covered_of(
         matches.documents, matches.entries, matches.words, matches.starts, matches.stops, index.postings

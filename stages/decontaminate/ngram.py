@@ -28,11 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
@@ -44,6 +44,9 @@ from datapipe.stage.findings import FOUND, SearchedList
 from stages.decontaminate import _matches
 from stages.decontaminate._evaluation_files import Benchmark, read_set
 from stages.decontaminate._index import Index, Rules, build_index
+
+_OPTIONS_OF = {"gpt3": ("margin_chars", "min_piece_chars", "max_matches"), "coverage": ("min_coverage",)}
+"""Options that one profile alone reads."""
 
 
 class Ngram(Filter):
@@ -87,6 +90,18 @@ class Ngram(Filter):
         """The state without the index; the first use after unpickling builds it again."""
         state = super().__getstate__()
         return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_index": None}}
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        given = self.model_dump()
+        for profile, options in _OPTIONS_OF.items():
+            changed = [option for option in options if given[option] != type(self).model_fields[option].default]
+            unused = changed if self.profile != profile else []
+            if unused:
+                raise ValueError(
+                    f"{unused[0]}: only `profile: {profile}` reads it, and the profile is {self.profile}. Leave it out"
+                )
+        return self
 
     @property
     def num_words(self) -> int:

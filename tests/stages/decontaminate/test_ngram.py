@@ -273,6 +273,18 @@ def test_shared_n_grams_do_not_count_alone_but_with_one_of_the_same_item(stage: 
     assert result.measured[0][0] > 30 > result.measured[0][1] > result.measured[0][2] == 0
 
 
+def test_templates_of_very_many_items_bound_what_a_document_costs(stage: Callable[..., Ngram]) -> None:
+    template = " ".join(LONG_WORDS.split()[:14])
+    items = [
+        {"id": str(number), "question": f"{template} number{number} {'abcdefghij'[number % 10]} z y x w v u t s r q p o"}
+        for number in range(300)
+    ]
+    text = f"{items[7]['question']} " + f"{template}. " * 3000
+    result = stage(*items, profile="strict").process(batch([text, template * 3]))
+    assert found(result) == [["7"], []]
+    assert result.measured[0][0] < 100
+
+
 def test_items_with_the_same_question_do_not_hide_each_other(stage: Callable[..., Ngram]) -> None:
     items = [{"id": name, "question": QUESTION, "answer": answer} for name, answer in (("a", "1874"), ("b", "eighteen"))]
     assert found_in(stage(*items, profile="strict"), f"{FILLER}{QUESTION}") == [["a", "b"]]
@@ -334,6 +346,9 @@ RECORDS: dict[str, dict[str, object]] = {
     "blank": {"sentence": QUESTION.replace("windmill", "_", 1), "option1": "windmill", "option2": "no", "answer": "1"},
     "premise": {"premise": QUESTION, "choice1": "no", "choice2": ANSWER, "label": 1},
     "passage": {"passage": QUESTION[:60], "question": QUESTION[60:], "answer": True},
+    "stem and option": {"question_stem": QUESTION, "options": ["no", ANSWER], "correct_option": 1},
+    "several answers": {"question": QUESTION, "answer": [ANSWER, "in the year 1874"]},
+    "answer with a value": {"question": QUESTION, "answer": {"value": ANSWER, "aliases": ["MDCCCLXXIV"]}},
     "nested answers": {"question": QUESTION, "answers": {"text": [ANSWER], "answer_start": [3]}},
 }
 
@@ -390,6 +405,12 @@ def test_missing_files_fields_and_double_names_are_refused(tmp_path: Path) -> No
         Ngram.model_validate({"against": ({"path": path, "question": "frage"},)}).notes()
     with pytest.raises(UserError, match="two benchmarks are called 'items'"):
         Ngram(against=(path, path)).notes()
+
+
+def test_options_that_the_profile_does_not_read_are_refused(tmp_path: Path) -> None:
+    for options in ({"profile": "strict", "max_matches": 3}, {"min_coverage": 0.5}):
+        with pytest.raises(ValueError, match="reads it, and the profile is"):
+            Ngram.model_validate({"against": (str(tmp_path),), **options})
 
 
 def test_ids_that_are_not_distinct_give_way_to_rows(stage: Callable[..., Ngram]) -> None:

@@ -62,6 +62,13 @@ def _slot(items: Sequence[int], bits: int) -> int:
     return ((hashed ^ hashed >> 32) * _GOLDEN & _ALL_BITS) >> (64 - bits)
 
 
+def _character_slot(items: Sequence[int], bits: int) -> int:
+    hashed = 0
+    for item in items:
+        hashed = (hashed * _FACTOR + item * _GOLDEN) & _ALL_BITS
+    return hashed >> (64 - bits)
+
+
 def word_slots(text: bytes, bits: int) -> dict[int, int]:
     """The slots of words and of pairs of words, in the order of their first occurrence; each counts once."""
     hashes = [_fnv(word) for word in _words(text)]
@@ -78,7 +85,7 @@ def character_slots(text: bytes, bits: int) -> dict[int, int]:
     for run in filter(None, runs):
         padded = [ord(character) for character in f" {run} "]
         for stop in range(1, len(padded) + 1):
-            counts.update(_slot(padded[stop - size : stop], bits) for size in (3, 4, 5) if size <= stop)
+            counts.update(_character_slot(padded[stop - size : stop], bits) for size in (3, 4, 5) if size <= stop)
     return {slot: min(count, 255) for slot, count in counts.items()}
 
 

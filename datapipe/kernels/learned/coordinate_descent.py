@@ -65,15 +65,15 @@ def feature_rows(
         scratch: with counts of 0, as this kernel leaves them.
         out: with room for all features.
     """
-    slots, counts, queue = scratch
+    slots, counts = scratch
     stops, out_slots, out_counts = out
     num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)
     for doc in range(len(offsets) - 1):
         if word_bits:
-            found = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts, queue)
+            found = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts)
             written = _write(slots, counts, found, 0, out_slots, out_counts, written)
         if character_bits:
-            found = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts, queue)
+            found = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts)
             written = _write(slots, counts, found, num_words, out_slots, out_counts, written)
         stops[doc] = written
     return int(written)

@@ -85,16 +85,16 @@ def weigh_texts(offsets: Int64s, data: UInt8s, model: Weights, scratch: Counting
         out: (num_docs, num_columns) float64.
     """
     kinds, word_bits, character_bits, entries, scales, biases = model
-    slots, counts, queue = scratch
+    slots, counts = scratch
     num_words = np.int64(1) << word_bits if word_bits else np.int64(0)
     for doc in range(len(offsets) - 1):
         for column in range(len(biases)):
             out[doc, column] = biases[column]
     for doc in range(len(offsets) - 1 if word_bits else 0):
-        num_slots = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts, queue)
+        num_slots = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts)
         _add(slots, counts, num_slots, entries[:num_words], scales, out[doc])
     for doc in range(len(offsets) - 1 if character_bits else 0):
-        num_slots = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts, queue)
+        num_slots = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts)
         _add(slots, counts, num_slots, entries[num_words:], scales, out[doc])
 
 

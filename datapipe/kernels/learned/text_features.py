@@ -38,7 +38,6 @@ BLANK, JOINED, MARK, ALONE, SIGN = range(5)
 MOST_COUNT = 255
 """How often an n-gram of characters counts at most. Those of words count once."""
 
-_QUEUE, _FULL = 4096, 4090
 _SPACE = 32
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd, of random bits: the base of the polynomial
 _32 = np.uint64(32)
@@ -69,26 +68,24 @@ class Counting(NamedTuple):
     Attributes:
         slots: (2^bits + 1,) uint32; the first ones are those that occur, in the order of their first occurrence.
         counts: (2^bits,) uint8, how often each slot occurs; 0 between two texts.
-        queue: slots that are not counted yet.
     """
 
     slots: UInt32sOut
     counts: UInt8sOut
-    queue: UInt32sOut
 
 
 def room_for_counting(bits: int) -> Counting:
     """Room for the features of one text after another."""
-    return Counting(np.empty((1 << bits) + 1, np.uint32), np.zeros(1 << bits, np.uint8), np.empty(_QUEUE, np.uint32))
+    return Counting(np.empty((1 << bits) + 1, np.uint32), np.zeros(1 << bits, np.uint8))
 
 
 @inline
-def count_words(data, start, stop, kinds, bits, slots, counts, queue) -> Any:
+def count_words(data, start, stop, kinds, bits, slots, counts) -> Any:
     """Finds the words and pairs of words of a folded text; returns the number of slots that occur.
 
-    One loop nest of 40 lines: with its inner loop in a function it does three quarters of the speed.
+    One loop nest: with its inner loop in a function it does three quarters of the speed.
     """
-    shift, num_slots, queued, offset = np.uint64(64 - bits), np.int64(0), np.int64(0), start
+    shift, num_slots, offset = np.uint64(64 - bits), np.int64(0), start
     last, is_second = np.uint64(0), np.int64(0)
     while offset < stop:
         byte, size = data[offset], np.int64(1)
@@ -116,20 +113,17 @@ def count_words(data, start, stop, kinds, bits, slots, counts, queue) -> Any:
             for index in range(offset, offset + size):
                 hashed = fnv_step(hashed, data[index])
             offset += size
-        queue[queued] = _slot(hashed, shift)
-        queue[queued + 1] = _slot(last * _FACTOR + hashed, shift)
-        queued += 1 + is_second
+        num_slots = _count(_slot(hashed, shift), np.int64(1), 1, slots, counts, num_slots)
+        num_slots = _count(_slot(last * _FACTOR + hashed, shift), is_second, 1, slots, counts, num_slots)
         last, is_second = hashed, np.int64(1)
-        if queued > _FULL:
-            num_slots, queued = _count(queue, queued, 1, slots, counts, num_slots), np.int64(0)
-    return _count(queue, queued, 1, slots, counts, num_slots)
+    return num_slots
 
 
 @inline
-def count_characters(data, start, stop, kinds, bits, slots, counts, queue) -> Any:
+def count_characters(data, start, stop, kinds, bits, slots, counts) -> Any:
     """Counts the n-grams of characters of a folded text; returns the number of slots that occur."""
-    shift, num_slots, queued, offset, position = np.uint64(64 - bits), np.int64(0), np.int64(0), start, np.int64(1)
-    one, two, three, four = np.uint64(_SPACE), np.uint64(0), np.uint64(0), np.uint64(0)
+    shift, num_slots, offset, position = np.uint64(64 - bits), np.int64(0), start, np.int64(1)
+    one, two, three, four = np.uint64(_SPACE) * GOLDEN, np.uint64(0), np.uint64(0), np.uint64(0)
     while offset <= stop:
         character, kind = np.uint64(_SPACE), np.uint8(BLANK)
         if offset < stop:
@@ -143,34 +137,27 @@ def count_characters(data, start, stop, kinds, bits, slots, counts, queue) -> An
             offset += 1
         if kind == BLANK and position == 1:
             continue
-        five, four = four * _FACTOR + character, three * _FACTOR + character
-        three, two, one = two * _FACTOR + character, one * _FACTOR + character, character
+        item = character * GOLDEN  # so that the upper bits of the sums depend on every character
+        five, four = four * _FACTOR + item, three * _FACTOR + item
+        three, two, one = two * _FACTOR + item, one * _FACTOR + item, item
         position += 1
-        queue[queued] = _slot(three, shift)
-        queued += position >= 3
-        queue[queued] = _slot(four, shift)
-        queued += position >= 4
-        queue[queued] = _slot(five, shift)
-        queued += position >= 5
+        num_slots = _count(three >> shift, np.int64(position >= 3), MOST_COUNT, slots, counts, num_slots)
+        num_slots = _count(four >> shift, np.int64(position >= 4), MOST_COUNT, slots, counts, num_slots)
+        num_slots = _count(five >> shift, np.int64(position >= 5), MOST_COUNT, slots, counts, num_slots)
         position = np.int64(1) if kind == BLANK else position
-        if queued > _FULL:
-            num_slots, queued = _count(queue, queued, MOST_COUNT, slots, counts, num_slots), np.int64(0)
-    return _count(queue, queued, MOST_COUNT, slots, counts, num_slots)
+    return num_slots
 
 
 @inline
 def _slot(hashed, shift) -> Any:
-    """The slot of an n-gram by the polynomial of its items."""
+    """The slot of words by the polynomial of their hashes."""
     return ((hashed ^ (hashed >> _32)) * GOLDEN) >> shift
 
 
 @inline
-def _count(queue, queued, limit, slots, counts, num_slots) -> Any:
-    """Counts the queued slots, without a branch; returns the number of slots that occur."""
-    for index in range(queued):
-        slot = queue[index]
-        count = np.int64(counts[slot])
-        slots[num_slots] = slot
-        num_slots += count == 0
-        counts[slot] = count + (count < limit)
-    return num_slots
+def _count(slot, more, limit, slots, counts, num_slots) -> Any:
+    """Counts a slot once more if `more` is 1, without a branch; returns the number of slots that occur."""
+    count = np.int64(counts[slot])
+    slots[num_slots] = slot
+    counts[slot] = count + (more & np.int64(count < limit))
+    return num_slots + (more & np.int64(count == 0))

@@ -85,7 +85,6 @@ class Index:
         totals: (num_spellings,) int64, the sum of the weights of all n-grams.
         wholes: the short items.
         undetectable: (num_items,) bool.
-        num_words: (num_items,) int64, words of question and answer.
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -96,7 +95,6 @@ class Index:
     totals: np.ndarray
     wholes: Wholes
     undetectable: np.ndarray
-    num_words: np.ndarray
 
     @property
     def num_grams(self) -> int:
@@ -140,7 +138,6 @@ def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
         totals=totals,
         wholes=wholes,
         undetectable=~(has_own | found_whole),
-        num_words=spelled.item_words(),
     )
 
 

@@ -12,8 +12,9 @@
 `gpt3` cuts 200 characters on either side of a match and keeps pieces of at least 200. It is the rule of GPT-3 (Brown et al.
 2020, appendix C) as lm-evaluation-harness has it in its Janitor: every n-gram at every position is a match, so a copied item of
 24 words is 12 matches and drops the document. The pieces that stay are joined by a blank line; cut points are not recorded,
-since only deduplication reads them, which belongs before. `coverage` finds items with an edit in them, which 13-grams miss; it
-weighs n-grams as AI2's decon does, but looks at all of them.
+since only deduplication reads them, which belongs before. `coverage` keeps documents that only quote a sentence of an item.
+With a low `min_coverage` it finds long items with an edit in every dozen words, which 13-grams miss. It weighs n-grams as AI2's
+decon does, but looks at all of them.
 
 Words are compared without case, accents, punctuation and typographic variants, in every script
 (`datapipe/kernels/decontaminate/folded_words.py`). N-grams that several questions of a benchmark share do not count alone, and

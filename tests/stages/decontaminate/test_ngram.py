@@ -181,7 +181,7 @@ def test_gpt3_equals_a_slow_janitor_on_random_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("edited", "is_found"), [(1, True), (9, False)])
-def test_coverage_finds_items_with_an_edit_that_hides_every_13_gram(
+def test_coverage_finds_items_with_few_edits_and_with_many_by_a_low_threshold(
     stage: Callable[..., Ngram], edited: int, is_found: bool
 ) -> None:
     words = LONG_WORDS.split()
@@ -192,6 +192,7 @@ def test_coverage_finds_items_with_an_edit_that_hides_every_13_gram(
     assert found_in(stage(*items, profile="coverage"), text) == [["long"]] * is_found + [[]] * (not is_found)
     edited_everywhere = " ".join("zzz" if place % 12 == 11 else word for place, word in enumerate(LONG_WORDS.split()))
     assert found_in(stage(*items, profile="strict"), edited_everywhere) == [[]]
+    assert found_in(stage(*items, profile="coverage", min_coverage=0.5), edited_everywhere) == [["long"]]
 
 
 LONG_WORDS = (

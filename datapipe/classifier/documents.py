@@ -34,7 +34,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
 
 CLASSIFIER = "filter.classifier"
-_MIXTURE_ENDINGS = (".yaml", ".yml")
+MIXTURE_ENDINGS = (".yaml", ".yml")
 _FILES = "files"
 
 
@@ -124,7 +124,7 @@ def _output(paths: Sequence[str]) -> Root | None:
 
 
 def _is_mixture(path: str) -> bool:
-    return path.endswith(_MIXTURE_ENDINGS)
+    return path.endswith(MIXTURE_ENDINGS)
 
 
 def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:

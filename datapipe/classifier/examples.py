@@ -261,7 +261,16 @@ def _check(training: Examples, limits: Limits) -> None:
         raise UserError(
             f"no document of label '{missing[0]}' is left to train on, of {len(training):,}: copies, texts with several labels "
             f"and {limits.held_out:.0%} of the documents are held back. Give more documents of it, or a smaller --held-out"
+            f"{', or --number, as the labels are numbers' if are_numbers(training.labels) else ''}"
         )
+
+
+def are_numbers(labels: Sequence[str]) -> bool:
+    """Whether more than two labels are all numbers, so that they may be a scale."""
+    try:
+        return len(labels) > 2 and all(math.isfinite(float(label)) for label in labels)
+    except ValueError:
+        return False
 
 
 def _digest(table: pa.Table) -> str:

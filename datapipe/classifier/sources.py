@@ -14,12 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from datapipe.classifier.documents import DocumentInput, RunDocuments, documents_of
+from datapipe.classifier.documents import MIXTURE_ENDINGS, DocumentInput, RunDocuments, documents_of
 from datapipe.classifier.evaluation import as_numbers, as_text
 from datapipe.classifier.examples import LabelledTexts
 from datapipe.classifier.labelled_files import LabelledBatch, LabelledFiles
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
+from datapipe.config import load_mixture
 from datapipe.errors import UserError, suggest
 
 NEGATIVE, POSITIVE = "0", "1"
@@ -50,7 +51,7 @@ class Labelling:
 
 def is_of_runs(paths: Sequence[str]) -> bool:
     """Whether the inputs are a mixture or the output of a run, and no labelled files."""
-    return any(path.endswith((".yaml", ".yml")) for path in paths) or (len(paths) == 1 and Path(paths[0]).is_dir())
+    return any(path.endswith(MIXTURE_ENDINGS) for path in paths) or (len(paths) == 1 and Path(paths[0]).is_dir())
 
 
 def texts_of_files(files: LabelledFiles, labelling: Labelling) -> Iterator[LabelledTexts]:
@@ -66,13 +67,16 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
     Args:
         work: folder of the run, which is kept.
     """
+    if wanted.paths[0].endswith(MIXTURE_ENDINGS):  # before the run, which may take long
+        _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
     documents = documents_of(wanted, work, console)
     known = sorted({entry.source for entry in documents.snapshot.documents})
+    _check(labelling, known)
     if labelling.label_field:
         for batch in documents(labelling.columns):
             yield _of_column(batch, labelling, documents)
         return
-    for label, sources in ((NEGATIVE, _negatives(labelling, known)), (POSITIVE, _known(labelling.positives, known))):
+    for label, sources in ((NEGATIVE, _negatives(labelling, known)), (POSITIVE, labelling.positives)):
         for source in sources:
             for batch in replace(documents, source=source)(labelling.columns):
                 texts = as_large_string(batch["text"])
@@ -80,27 +84,28 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
                 yield LabelledTexts(texts=texts, labels=labels, groups=_groups(batch, labelling))
 
 
-def _known(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    for source in wanted:
-        if source not in known:
-            raise UserError(
-                f"--positive and --negative: no documents of a source '{source}'.{suggest(source, known)} There are documents "
-                f"of: {', '.join(known)}"
-            )
-    return tuple(wanted)
-
-
-def _negatives(labelling: Labelling, known: Sequence[str]) -> tuple[str, ...]:
-    if not labelling.positives:
+def _check(labelling: Labelling, known: Sequence[str]) -> None:
+    """Raises UserError where the sources do not tell the labels."""
+    if not labelling.positives and not labelling.label_field:
         raise UserError(
             f"which documents are wanted? Give --positive SOURCE, one of {', '.join(known)}, or --label COLUMN if a column of "
             f"the documents is the label"
         )
+    for source in (*labelling.positives, *labelling.negatives):
+        if source not in known:
+            raise UserError(
+                f"--positive and --negative: no documents of a source '{source}'.{suggest(source, known)} Expected some of: "
+                f"{', '.join(known)}"
+            )
     both = sorted({*labelling.positives} & {*labelling.negatives})
     if both:
         raise UserError(f"the source '{both[0]}' is given as --positive and as --negative. Give it once")
-    others = tuple(source for source in known if source not in labelling.positives)
-    return _known(labelling.negatives, known) or others
+    if labelling.positives and (labelling.label_field or labelling.is_number):
+        raise UserError("--positive takes the label from sources, --label and --number from a column. Give one of them")
+
+
+def _negatives(labelling: Labelling, known: Sequence[str]) -> Sequence[str]:
+    return labelling.negatives or [source for source in known if source not in labelling.positives]
 
 
 def _of_column(batch: pa.RecordBatch, labelling: Labelling, documents: RunDocuments) -> LabelledTexts:

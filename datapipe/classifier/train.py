@@ -23,7 +23,7 @@ from datapipe.classifier.cards.card import VERSION, card_json, card_path, card_t
 from datapipe.classifier.cards.figures import figures_of
 from datapipe.classifier.cards.heaviest import heaviest_features
 from datapipe.classifier.documents import DocumentInput
-from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, prepare
+from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.kinds import TRAINERS
 from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
@@ -78,9 +78,12 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
     with console.status(f"training on {len(prepared.training):,} documents …"):
         content = trainer.train(prepared.training)
     partial = job.output.with_name(f".{job.output.name}.partial")
-    partial.write_bytes(content)
-    card = _card(job, trainer, prepared, files, partial)
-    os.replace(partial, job.output)
+    try:
+        partial.write_bytes(content)
+        card = _card(job, trainer, prepared, files, partial)
+        os.replace(partial, job.output)
+    finally:
+        partial.unlink(missing_ok=True)
     card_path(job.output, "json").write_text(card_json(card), encoding="utf-8")
     card_path(job.output, "md").write_text(card_text(card), encoding="utf-8")
     _print(card, job.output, console)
@@ -156,6 +159,7 @@ def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: Labelle
             "empty": counts.empty,
             "conflicting": counts.conflicting,
             "is_full": counts.is_full,
+            "labels_are_numbers": not job.labelling.is_number and are_numbers(prepared.training.labels),
             "unlabelled": files.num_unlabelled if files else 0,
             "rejected": files.num_rejected if files else 0,
             "trained": len(prepared.training),
@@ -173,7 +177,9 @@ def _print(card: dict[str, Any], output: Path, console: Console) -> None:
     figures = card["figures"]
     labels = figures.get("labels", {})
     missing = [label for label, number in labels.items() if not number]
-    if missing:
+    if not figures["documents"]:
+        print_text("no document is held out, so there are no figures. Give --held-out 20%, or evaluate the model", console)
+    elif missing:
         print_text(f"no held-out document has the label '{missing[0]}': figures are not defined. Give more documents", console)
     for title, headings, rows in figure_tables(figures):
         table = NumberTable(title, headings if headings[0] else ["", *headings[1:]], edges=False)

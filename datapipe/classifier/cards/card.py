@@ -84,6 +84,8 @@ def data_lines(data: dict[str, Any]) -> list[str]:
     if data["conflicting"]:
         what = "have the mean of their numbers" if data["is_number"] else "left out, as texts with several labels teach nothing"
         lines.append(f"equal texts with different labels: {data['conflicting']:,}, {what}")
+    if data["labels_are_numbers"]:
+        lines.append("the labels are numbers, and were learned as names; --number predicts a number")
     if data["is_full"]:
         lines.append("a sample: the documents have more text than --sample")
     for name, what in (("unlabelled", "documents without a label"), ("rejected", "records that are no documents")):
@@ -102,6 +104,8 @@ def figure_tables(figures: dict[str, Any]) -> Iterator[Table]:
     """The figures as tables of text."""
     named = [("AUC", "auc"), ("average precision", "average_precision"), ("accuracy", "accuracy"), ("macro F1", "macro_f1")]
     named += [("RMSE", "rmse"), ("Spearman", "spearman")]
+    if not figures["documents"]:
+        return
     rows = [(title, *map(_number, figures[name])) for title, name in named if name in figures]
     if rows:
         yield "overall", ("", "figure", "from", "to"), rows

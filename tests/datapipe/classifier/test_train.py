@@ -148,6 +148,32 @@ def test_train_mistakes_say_what_to_do(labelled, tmp_path, arguments, message):
     assert message in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Give --positive SOURCE, one of books, web, or --label COLUMN"),
+        (["--positive", "book"], "no documents of a source 'book'. Did you mean 'books'?"),
+        (["--positive", "web", "--negative", "web"], "as --positive and as --negative"),
+        (["--positive", "web", "--number"], "Give one of them"),
+    ],
+)
+def test_train_mistakes_about_sources_are_told_before_the_run(mixture, tmp_path, arguments, message):
+    done = datapipe(["classifier", "train", str(mixture), *arguments, "--output", str(tmp_path / "model")])
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert not (tmp_path / "model.documents").exists()
+
+
+def test_train_without_held_out_documents_and_of_labels_that_are_numbers(tmp_path):
+    rows = [{"text": f"{word} {number}", "label": label} for number in range(9) for label, word in enumerate(("a", "b", "c"))]
+    corpora.write_jsonl(tmp_path / "data.jsonl", rows)
+    card = _train(str(tmp_path / "data.jsonl"), "--held-out", "0%", output=tmp_path / "model")
+    assert (card["labels"], card["figures"]["documents"], card["data"]["trained"]) == (["0", "1", "2"], 0, 27)
+    assert "no document is held out" in card["printed"]
+    assert "--number predicts a number" in card["printed"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "model", "model.card.json", "model.card.md"]
+
+
 def test_train_overwrites_no_file(labelled, tmp_path):
     (tmp_path / "model").write_text("mine")
     done = datapipe(["classifier", "train", str(labelled / "data.csv"), "--output", str(tmp_path / "model")])

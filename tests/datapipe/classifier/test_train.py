@@ -164,6 +164,7 @@ def test_train_mistakes_about_sources_are_told_before_the_run(mixture, tmp_path,
     assert not (tmp_path / "model.documents").exists()
 
 
+@pytest.mark.medium
 def test_train_without_held_out_documents_and_of_labels_that_are_numbers(tmp_path):
     rows = [{"text": f"{word} {number}", "label": label} for number in range(9) for label, word in enumerate(("a", "b", "c"))]
     corpora.write_jsonl(tmp_path / "data.jsonl", rows)

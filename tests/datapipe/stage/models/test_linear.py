@@ -148,6 +148,7 @@ def test_linear_file_is_the_same_twice_and_has_what_was_written(tmp_path):
     assert (model.labels, model.kind, model.fallback_reason) == (("a", "é", "c"), "classes", "")
 
 
+@pytest.mark.medium
 def test_linear_damaged_files_are_refused_or_score_the_same(tmp_path):
     content, path = file_bytes(_model_file()), tmp_path / "model"
     expected = _scores(linear.LinearModel(_model_file()), HOSTILE).tolist()

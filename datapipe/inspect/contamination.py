@@ -167,7 +167,7 @@ def contamination(inspector: Inspector, source: str, count: int, against: Sequen
             "search what it kept: --contamination --against FILE.jsonl"
         )
     rows = [rows for step in steps for rows in _tables(inspector.root, step)]
-    return _summary(inspector, rows, count, lists, _undetectable(inspector, sources))
+    return _summary(inspector, rows, count, lists, _undetectable(inspector, sources, lists))
 
 
 def _summary(
@@ -205,8 +205,10 @@ def _document(inspector: Inspector, rows: Sequence[Mapping[str, Any]]) -> Contam
     return ContaminatedDocument(document=label, stage=first["stage"], outcome=first["outcome"], findings=findings)
 
 
-def _undetectable(inspector: Inspector, sources: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
-    """The entries that cannot be found, from the evaluation files themselves."""
+def _undetectable(
+    inspector: Inspector, sources: Sequence[str], lists: Sequence[ListCounts]
+) -> dict[str, tuple[str, ...]] | None:
+    """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
     names: dict[str, tuple[str, ...]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
     try:
@@ -215,7 +217,8 @@ def _undetectable(inspector: Inspector, sources: Sequence[str]) -> dict[str, tup
                 names.update({searched.name: searched.undetectable for searched in stage.searched_lists()})
     except UserError:
         return None
-    return names
+    is_same = all(len(names.get(counts.name, ())) == counts.undetectable for counts in lists)
+    return names if is_same else None
 
 
 # ------------------------------------------------------------------------------------------------ scanning

@@ -87,7 +87,7 @@ def print_contamination(found: Contamination, console: Console, full: bool = Fal
             print_text(f"  and {counted(len(document.findings) - len(shown), 'other item')}", console)
     _print_names("contaminated", [f"{name}:{entry}" for _, name, entry in sorted(found.found)], console, full)
     if found.undetectable is None:
-        print_text("undetectable items: the evaluation files cannot be read any more, so their names are not known", console)
+        print_text("undetectable items: the evaluation files are gone or have changed, so their names are not known", console)
     else:
         names = [f"{name}:{entry}" for name, entries in found.undetectable.items() for entry in entries]
         _print_names("undetectable", names, console, full)

@@ -75,12 +75,14 @@ def test_contamination_survives_the_evaluation_files(tmp_path: Path, capsys: pyt
     Path(path).unlink()
     shown = contamination(Inspector.open(finished.mixture.output), "web", 1, ())
     assert (shown.lists[0].contaminated, shown.undetectable) == (2, None)
+    write(Path(path), [WINDMILL, SHORT])
+    assert contamination(Inspector.open(finished.mixture.output), "web", 1, ()).undetectable is None
     assert [document.outcome for document in shown.documents] == ["tagged"]
     print_contamination(shown, wide_console())
     printed = capsys.readouterr().out
     assert "village" in printed
     assert "contaminated: village:short, village:windmill" in printed
-    assert "the evaluation files cannot be read any more" in printed
+    assert "the evaluation files are gone or have changed" in printed
 
 
 def test_output_of_any_run_can_be_scanned_for_evaluation_files(tmp_path: Path) -> None:

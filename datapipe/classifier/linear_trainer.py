@@ -26,8 +26,8 @@ from datapipe.stage.models.linear import folded_slices
 from datapipe.stage.models.linear_file import LinearFile, file_bytes, num_columns
 
 _MOST_WEIGHT = (1 << 23) - 1
-_FEATURES_A_BYTE = 2, 9
-"""No text has more features than this for each of its bytes: of words, and of characters with the blanks around a run."""
+_FEATURES_A_BYTE = 2, 3
+"""No text has more features than this for each of its bytes: a word and a pair; n-grams of 3, 4 and 5 characters."""
 
 
 class LinearTrainer(Trainer):

@@ -11,11 +11,27 @@ import pyarrow as pa
 import pytest
 
 from datapipe.classifier.linear_trainer import LinearTrainer, features_of
+from datapipe.classifier.metrics import ranking
 from datapipe.classifier.training import Examples
 from datapipe.columns import text_buffers
 from datapipe.stage.models.classifier import open_classifier
+from tests.benchmarks.classifiers import ours
 from tests.oracles import case_folding
 from tests.oracles import linear as oracle
+from tests.support.labelled_sets import NUM_FOLDS, labelled_sets
+
+LIBLINEAR = {
+    ("talk", False): 0.915,
+    ("talk", True): 0.933,
+    ("hatecheck", False): 0.748,
+    ("hatecheck", True): 0.801,
+    ("dclm", False): 0.852,
+    ("dclm", True): 0.865,
+    ("onestop", False): 0.986,
+    ("onestop", True): 0.992,
+    ("web", False): 0.997,
+}
+"""AUC of hashed TF-IDF and liblinear on the same folds, with and without characters, by `tests/benchmarks/classifiers.py`."""
 
 _WORDS = {
     "good": ["calm", "clear", "kind", "true", "plain"],
@@ -145,3 +161,14 @@ def test_linear_training_of_equal_numbers_predicts_the_number(tmp_path):
     )
     scores = _scores(tmp_path, LinearTrainer(bits=10).train(equal), examples.texts)
     assert scores.tolist() == [[3.5]] * 20
+
+
+@pytest.mark.real
+def test_linear_auc_is_within_half_a_percent_of_liblinear(real_data):
+    sets = labelled_sets(real_data)
+    for (name, characters), auc in LIBLINEAR.items():
+        documents = sets[name]
+        scores = ours(LinearTrainer(characters=characters), documents).scores
+        folds = [documents.test(fold) for fold in range(NUM_FOLDS)]
+        found = np.mean([ranking(documents.is_positive[rows], scores[rows]).auc.value for rows in folds])
+        assert found > auc - 0.005, (name, characters)

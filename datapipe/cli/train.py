@@ -37,7 +37,7 @@ def train(
         str, typer.Option(metavar="FIELD", help="Documents with the same value are all trained on, or all held out.")
     ] = "",
     held_out: Annotated[str, typer.Option(metavar="SHARE", help="Documents to measure with, not trained on.")] = "20%",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text of each label at most, chosen by keyed hash.")] = "128MB",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text of each label at most, chosen by keyed hash.")] = "64MB",
     max_chars: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
     ] = None,

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.text.unicode_words import UNSPACED
 from tests.oracles.words import characters, mixed
 
@@ -89,18 +90,9 @@ def character_slots(text: bytes, bits: int) -> dict[int, int]:
     return {slot: min(count, 255) for slot, count in counts.items()}
 
 
-def exponential(value: float) -> float:
-    part, power = value / 64.0, 1.0
-    for term in range(15, 0, -1):
-        power = 1.0 + power * part / term
-    for _ in range(6):
-        power *= power
-    return power
-
-
 def sigmoid(value: float) -> float:
-    power = exponential(-min(abs(value), 40.0))
-    return 1.0 / (1.0 + power) if value >= 0 else power / (1.0 + power)
+    """By the same additions and multiplications as in kernels; `test_exponential.py` compares them with the library."""
+    return float(logistic(value))
 
 
 def sums(text: bytes, bits: tuple[int, int], entries: list[list[int]], scales: list[float], biases: list[float]) -> list[float]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import mix64
-from datapipe.kernels.learned.linear_scores import sigmoid
+from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.learned.text_features import Counting, count_characters, count_words
 from datapipe.kernels.types import (
     Float32s,
@@ -250,7 +250,7 @@ def _best_dual(margin, square, cost, dual) -> Any:
     low, high = margin - square * dual, margin + square * (cost - dual)
     guess = margin
     for _ in range(_MOST_STEPS):
-        share = sigmoid(-guess)
+        share = logistic(-guess)
         excess = guess - margin - square * (cost * share - dual)
         if excess > 0:
             high = guess
@@ -263,4 +263,4 @@ def _best_dual(margin, square, cost, dual) -> Any:
         if abs(following - guess) <= _CLOSE:
             break
         guess = following
-    return cost * sigmoid(-guess)
+    return cost * logistic(-guess)

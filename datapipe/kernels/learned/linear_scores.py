@@ -10,11 +10,12 @@ all sums are sums of integers, and the sigmoid needs no library of mathematics: 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.learned.text_features import Counting, count_characters, count_words
 from datapipe.kernels.types import (
     Float32MatrixOut,
@@ -32,9 +33,6 @@ PARTS = 16
 
 IMPORTANCE_MASK, WEIGHT_SHIFT = 0xFF, 8
 """The fields of an entry of a model."""
-
-_LARGEST, _HALVINGS = 40.0, 6
-_TERMS = (15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1)
 
 
 class Weights(NamedTuple):
@@ -129,28 +127,10 @@ def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
     """
     for doc in range(len(sums)):
         if sums.shape[1] == 1:
-            out[doc, 0], out[doc, 1] = sigmoid(-sums[doc, 0]), sigmoid(sums[doc, 0])
+            out[doc, 0], out[doc, 1] = logistic(-sums[doc, 0]), logistic(sums[doc, 0])
             continue
         total = 0.0
         for column in range(sums.shape[1]):
-            total += sigmoid(sums[doc, column])
+            total += logistic(sums[doc, column])
         for column in range(sums.shape[1]):
-            out[doc, column] = sigmoid(sums[doc, column]) / total
-
-
-@inline
-def sigmoid(value) -> Any:
-    """1 / (1 + exp(-value)) by additions, multiplications and one division, to 1e-13 of its value; constant beyond 40."""
-    power = exponential(-min(abs(value), _LARGEST))
-    return 1.0 / (1.0 + power) if value >= 0 else power / (1.0 + power)
-
-
-@inline
-def exponential(value) -> Any:
-    """exp of a number from -40 to 0: the Taylor series of a 64th of it, squared six times."""
-    part, power = value / 64.0, 1.0
-    for term in _TERMS:
-        power = 1.0 + power * part / term
-    for _ in range(_HALVINGS):
-        power *= power
-    return power
+            out[doc, column] = logistic(sums[doc, column]) / total

@@ -15,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse  # pyright: ignore[reportMissingImports]
-from sklearn.feature_extraction.text import (  # pyright: ignore[reportMissingImports]
-    HashingVectorizer,
-    TfidfTransformer,
-)
-from sklearn.linear_model import LogisticRegression, Ridge  # pyright: ignore[reportMissingImports]
-from sklearn.multiclass import OneVsRestClassifier  # pyright: ignore[reportMissingImports]
 
 _HASHED = {"n_features": 1 << 18, "alternate_sign": False, "norm": None}
 _COST = 10.0
 
 
 def main(folder: Path) -> None:
+    from scipy import sparse  # pyright: ignore[reportMissingImports]
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer  # pyright: ignore[reportMissingImports]
+
     told = json.loads((folder / "documents.json").read_text(encoding="utf-8"))
     targets, folds = np.array(told["targets"]), np.array(told["folds"])
     began = time.process_time()
@@ -49,6 +45,9 @@ def main(folder: Path) -> None:
 
 def _answers(task: str, known: Any, targets: np.ndarray, asked: Any) -> list[Any]:
     """Of two classes the score of the second, of several the best one, else the number."""
+    from sklearn.linear_model import LogisticRegression, Ridge  # pyright: ignore[reportMissingImports]
+    from sklearn.multiclass import OneVsRestClassifier  # pyright: ignore[reportMissingImports]
+
     if task == "number":
         return Ridge(alpha=1 / (2 * _COST)).fit(known, targets).predict(asked).tolist()
     model = LogisticRegression(C=_COST, solver="liblinear")

@@ -270,6 +270,7 @@ def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tm
     assert datapipe(["verify", str(output)]).returncode == 0
 
 
+@pytest.mark.slow
 def test_cli_export_ends_with_the_line_that_loads_it(finished, tmp_path):
     _, output, _ = finished
     done = datapipe(["export", str(output), "--format", "parquet", "--to", str(tmp_path / "copy")])

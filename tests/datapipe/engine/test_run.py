@@ -109,6 +109,7 @@ def test_run_source_that_keeps_nothing_gives_its_weight_to_the_others(tmp_path, 
     assert any("'empty' kept no document" in line for line in done.told)
 
 
+@pytest.mark.slow
 def test_run_where_no_source_keeps_anything_fails_and_says_so(tmp_path):
     corpora.write_jsonl(tmp_path / "empty/short.jsonl", [{"text": "short"}])
     mixture = runs.write_mixture(tmp_path, f"  empty:\n    path: {tmp_path}/empty/*.jsonl\n")

@@ -201,6 +201,7 @@ def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
     assert {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_run_against_more_rows_signs_no_document_again(folder: Path, old: runs.Finished) -> None:
     """Neither `against` nor the rows there are part of the fingerprints of the first map tasks."""
     alone = _run(folder, "later", "new")
@@ -260,6 +261,7 @@ def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Fi
         _run(folder, "refused", "old", against=f"{folder}/of-old/out")
 
 
+@pytest.mark.slow
 def test_old_documents_may_stand_beside_those_that_are_held_against_them(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
@@ -333,6 +335,7 @@ def test_index_of_several_outputs_holds_all_of_them(folder: Path, old: runs.Fini
         make_index([old.mixture.output, old.mixture.output], str(folder / "twice"))
 
 
+@pytest.mark.slow
 def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
@@ -386,6 +389,7 @@ def test_takedown_takes_a_document_as_inspect_prints_it(
     assert key not in _keys(index.root, open_index(made).of_stage(0)["texts"])
 
 
+@pytest.mark.slow
 def test_against_two_runs_about_files_of_one_name_is_refused_unless_the_rows_are_the_same(
     folder: Path, old: runs.Finished, new: runs.Finished
 ) -> None:
@@ -423,6 +427,7 @@ def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, ol
         assert reasons == {"" if has_text else "an index holds no texts"}
 
 
+@pytest.mark.slow
 def test_survivors_of_an_earlier_run_are_located_from_any_folder_until_it_is_gone(
     folder: Path, old: runs.Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +445,7 @@ def _hash(source: str, path: str) -> bytes:
     return file_hash(source, path).to_bytes(8, "big")
 
 
+@pytest.mark.slow
 def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
     loose = _run(folder, "limits", "new")
     strict = _run(folder, "limits", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})

@@ -188,6 +188,7 @@ def test_list_of_a_store_names_no_file_of_this_machine(folder: Path, line: str) 
         assert "names no file of this machine" in _refused(f"@{folder}/list.txt", prefix=server.url(""))
 
 
+@pytest.mark.slow
 def test_list_keys_of_documents_are_the_same_by_any_prefix(folder: Path) -> None:
     with object_store("crawl") as query, web_server() as server:
         store = pafs.FileSystem.from_uri(f"s3://crawl{query}")[0]

@@ -52,6 +52,7 @@ def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(iter(restored))["input_ids"], loader.batch(5)["input_ids"][3:])
 
 
+@pytest.mark.slow
 def test_checkpoint_of_torch_counts_batches_handed_out_on_the_device(output: Path, tmp_path: Path) -> None:
     batches = device.prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
     for _ in islice(batches, 5):

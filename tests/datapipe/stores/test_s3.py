@@ -67,6 +67,7 @@ def test_s3_anonymous_has_the_limits_of_the_url() -> None:
         resolve("s3://anonymous@public/a?region=us-east-1&tls_verify_certificates=0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_s3_store_that_asks_to_slow_down_is_asked_again(store: UnreliableStore, method: str) -> None:
     fault = store.fail("status", status=503, times=3, method=method)

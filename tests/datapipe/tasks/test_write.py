@@ -248,6 +248,7 @@ def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, witho
     assert one == other and len(one) > 3
 
 
+@pytest.mark.slow
 def test_text_of_held_out_documents_is_the_validation_split(tmp_path, corpus):
     path = runs.write_mixture(tmp_path, corpus)
     run = runs.run_mixture(path, overrides=["validation=20%"], make_engine=runs.InProcess)

@@ -197,6 +197,7 @@ def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -
     assert runs.run_mixture(mixture, make_engine=runs.InProcess).watcher.records == []
 
 
+@pytest.mark.slow
 @pytest.mark.medium
 def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path) -> None:
     mixture = web_archives.write_unsplittable(tmp_path)

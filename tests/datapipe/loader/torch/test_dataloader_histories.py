@@ -116,6 +116,7 @@ def test_states_loaded_twice_and_after_the_end_go_on_where_they_say(output: Path
         loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [case for case in CASES if case[1] != "persistent"])
 def test_states_neither_drift_nor_grow_when_each_batch_is_trained_by_another_process(
     output: Path, kind: str, workers: str

@@ -263,6 +263,7 @@ def test_hugging_face_trainer_that_resumes_with_rows_from_the_beginning_is_refus
         trainer.train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("transformers", "accelerate")
 def test_hugging_face_trainer_evaluates_the_whole_split_each_time(output: Path, tmp_path: Path, accelerator: Any) -> None:
     loader = loader_torch.dataloader(output, global_batch_size=4, split="validation", labels="unshifted", num_workers=1)
@@ -322,6 +323,7 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch_and_repeats_no_epoch(
     assert first.trained + second.trained == list(range(NUM_STEPS))
 
 
+@pytest.mark.slow
 @pytest.mark.needs("lightning")
 def test_lightning_that_does_not_restore_a_loader_is_refused_unless_the_trainer_restores_it(
     endless: Path, tmp_path: Path

@@ -300,7 +300,7 @@ def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]
     """A warning for each pair of stages that stand in an order which the documentation advises against; sources share one.
 
     The advice is that of `stages/README.md` and `stages/dedup/README.md`. A list that names a stage twice, once in its place,
-    is left alone; so is a filter that only tags, and a stage that decides by a field instead of the text.
+    is left alone; so is a filter that only tags or keeps a share, and a stage that decides by a field instead of the text.
 
     Args:
         stages: of each source, in order.
@@ -313,7 +313,7 @@ def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]
 
 
 def _decides_by_text(use: StageUse) -> bool:
-    return use.options.get("mode") != "tag" and use.options.get("by") != "field"
+    return use.options.get("mode") != "tag" and use.options.get("by") != "field" and "keep_share" not in use.options
 
 
 def _misplaced(uses: Sequence[StageUse]) -> list[str]:

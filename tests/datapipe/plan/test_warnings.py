@@ -200,6 +200,7 @@ def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_
         ["dedup.lines", "dedup.minhash"],  # templates of sites are cut before pages are compared
         ["filter.length", "dedup.minhash", {"filter.length": {"as": "again"}}],
         ["dedup.minhash", {"filter.length": {"mode": "tag"}}],
+        ["dedup.minhash", {"filter.classifier": {"keep_share": "10%"}}],
         [{"dedup.exact": {"by": "field", "field": "url"}}, "normalize.unicode", "dedup.minhash"],
         ["dedup.minhash", "dedup.lines", "filter.length"],  # what is left of cut pages
         ["filter.url", "filter.language", "normalize.unicode", "filter.length"],

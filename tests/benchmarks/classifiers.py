@@ -4,8 +4,8 @@
 
 DATA is the folder of real corpora. FOLDER is one that `pip install --target FOLDER fasttext-wheel`, or `scikit-learn`, filled,
 for the peer on the same folds: fastText's own trainer with the same options; hashed TF-IDF with liblinear (`sklearn_peer.py`).
-AUC is the mean of the folds; the best F1 is over all documents together. The set `levels` has three classes, which are
-predicted as numbers, too.
+AUC is the mean of the folds; the best F1, with its precision and recall, is over all documents together. The set `levels` has
+three classes, which are predicted as numbers, too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Outcome:
         size = f"{self.model_bytes / 1e6:.1f}" if self.model_bytes else ""
         num_bytes = sum(len(text.encode()) for text in documents.texts)
         rate = f"{num_bytes / 1e6 / self.score_s:.0f}" if self.score_s else ""
-        return f"{np.mean(aucs):.4f}", f"{best.f1.value:.3f}", f"{self.train_s:.1f}", size, rate
+        told = (f"{estimate.value:.3f}" for estimate in (best.f1, best.precision, best.recall))
+        return f"{np.mean(aucs):.4f}", *told, f"{self.train_s:.1f}", size, rate
 
 
 def ours(trainer: Trainer, documents: LabelledSet) -> Outcome:
@@ -191,7 +192,8 @@ def _levels_cells(documents: Levels, labels: np.ndarray, numbers: np.ndarray) ->
     return tuple(f"{estimate.value:.3f}" for estimate in (found.accuracy, found.macro_f1, agreed.rmse, agreed.spearman))
 
 
-_HEADER = ("set", "trainer", "AUC", "best F1", "CPU s of 5 trainings", "MB", "scores, MB/s")
+_HEADER = ("set", "trainer", "AUC", "best F1", "precision", "recall", "CPU s of 5 trainings", "MB", "scores, MB/s")
+_LEVELS_HEADER = ("three levels", "accuracy", "macro F1", "RMSE", "Spearman")
 
 
 def table(settings: Settings) -> Table:
@@ -213,15 +215,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sklearn", type=Path, metavar="FOLDER", help="where scikit-learn is installed")
     parser.add_argument("--only", nargs="*", metavar="SET")
     given = parser.parse_args(arguments)
-    print(("{:<12}{:<26}" + "{:>22}" * 5).format(*_HEADER))
-    for name, documents in labelled_sets(given.data).items():
-        if not given.only or name in given.only:
-            for row in rows_of(name, documents, given.fasttext, given.sklearn):
-                print(("{:<12}{:<26}" + "{:>22}" * 5).format(*row), flush=True)
+    sets = {name: documents for name, documents in labelled_sets(given.data).items() if not given.only or name in given.only}
+    rows = [row for name, documents in sets.items() for row in rows_of(name, documents, given.fasttext, given.sklearn)]
+    print(Table(title="Two classes", note=(__doc__ or "").split("\n\n")[2], header=_HEADER, rows=rows).to_markdown())
     if not given.only or "levels" in given.only:
-        print(("{:<38}" + "{:>22}" * 4).format("three levels", "accuracy", "macro F1", "RMSE", "Spearman"))
-        for row in rows_of_levels(levels(given.data), given.sklearn):
-            print(("{:<38}" + "{:>22}" * 4).format(*row), flush=True)
+        rows = rows_of_levels(levels(given.data), given.sklearn)
+        print(Table(title="Three levels", note="OneStopEnglish.", header=_LEVELS_HEADER, rows=rows).to_markdown())
 
 
 if __name__ == "__main__":

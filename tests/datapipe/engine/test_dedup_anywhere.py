@@ -16,7 +16,7 @@ from datapipe.plan.work import GatherTask, ReduceTask
 from tests.support import dedup_runs, runs
 from tests.support.dedup_runs import AT_ONCE, IN_ROUNDS, Outcome, outcome
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 SMALL = ("execution.split_bytes=16KiB", "execution.bucket_bytes=4KiB")
 _TINY_BUCKETS = "execution.bucket_bytes=1KiB"

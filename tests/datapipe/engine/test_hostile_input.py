@@ -21,7 +21,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.inspect.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
 from tests.support import runs
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 _STAGES = "stages:\n  - filter.length: {min_words: 3}\n"
 _DEEP = 100_000

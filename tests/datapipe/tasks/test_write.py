@@ -22,7 +22,7 @@ from datapipe.tasks.train import is_validation
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 TEXT = """
 tokenizer: none

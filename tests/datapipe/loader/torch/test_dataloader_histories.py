@@ -30,7 +30,7 @@ device = late_import("datapipe.loader.device")
 
 pytestmark = [
     pytest.mark.needs("torch"),
-    pytest.mark.medium,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
     pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning"),
 ]

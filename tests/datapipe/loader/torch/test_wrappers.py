@@ -24,7 +24,7 @@ lightning = late_import("lightning")
 loader_torch = late_import("datapipe.loader.torch")
 device = late_import("datapipe.loader.device")
 
-pytestmark = [pytest.mark.needs("torch"), pytest.mark.medium, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 S = 16
 NUM_STEPS = 15
